@@ -226,9 +226,8 @@ class TorchGroup(Group):
             options["device_id"] = self._device
         else:
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // self.ranks))
-        self._places = np.memmap(
-            os.environ["MEETING_PAGE"], np.int64, "r+", shape=(self.ranks, 8)
-        )  # a cache line each
+        # a cache line each
+        self._places = np.memmap(os.environ["MEETING_PAGE"], np.int64, "r+", shape=(self.ranks, 8))
         self._met = 0
         meeting = "file://" + os.environ["MEETING_FILE"]
         torch.distributed.init_process_group(

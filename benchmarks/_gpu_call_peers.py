@@ -32,6 +32,7 @@ Peer: TypeAlias = Literal["torch", "jax", "loop", "cupy", "numba"]
 Step: TypeAlias = Callable[[], Any]
 
 AT_LEAST = 7  # steps of whatever takes longer than it may
+# steps, so that fast ones do not take all the time that there is
 AT_MOST = {
     "sum": 30_000,
     "pairs": 2000,
@@ -40,7 +41,7 @@ AT_MOST = {
     "linear": 2000,
     "wave": 2000,
     "sum of rows": 2000,
-}  # steps, so that fast ones do not take all the time that there is
+}
 FAMILIES = {  # of scripts, but for "sum" and "pairs"
     "pi": "_montecarlo",
     "option": "_montecarlo",
@@ -49,9 +50,8 @@ FAMILIES = {  # of scripts, but for "sum" and "pairs"
     "sum of rows": "_vectorize",
 }
 TOLERANCE = {"sum": 1e-12, "pairs": 1e-3}  # float32 sums of many terms differ in the fourth digit
-BLOCK = (
-    1 << 20
-)  # random pairs, which are repeated to make more: random numbers take longer than copies
+# random pairs, which are repeated to make more: random numbers take longer than copies
+BLOCK = 1 << 20
 LINE = 8  # words of a cache line
 PAGE_BYTES = 1 << 16
 LOOKS = 10  # at a word before the core is offered to others: a microsecond
@@ -184,9 +184,8 @@ def print_rows(measure: Callable[[Settings], Iterator[Row]]) -> None:
         print(json.dumps(asdict(row)), flush=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(
-        0
-    )  # taking NCCL and CUDA graphs down can wait for ever, and there is nothing left to do
+    # taking NCCL and CUDA graphs down can wait for ever, and there is nothing left to do
+    os._exit(0)
 
 
 def pairs() -> tuple[Any, Any]:

@@ -257,9 +257,8 @@ def torch_rows(settings: Settings) -> Iterator[Row]:
         everybody.meet()
         if world is not None:
             yield from world.measure()
-    if (
-        device.type == "cuda" and settings.work == "sum"
-    ):  # last, since a capture that fails may leave NCCL unusable
+    # last, since a capture that fails may leave NCCL unusable
+    if device.type == "cuda" and settings.work == "sum":
         for world in worlds:
             everybody.meet()
             if world is not None:

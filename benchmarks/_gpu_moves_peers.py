@@ -47,9 +47,8 @@ class Team:
 
     def __init__(self, rank: int, settings: Settings, memory: mmap.mmap) -> None:
         self.rank, self.ranks, self.seconds = rank, settings.ranks, settings.seconds
-        words = np.frombuffer(memory, np.int64, 8 * (self.ranks + 1)).reshape(
-            -1, 8
-        )  # a cache line each
+        # a cache line each
+        words = np.frombuffer(memory, np.int64, 8 * (self.ranks + 1)).reshape(-1, 8)
         self._places, self._told = words[:-1, 0], words[-1]
         self._met = 0
         self.sums = np.frombuffer(memory, np.float64, offset=mmap.PAGESIZE).reshape(
@@ -264,9 +263,8 @@ def row_sharding(settings: Settings) -> Any:
 
 # ---- minibatches ---------------------------------------------------------------------------------
 
-Sums: TypeAlias = Callable[
-    [NDArray[np.int64]], Any
-]  # of the columns, of the rows with these numbers
+# of the columns, of the rows with these numbers
+Sums: TypeAlias = Callable[[NDArray[np.int64]], Any]
 
 
 def steps(
@@ -310,9 +308,8 @@ def minibatch_take(team: Team, settings: Settings) -> Iterator[Row]:
         staging = np.frombuffer(pinned, np.float32, target.size).reshape(target.shape)
 
         def work(indices: NDArray[np.int64]) -> Any:
-            np.take(
-                table, indices, axis=0, out=staging, mode="clip"
-            )  # the default mode copies once more
+            # the default mode copies once more
+            np.take(table, indices, axis=0, out=staging, mode="clip")
             with stream:
                 direction = runtime.memcpyHostToDevice
                 runtime.memcpyAsync(

@@ -10,10 +10,11 @@ import cupy
 from _gpu_call_peers import Row, Settings, print_rows, time_steps
 from _montecarlo import DISCOUNT, DRIFT, SPOT, SPREAD, STRIKE, affordable, check
 
+# samples in an array: of those that fit the cache, and of many; the faster one counts
 CHUNKS = (
     1 << 22,
     1 << 26,
-)  # samples in an array: of those that fit the cache, and of many; the faster one counts
+)
 
 INSIDE = cupy.ReductionKernel(
     "T x, T y", "float64 sum", "x * x + y * y < 1 ? 4.0 : 0.0", "a + b", "sum = a", "0", "inside"

@@ -14,10 +14,11 @@ from _montecarlo import DISCOUNT, DRIFT, SPOT, SPREAD, STRIKE, affordable, check
 from jax.sharding import PartitionSpec
 
 CHUNKS = (1 << 20, 1 << 24)  # samples of a device in a turn of its loop; the faster one counts
+# JAX's own, which fuses with what follows, and XLA's, which fills arrays
 GENERATORS = (
     "threefry2x32",
     "rbg",
-)  # JAX's own, which fuses with what follows, and XLA's, which fills arrays
+)
 
 
 def sum_of_chunk(work: str, key: Any, size: int, dtype: Any) -> Any:

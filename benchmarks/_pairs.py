@@ -22,9 +22,8 @@ ROWS = {"cuda": tuple(2**k for k in range(12, 31, 3)), "cpu": tuple(2**k for k i
 PAIR_BYTES = 8
 COPY_BYTES = {"cuda": 2 << 30, "cpu": 64 << 20}  # many times the caches
 COPIES = 30
-MOST_SCATTERED = (
-    1 << 24
-)  # rows; larger variables take seconds to scatter, and their calls are those of frozen Data
+# rows; larger variables take seconds to scatter, and their calls are those of frozen Data
+MOST_SCATTERED = 1 << 24
 
 THREADS = 256
 APART = np.uint64(THREADS)

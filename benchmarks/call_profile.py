@@ -146,9 +146,8 @@ def measure(ranks: int, device: str) -> list[Step]:
             kernel_sum(x)
             end = clock()
             call[:] = start, points[-1, 0], *points[:-1].max(axis=0), points[-1, 1], end
-    follow = (
-        np.diff(taken, axis=1) >= 0
-    )  # now and then a rank goes back to Python, and its points are those of an earlier call
+    # now and then a rank goes back to Python, and its points are those of an earlier call
+    follow = np.diff(taken, axis=1) >= 0
     taken = taken[follow.all(axis=1)]
     assert len(taken) > 0.95 * CALLS
     parts = np.diff(taken, axis=1).T / 1e3

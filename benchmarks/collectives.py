@@ -54,12 +54,13 @@ from synknumba._comm import DRIVERS, Communicator, Exchange, host_communicator
 from synknumba._wire import doorbell
 
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "broadcast")
+# 1 KiB to 1 GiB, and 10³, 10⁵, 10⁷ elements
 SIZES = (
     *(2**10 * 4**k for k in range(11)),
     4_000,
     400_000,
     40_000_000,
-)  # 1 KiB to 1 GiB, and 10³, 10⁵, 10⁷ elements
+)
 ID_BYTES = 128  # of NCCL
 LOOKS = 1000  # at a barrier before a core is offered to others: some microseconds
 PEERS = Path(__file__).with_name("_collectives_peers.py")

@@ -151,9 +151,8 @@ def check(path: Path) -> None:
     rows = []
     for machines, one in sorted(measured.items()):
         path_seconds = simulate(here, machines, local=4e-6)
-        work = (
-            machines * (4e-6 + ORDER + ANSWER + 2 * here.send) + 4 * HOP
-        )  # processor time of all processes
+        # processor time of all processes
+        work = machines * (4e-6 + ORDER + ANSWER + 2 * here.send) + 4 * HOP
         told, found = (
             max(path_seconds, work / report["machine"]["usable_cores"]) * 1e6,
             one["several"],

@@ -158,9 +158,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--repeats", type=int, default=2, help="processes for each row of the table (default: 2)"
     )
-    parser.add_argument(
-        "--one", type=int, metavar="RANKS", help=argparse.SUPPRESS
-    )  # this is one of the processes
+    # this is one of the processes
+    parser.add_argument("--one", type=int, metavar="RANKS", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

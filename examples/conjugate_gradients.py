@@ -149,11 +149,12 @@ def solve(cells: int, every: int, tolerance: float) -> tuple[np.ndarray, np.ndar
     residuals, errors = iterate(x, r, p, q, solution, dot(r, r), **options)
     seconds = time.perf_counter() - began
     squares = np.array([np.append(*pair) for pair in zip(start, (residuals, errors), strict=True)])
+    # rounding may leave −10⁻³⁰ of an error
     return (
         synk.gather(x),
         np.sqrt(squares.clip(0)),
         seconds,
-    )  # rounding may leave −10⁻³⁰ of an error
+    )
 
 
 def draw(

@@ -390,9 +390,8 @@ def on_ranks(network: Network, digits: Digits, args: argparse.Namespace) -> Plac
     """
     data = [synk.scatter(synk.variable(one)) for one in (digits.x, digits.onehot)]
     lengths = synk.get_lengths(data[0])
-    sizes = np.diff(
-        args.batch * np.arange(len(lengths) + 1) // len(lengths)
-    )  # rows of an array of args.batch on each rank
+    # rows of an array of args.batch on each rank
+    sizes = np.diff(args.batch * np.arange(len(lengths) + 1) // len(lengths))
     parts = [
         synk.batches(length, int(size), seed=args.seed + rank, drop_last=True)
         for rank, (length, size) in enumerate(zip(lengths, sizes, strict=True))
@@ -400,9 +399,8 @@ def on_ranks(network: Network, digits: Digits, args: argparse.Namespace) -> Plac
     steps = min(part.steps_per_epoch for part in parts)
     numbers = synk.data(np.zeros(steps * args.batch, np.int64))
     lines = np.arange(numbers.size).reshape(steps, args.batch)
-    begins = np.repeat(
-        np.cumsum([0, *lengths[:-1]]), sizes
-    )  # the first row of the rank, in the whole
+    # the first row of the rank, in the whole
+    begins = np.repeat(np.cumsum([0, *lengths[:-1]]), sizes)
 
     def gradient(numbers: Any, x: Any, onehot: Any, *params: Any) -> tuple[Any, list[Any]]:
         return network.gradient(x[numbers], onehot[numbers], *params)

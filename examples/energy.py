@@ -45,9 +45,8 @@ def load(path: Path | None, rows: int) -> tuple[synk.Data, str]:
     """Returns the rows in shared memory and a description of their origin."""
     if path is None:
         return synk.data(np.random.default_rng(0).random(rows)), "random numbers in [0, 1)"
-    mapped = np.load(
-        path, mmap_mode="r"
-    )  # maps without reading: the only copy is into shared memory
+    # maps without reading: the only copy is into shared memory
+    mapped = np.load(path, mmap_mode="r")
     return synk.data(mapped.reshape(-1)), str(path)
 
 
@@ -101,9 +100,8 @@ def main() -> None:
             value, seconds = timed(lambda: energy(x, beta) / len(x), args.repeats)
             plural = "" if world.world_size == 1 else "s"
             name = f"{world.world_size} {world.device} rank{plural}"
-            np.testing.assert_allclose(
-                value, expected, rtol=1e-10
-            )  # float64 sums in a different order
+            # float64 sums in a different order
+            np.testing.assert_allclose(value, expected, rtol=1e-10)
             note = f"{numpy_seconds / seconds:.2f} x NumPy"
             if one_seconds is None:
                 one_seconds = seconds

@@ -56,10 +56,11 @@ WIDTH = 0.72
 # hartree⁻¹. Near the minimum a step multiplies errors by 1 − STEP · λ, for λ from 1.1 to 12.0
 # hartree
 STEP = 0.12
+# samples of a check, and how many checks give the error bar of the gradient
 CHECKED, RUNS = (
     20_000,
     12,
-)  # samples of a check, and how many checks give the error bar of the gradient
+)
 SHARDS = 24  # even parts for 1, 2, 3, 4, 6, 8, 12 and 24 ranks
 
 

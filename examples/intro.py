@@ -42,17 +42,14 @@ def main() -> None:
         for rows in args.rows:
             x = rng.random((rows, 10))
             y = rng.random(10)
-            expected = mean_product.py_func(
-                x, y
-            )  # the undecorated function, in this process, with NumPy
+            # the undecorated function, in this process, with NumPy
+            expected = mean_product.py_func(x, y)
 
-            x_data, y_data = mean_product.build_inputs(
-                x, y
-            )  # copied once, reused by any number of calls
+            # copied once, reused by any number of calls
+            x_data, y_data = mean_product.build_inputs(x, y)
             result = mean_product(x_data, y_data)
-            sliced = mean_product(
-                x_data, y_data, num_slices=4
-            )  # each rank processes its rows in four slices
+            # each rank processes its rows in four slices
+            sliced = mean_product(x_data, y_data, num_slices=4)
             alone = mean_product.as_serial(x_data, y_data)  # all rows on the root
 
             np.testing.assert_allclose([result, sliced, alone], expected, rtol=1e-12)

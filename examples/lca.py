@@ -62,9 +62,8 @@ import synknumba as synk
 
 THREADS = 64  # of a block: the pixels of a patch of 8 × 8
 SITES = 4  # an element and a place each; a thread of `integrate` reads a weight once for so many
-SCALE = (
-    2.0**32
-)  # of the integers that are summed, which stay below 2⁶³: products of some 10 at up to 10⁸ places
+# of the integers that are summed, which stay below 2⁶³: products of some 10 at up to 10⁸ places
+SCALE = 2.0**32
 CONVERGED = 0.2  # greatest mean distance of an energy from the lower bound, relative to the energy
 
 
@@ -483,9 +482,8 @@ def correlate(a, residual, sums, offset, visible, across, right, down):
             strength = a[b, place, k]
             if strength != 0:
                 i = place // across * down + place % across * right + offset[j]
-                total += int64(
-                    float64(strength) * residual[b, i] * SCALE
-                )  # the product of two float32 is exact in float64
+                # the product of two float32 is exact in float64
+                total += int64(float64(strength) * residual[b, i] * SCALE)
                 count += int64(visible[i])
         sums[0, k, j] = total
         sums[1, k, j] = count
@@ -639,9 +637,8 @@ def dead_leaves(side: int, channels: int, rng: np.random.Generator) -> np.ndarra
     y, x = np.mgrid[:side, :side]
     image, free = np.zeros((side, side, channels)), np.ones((side, side), bool)
     while free.mean() > 0.01:
-        radius = (
-            rng.uniform((side / 2) ** -2, 2.0**-2) ** -0.5
-        )  # 2 to side / 2, with density ∝ radius⁻³: alike at all scales
+        # 2 to side / 2, with density ∝ radius⁻³: alike at all scales
+        radius = rng.uniform((side / 2) ** -2, 2.0**-2) ** -0.5
         row, column = rng.uniform(0, side, 2)
         angle, flat = rng.uniform(0, np.pi), rng.uniform(0.3, 1)
         along = (x - column) * np.cos(angle) + (y - row) * np.sin(angle)
@@ -653,9 +650,8 @@ def dead_leaves(side: int, channels: int, rng: np.random.Generator) -> np.ndarra
         image[shape] = rng.normal(size=channels)
         free &= ~shape
     frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.fftfreq(side))
-    weight = frequency * np.exp(
-        -((frequency / 0.4) ** 4)
-    )  # flattens 1/f, and cuts off what only the grid shows
+    # flattens 1/f, and cuts off what only the grid shows
+    weight = frequency * np.exp(-((frequency / 0.4) ** 4))
     return np.fft.ifft2(np.fft.fft2(image, axes=(0, 1)) * weight[..., None], axes=(0, 1)).real
 
 
@@ -879,9 +875,8 @@ def check(device: str, threshold: str) -> None:
     for one in found:
         for mine, first in zip(one, found[0], strict=True):
             np.testing.assert_array_equal(mine, first)  # bit by bit
-        np.testing.assert_array_equal(
-            one[1], one[0]
-        )  # the first period's update, which the second one applies
+        # the first period's update, which the second one applies
+        np.testing.assert_array_equal(one[1], one[0])
     g, w = network.geometry, start[-1]
     np.testing.assert_allclose(once, learn_reference(s, g, a, residual, w), rtol=0, atol=1e-6)
     energies, scales = simulate_reference(s, g, x, w)

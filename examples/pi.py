@@ -85,9 +85,8 @@ def main() -> None:
         estimate = 4.0 * count_inside(synk.arange(n), seed) / n
         seconds = time.perf_counter() - start
 
-        sigma = math.sqrt(
-            math.pi * (4.0 - math.pi) / n
-        )  # standard deviation of 4 × a binomial proportion, p = π/4
+        # standard deviation of 4 × a binomial proportion, p = π/4
+        sigma = math.sqrt(math.pi * (4.0 - math.pi) / n)
         deviation = (estimate - math.pi) / sigma
         plural = "" if world.world_size == 1 else "s"
         print(f"{n:,} points on {world.world_size} {world.device} rank{plural} in {seconds:.3f} s")

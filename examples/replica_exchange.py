@@ -91,9 +91,8 @@ def move(x, level, energy, betas, first, seed, step, moves):
         energy[replica, j] = height
 
 
-@synk.parallel(
-    block=128, grid=lambda rows, shapes: -(-shapes["holder"][1] // 128)
-)  # a thread for each ladder
+# a thread for each ladder
+@synk.parallel(block=128, grid=lambda rows, shapes: -(-shapes["holder"][1] // 128))
 @cuda.jit
 def trade(holder, level, energy, betas, traded, seed, step):
     """Exchanges temperatures of neighbouring levels, of even and odd pairs in turns. Every rank
@@ -151,9 +150,8 @@ def advance(x, tables, betas, seed, moves, exchanges):
     """
     clear(tables["energy"])
     move(x, tables["level"], tables["energy"], betas, synk.OFFSET, seed, synk.STEP, moves)
-    synk.all_reduce(
-        tables["energy"], "sum"
-    )  # each energy and zeros: the same everywhere, and for any number of ranks
+    # each energy and zeros: the same everywhere, and for any number of ranks
+    synk.all_reduce(tables["energy"], "sum")
     if exchanges:
         trade(
             tables["holder"],
@@ -201,9 +199,8 @@ class Ladders:
     def __init__(self, betas: np.ndarray, ladders: int) -> None:
         order = np.repeat(np.arange(len(betas))[:, None], ladders, axis=1)
         self.betas = synk.variable(betas)
-        self.x = synk.scatter(
-            synk.variable(np.ones(order.shape))
-        )  # all in the peak that is less likely
+        # all in the peak that is less likely
+        self.x = synk.scatter(synk.variable(np.ones(order.shape)))
         self.tables = {
             "level": synk.variable(order),
             "holder": synk.variable(order),

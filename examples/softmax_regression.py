@@ -57,9 +57,8 @@ def gradient(x, labels, w, b, loss, w_slope, b_slope):
         w_slope: as w.
         b_slope: as b.
     """
-    tile = cuda.shared.array(
-        (ROWS, COLUMNS), float64
-    )  # scores, then e; in the last column each row's loss
+    # scores, then e; in the last column each row's loss
+    tile = cuda.shared.array((ROWS, COLUMNS), float64)
     t, first = cuda.threadIdx.x, cuda.blockIdx.x * ROWS
     rows = min(ROWS, x.shape[0] - first)
     row, c = t // CLASSES, t % CLASSES

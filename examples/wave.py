@@ -127,9 +127,8 @@ def simulate(cells: int, pairs: int) -> tuple[np.ndarray, np.ndarray, float]:
         pairs: pairs of time steps before each energy.
     """
     start, square = mode(cells), COURANT**2
-    before = start * math.cos(
-        angles(cells)[1]
-    )  # one time step before the start: that of a membrane at rest at 0
+    # one time step before the start: that of a membrane at rest at 0
+    before = start * math.cos(angles(cells)[1])
     u, w = (synk.scatter(synk.variable(one), halo=1) for one in (start, before))
     began = time.perf_counter()
     energies = swing(u, w, square, pairs, times=ENERGIES, every=1)

@@ -45,10 +45,11 @@ def matmul(a, b, c):
     a_tile = cuda.shared.array((_TILE, _TILE), a.dtype)
     b_tile = cuda.shared.array((_TILE, _TILE), a.dtype)
     zero = a.dtype.type(0)  # of this dtype, since a wider accumulator would be slower
+    # neighbours in x take adjacent columns: coalesced access
     tx, ty = (
         cuda.threadIdx.x,
         cuda.threadIdx.y,
-    )  # neighbours in x take adjacent columns: coalesced access
+    )
     i = cuda.blockIdx.x * _TILE + ty
     for first in range(cuda.blockIdx.y * _TILE, b.shape[1], _COLUMN_BLOCKS * _TILE):
         j = first + tx

@@ -90,9 +90,8 @@ def histogram(x, edges, counts):
         edges: float64, shape (bins + 1,), increasing, in the unit of x; broadcast.
         counts: int64, shape (bins,).
     """
-    own = cuda.shared.array(
-        _BINS, int32
-    )  # a block has fewer than 2^31 rows: no memory holds 2^40 rows
+    # a block has fewer than 2^31 rows: no memory holds 2^40 rows
+    own = cuda.shared.array(_BINS, int32)
     bins = counts.shape[0]
     low = edges[0]
     high = edges[bins]

@@ -62,9 +62,8 @@ class _WrapWithResult(Protocol):
     def __call__(self, function: Callable[P, Any], /) -> Function[P, Any]: ...
 
 
-_WrapBound = Callable[
-    [Callable[..., Any]], Function[..., Any]
-]  # some parameters are bound; checkers cannot remove them
+# some parameters are bound; checkers cannot remove them
+_WrapBound = Callable[[Callable[..., Any]], Function[..., Any]]
 
 
 def _names(value: Iterable[str] | str, what: str) -> frozenset[str]:

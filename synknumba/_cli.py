@@ -79,9 +79,8 @@ def _is_output_lost() -> bool:
     system.
     """
     try:
-        sys.stdout.write(
-            "\n"
-        )  # not a flush alone: with PYTHONUNBUFFERED nothing is kept that could be flushed
+        # not a flush alone: with PYTHONUNBUFFERED nothing is kept that could be flushed
+        sys.stdout.write("\n")
         sys.stdout.flush()
     except OSError:
         return True

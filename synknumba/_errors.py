@@ -76,9 +76,8 @@ def shorten(error: BaseException) -> None:
         if not of_package:
             frames.append(left)
         left = left.tb_next
-    if of_package and not isinstance(
-        error, SynkError | Warning | TimeoutError
-    ):  # those that this package raises
+    # those that this package raises
+    if of_package and not isinstance(error, SynkError | Warning | TimeoutError):
         return
     following: TracebackType | None = None
     for one in reversed(frames):

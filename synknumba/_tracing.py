@@ -66,9 +66,8 @@ FUNCTIONS: dict[str, np.ufunc] = {  # of one float64 or two; the last two give i
     )
 }
 _KEEP_INTS = {"minimum", "maximum"}
-_MOST_BITS = (
-    1 << 20
-)  # of a power of ints, which formulas compute exactly: such ints take milliseconds
+# of a power of ints, which formulas compute exactly: such ints take milliseconds
+_MOST_BITS = 1 << 20
 _MOST_DEPTH = 256  # of a formula: ranks recurse, two frames a level, and Python allows 1000
 _MOST_OPERATIONS = (
     10_000  # of a formula: 0.1 ms compiled, 20 ms in Python; n = n + n, repeated, doubles them
@@ -412,9 +411,8 @@ class Number(Unknown):
         """
         with np.errstate(all="ignore"):
             found = OPERATORS[sign](*(_example(one) for one in operands))
-        dtype = getattr(
-            found, "dtype", np.dtype(np.float64)
-        )  # Python's numbers have 64 bits, or more
+        # Python's numbers have 64 bits, or more
+        dtype = getattr(found, "dtype", np.dtype(np.float64))
         if dtype.itemsize < 8 or dtype.kind not in "iuf":
             told = ", ".join(
                 f"{one.label} is {one.dtype or type(_example(one)).__name__}"

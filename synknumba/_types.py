@@ -90,9 +90,8 @@ class WeakTable(Generic[Key, Value]):
         self._items: dict[int, tuple[ref[Key], Value]] = {}
 
     def __setitem__(self, key: Key, value: Value) -> None:
-        number = id(
-            key
-        )  # which no other object has until the callback, a method in C, has removed the item
+        # which no other object has until the callback, a method in C, has removed the item
+        number = id(key)
         self._items[number] = ref(key, functools.partial(self._items.pop, number)), value
 
     def get(self, key: Key) -> Value | None:

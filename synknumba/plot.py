@@ -39,13 +39,14 @@ INK = "#767676"
 # and on black.
 COLORS = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 MARKERS = "o", "s", "^", "D"
+# kinds of spans, and where in a line
 _DRAWN = {
     "wait": -0.35,
     "bind": -0.35,
     "combine": -0.35,
     "round": -0.35,
     "device": 0.05,
-}  # kinds of spans, and where in a line
+}
 MOST_TICKS = 8  # numbers of ranks at an axis; of more, the powers of two
 MOST_TEXTS = 32  # ranks with a text at their bars; the texts of more would overlap
 MOST_SLICES = 64  # of a rank, whose boundaries are drawn; more would fill its bar
@@ -249,10 +250,11 @@ def timeline(trace: Trace | str | os.PathLike[str] | list[Record], *, ax: Axes =
     )
     bars: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
     for one in spans:
+        # thinner, it would not show
         place = (
             (one["ts"] - first) / factor,
             max(one["dur"], (last - first) / 5000) / factor,
-        )  # thinner, it would not show
+        )
         bars.setdefault((one["pid"], one["cat"], one["name"]), []).append(place)
     for (pid, kind, name), places in bars.items():
         low, height = lines[pid] + _DRAWN[kind], 0.3 if kind == "device" else 0.7

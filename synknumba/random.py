@@ -57,9 +57,8 @@ _STEP_0: Final = np.uint64(0x9E3779B9)  # the golden ratio
 _STEP_1: Final = np.uint64(0xBB67AE85)  # sqrt(3) - 1
 _PHILOX_ROUNDS: Final = 10
 
-_PARITY: Final = np.uint64(
-    0x1BD11BDAA9FC1A22
-)  # key-schedule parity of Threefish, which prevents an all-zero key
+# key-schedule parity of Threefish, which prevents an all-zero key
+_PARITY: Final = np.uint64(0x1BD11BDAA9FC1A22)
 _ONE, _TWO, _THREE, _FOUR, _FIVE = (np.uint64(n) for n in range(1, 6))
 _WORD: Final = np.uint64(64)
 

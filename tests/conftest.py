@@ -31,11 +31,12 @@ MISSING = pytest.StashKey[dict[str, str]]()
 CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 STDERR = pytest.StashKey[int]()
 QUICK_ENDS = Path(__file__).parent / "quick_ends"  # what it has processes import at their start
+# of garbage collection: with Python's own it takes 5 to 10 % of the tests' time
 QUICK_THRESHOLDS = (
     10_000,
     20,
     20,
-)  # of garbage collection: with Python's own it takes 5 to 10 % of the tests' time
+)
 FEW = 100  # tests that wait to be forgotten together
 GRACE = 30.0  # seconds after which a test that outlives its timeout ends the process
 
@@ -54,9 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # a shell starts what it runs in the background that way
+    # a shell starts what it runs in the background that way
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[GPUS] = probe()
     config.stash[STDERR] = os.dup(2)  # before it is captured

@@ -541,9 +541,8 @@ def _problems_of(fault: Fault, root: Path) -> Iterator[str]:
         if ast.dump(new) == ast.dump(old):
             yield f"{fault.name}: only a comment is changed"
     for path in fault.near:
-        if (
-            not path.startswith("tests/") or not (root / path).exists()
-        ):  # pytest knows --quick by the conftest of tests
+        # pytest knows --quick by the conftest of tests
+        if not path.startswith("tests/") or not (root / path).exists():
             yield f"{fault.name}: there are no tests at {path}"
 
 

@@ -226,9 +226,8 @@ def test_every_example_is_run():
     assert there == {name for name, _, _ in RUNS}
 
 
-SIZES = {
-    name: args for name, args, _ in reversed(RUNS) if name != "resnet.py"
-}  # the first of each example's runs
+# the first of each example's runs
+SIZES = {name: args for name, args, _ in reversed(RUNS) if name != "resnet.py"}
 
 
 @pytest.mark.whole
@@ -248,9 +247,8 @@ def test_no_example_is_accused_of_depending_on_ranks(name):
     done = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=390, check=False
     )
-    depends = (
-        name == "synkhronos/local_batches.py"
-    )  # as many rows a rank as on one, so no call counts
+    # as many rows a rank as on one, so no call counts
+    depends = name == "synkhronos/local_batches.py"
     assert done.returncode == (2 if depends else 0), done.stderr
     assert re.search(r"synknumba check: [\d,]+ calls? agrees? on 1, 2 and 3 ranks\n", done.stderr)
 
@@ -296,9 +294,8 @@ def test_digits_go_on_from_a_checkpoint_on_another_number_of_ranks(tmp_path):
         run_example("digits.py", "--epochs", "3", "--accuracy", "0.7", "--where", "serial")
     )
     np.testing.assert_array_equal(whole[:, 0], [1, 2, 3])
-    np.testing.assert_allclose(
-        np.vstack([first, second])[:, :2], whole[:, :2], rtol=1e-4
-    )  # printed with 6 decimals
+    # printed with 6 decimals
+    np.testing.assert_allclose(np.vstack([first, second])[:, :2], whole[:, :2], rtol=1e-4)
 
 
 @pytest.fixture(scope="module")

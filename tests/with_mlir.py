@@ -21,13 +21,14 @@ import synknumba as synk
 ROOT = Path(__file__).parents[1]
 COPY = ROOT / "build" / "with_mlir"
 REPLACED = ("tests/conformance", "tests/gpu", "kernels")  # folders in which imports are replaced
+# of Numba, which numba-cuda-mlir does not have, or kernels do not need
 KEPT = {
     "njit",
     "jit",
     "prange",
     "vectorize",
     "typeof",
-}  # of Numba, which numba-cuda-mlir does not have, or kernels do not need
+}
 
 _ALONE = "WITH_MLIR_ALONE"  # environment variable
 
@@ -111,9 +112,8 @@ def pytest_configure() -> None:
     if os.environ.get(_ALONE):
         from numba import cuda
 
-        cuda.is_available = lambda: (
-            False
-        )  # ranks are forked from this process; Numba's own may find NVIDIA's libraries
+        # ranks are forked from this process; Numba's own may find NVIDIA's libraries
+        cuda.is_available = lambda: False
         return
     fork = synk.fork
 

@@ -54,9 +54,8 @@ def main() -> None:
         }
         for name, call in ways.items():
             for found, value in zip(call(), expected, strict=True):
-                np.testing.assert_allclose(
-                    found, value, rtol=1e-10, atol=1e-10
-                )  # sums in another order
+                # sums in another order
+                np.testing.assert_allclose(found, value, rtol=1e-10, atol=1e-10)
             print(f"  {name:<22}{min(timeit.repeat(call, number=1, repeat=5)) * 1e3:9.3f} ms")
         greatest, mean = summaries(shared, whole, output_subset=[2, 0])  # the sum is not fetched
         np.testing.assert_array_equal(greatest, expected[2])

@@ -15,9 +15,8 @@ import numpy as np
 
 import synknumba as synk
 
-a = synk.variable(
-    np.ones((100, 4)), name="a"
-)  # before or after fork(); the same on all ranks until it is scattered
+# before or after fork(); the same on all ranks until it is scattered
+a = synk.variable(np.ones((100, 4)), name="a")
 b = synk.variable(np.zeros((4, 5)), name="b")
 
 
@@ -53,14 +52,12 @@ def main() -> None:
 
         synk.scatter(a, rows)
         synk.broadcast(b, matrix)
-        edges = [
-            args.rows * rank // ranks for rank in range(ranks + 1)
-        ]  # rows need not divide evenly
+        # rows need not divide evenly
+        edges = [args.rows * rank // ranks for rank in range(ranks + 1)]
         assert synk.get_lengths(a) == np.diff(edges).tolist()
         np.testing.assert_array_equal(synk.gather(a), rows)  # joined along the first axis
-        np.testing.assert_array_equal(
-            synk.gather(b), np.stack([matrix] * ranks)
-        )  # one after the other on a new axis
+        # one after the other on a new axis
+        np.testing.assert_array_equal(synk.gather(b), np.stack([matrix] * ranks))
         np.testing.assert_array_equal(synk.get_value(ranks - 1, a), rows[edges[-2] :])
         print(f"  rows of a scattered:    {synk.get_lengths(a)}")
 

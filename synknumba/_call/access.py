@@ -36,13 +36,14 @@ from synknumba._errors import SynkError
 from synknumba.simt.internals import CudaPath, Scope, read_definition
 
 SIZES = {"shape", "size", "ndim", "itemsize", "nbytes", "strides", "dtype"}
+# these return numbers for every argument that Numba allows
 _OF_NUMBERS = {
     "int",
     "len",
     "abs",
     "min",
     "max",
-}  # these return numbers for every argument that Numba allows
+}
 _POSITIONS = {
     f"{triple}.{axis}"
     for triple in ("threadIdx", "blockIdx", "blockDim", "gridDim")
@@ -161,13 +162,11 @@ class _Reads:
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Invert()):
                 return True
             case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return self._is_number(left) or self._is_number(
-                    right
-                )  # rules out the concatenation of two tuples
+                # rules out the concatenation of two tuples
+                return self._is_number(left) or self._is_number(right)
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
-                return self._is_number(left) and self._is_number(
-                    right
-                )  # rules out the repetition of a tuple
+                # rules out the repetition of a tuple
+                return self._is_number(left) and self._is_number(right)
             case ast.BinOp():
                 return True
             case ast.IfExp(body=first, orelse=second):
@@ -348,9 +347,8 @@ def element_uses(function: Callable[..., Any]) -> list[tuple[str, Use]]:
         return []
     names = {argument.arg for argument in definition.tree.args.args}
     nodes = definition.own
-    added_to = {
-        id(node.target) for node in nodes if isinstance(node, ast.AugAssign)
-    }  # on an array, `x += …` works in place
+    # on an array, `x += …` works in place
+    added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
     stores = (
         node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     )

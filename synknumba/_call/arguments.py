@@ -36,6 +36,8 @@ def array_hint(value: object) -> str:
         )
     if isinstance(value, list | array.array | bytearray | memoryview):
         return "pass np.asarray(...) of it"
+    if type(value).__module__.startswith("scipy.sparse"):
+        return "pass its arrays, as m.data, m.indices and m.indptr of m = matrix.tocsr()"
     return "pass an array, Data, a Variable, or a number"
 
 

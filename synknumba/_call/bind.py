@@ -94,9 +94,8 @@ class Binder:
         self._outputs = tuple(options.outputs if options.style == "kernel" else ())
         self._updated = {id(variable) for variable, _ in options.updates.values()}
         self._made = {*self._outputs, *options.updates}  # allocated for the call, not passed
-        self.passed = [
-            p for p in parameters if p not in self._made and p not in options.givens
-        ]  # by callers
+        # by callers
+        self.passed = [p for p in parameters if p not in self._made and p not in options.givens]
         given = [leaf for value in options.givens.values() for leaf in flatten(value)[0]]
         # `Data` and variables that the decorator has bound are part of the key of every call.
         self.fixed: list[Data | VariableState] = [
@@ -190,9 +189,8 @@ class Binder:
         """Returns a NumPy array as `Data`, which is kept for the slot and refilled at each call."""
         staged = self._staging.get(slot)
         try:
-            fits = (
-                staged is not None and staged.ndim == array.ndim and not array.dtype.hasobject
-            )  # objects are refused below
+            # objects are refused below
+            fits = staged is not None and staged.ndim == array.ndim and not array.dtype.hasobject
             if staged is not None and fits and staged.dtype == array.dtype.newbyteorder("="):
                 staged.set_value(array)
             else:
@@ -218,9 +216,8 @@ class Binder:
             )
         if isinstance(value, Data):
             return self._array(call, name, slot, value)
-        if isinstance(value, Enum) and not isinstance(
-            value, RankConstant
-        ):  # before numbers, which it may be
+        # before numbers, which it may be
+        if isinstance(value, Enum) and not isinstance(value, RankConstant):
             return self._constant(call, path, value)
         if isinstance(value, bool | int | float | complex | np.generic):
             return self._scalar(call, path, value)
@@ -342,9 +339,8 @@ class Binder:
             )
         self._claim(call, name, path, variable, branch.arrays)
         call.branches[path] = branch.arrays
-        if (
-            branch.leaves and branch.leaves.start != VECTOR
-        ):  # of a vector, rows are elements of several arrays
+        # of a vector, rows are elements of several arrays
+        if branch.leaves and branch.leaves.start != VECTOR:
             call.intact[path] = variable
         number = self._hold(call, path, variable)
         call.key.append((branch.structure, branch.leaves.start))
@@ -478,9 +474,8 @@ class Binder:
                 f"it is frozen; call thaw() "
                 "first"
             )
-        source = (
-            data.source if isinstance(data, StoredData) else None
-        )  # as it is since `_layout` looked at the file
+        # as it is since `_layout` looked at the file
+        source = data.source if isinstance(data, StoredData) else None
         array = program.HostArray(
             segment.id,
             data.dtype,
@@ -539,10 +534,11 @@ class Binder:
                 raise ArgumentError(
                     f"{name}={shown(value)} does not fit in 64 bits; pass a float, or an array"
                 )
+            # a function gets an int of Python's
             fmt, dtype = (
                 "Q",
                 None if self._options.style == "function" else "uint64",
-            )  # a function gets an int of Python's
+            )
         call.key.append((fmt, dtype))
         return call.add_value(
             value if dtype is None else value.item() if isinstance(value, np.generic) else value,
@@ -571,9 +567,8 @@ class Binder:
 
         Its key is its pickle, since the value may be mutable, and 1 == 1.0 == True.
         """
-        if isinstance(
-            value, memoryview | bytearray | buffers.array
-        ):  # arrays to a script, whole and copied here
+        # arrays to a script, whole and copied here
+        if isinstance(value, memoryview | bytearray | buffers.array):
             raise ArgumentError(
                 f"{name} of {self._name} is a {type(value).__name__}, whose rows are not "
                 f"divided; {array_hint(value)}"

@@ -47,48 +47,36 @@ class Call:
         None  # None for a call that is only planned, so that nothing is copied or placed
     )
     parameters: dict[str, Param] = field(default_factory=dict)  # for the ranks
-    key: list[Any] = field(
-        default_factory=list
-    )  # equal for calls that differ in scalar values and array contents only
+    # equal for calls that differ in scalar values and array contents only
+    key: list[Any] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)  # scalars that are sent with each call
     format: str = ""  # `struct` letter of each of these
     lengths: dict[str, int] = field(default_factory=dict)  # rows of each sharded argument
     minibatches: dict[str, int] = field(default_factory=dict)  # rows of each minibatch argument
-    empties: dict[str, int] = field(
-        default_factory=dict
-    )  # nested arrays without rows, which need not agree with others
-    per_rank: dict[str, int] = field(
-        default_factory=dict
-    )  # number of values of each per-rank argument
-    contiguous: list[str] = field(
-        default_factory=list
-    )  # index ranges and offsets, which require consecutive rows
+    # nested arrays without rows, which need not agree with others
+    empties: dict[str, int] = field(default_factory=dict)
+    # number of values of each per-rank argument
+    per_rank: dict[str, int] = field(default_factory=dict)
+    # index ranges and offsets, which require consecutive rows
+    contiguous: list[str] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)  # which the ranks must have mapped
     files: set[int] = field(default_factory=set)  # ids of those that are files
-    write_back: list[tuple[str, Array, Data]] = field(
-        default_factory=list
-    )  # (parameter, NumPy array to write to, staged copy)
-    whole: dict[str, Any] = field(
-        default_factory=dict
-    )  # arguments as they were passed, for output shapes
-    own_lengths: dict[str, tuple[int, ...]] = field(
-        default_factory=dict
-    )  # rows on each rank of each sliceable variable
-    variables: dict[str, VariableState] = field(
-        default_factory=dict
-    )  # by the parameter, or leaf of one, that receives them
-    branches: dict[str, range] = field(
-        default_factory=dict
-    )  # arrays of those that are passed in part only
-    shared: frozenset[tuple[int, int]] = (
-        frozenset()
-    )  # arrays of variables, by id and leaf, that several arguments are
-    intact: dict[str, VariableState] = field(
-        default_factory=dict
-    )  # those of them that ranks get whole, not in rows
-    filled: set[RankConstant] = field(
-        default_factory=set
-    )  # constants that an argument, or a leaf of one, is
+    # (parameter, NumPy array to write to, staged copy)
+    write_back: list[tuple[str, Array, Data]] = field(default_factory=list)
+    # arguments as they were passed, for output shapes
+    whole: dict[str, Any] = field(default_factory=dict)
+    # rows on each rank of each sliceable variable
+    own_lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    # by the parameter, or leaf of one, that receives them
+    variables: dict[str, VariableState] = field(default_factory=dict)
+    # arrays of those that are passed in part only
+    branches: dict[str, range] = field(default_factory=dict)
+    # arrays of variables, by id and leaf, that several arguments are
+    shared: frozenset[tuple[int, int]] = frozenset()
+    # those of them that ranks get whole, not in rows
+    intact: dict[str, VariableState] = field(default_factory=dict)
+    # constants that an argument, or a leaf of one, is
+    filled: set[RankConstant] = field(default_factory=set)
     whose: str | None = (
         # argument with the variable whose rows OWN, and in a call without rows OFFSET and ROWS, are
         None
@@ -100,9 +88,8 @@ class Call:
     own: OwnRows | None = (
         None  # of the sliceable variables that `local_batch` selects; None if there are none
     )
-    source: RowSource = field(
-        default_factory=lambda: RowSource("none")
-    )  # encoding of `rows` for the ranks
+    # encoding of `rows` for the ranks
+    source: RowSource = field(default_factory=lambda: RowSource("none"))
     own_source: OwnSource | None = None  # encoding of `own` for the ranks
     row_values: tuple[
         int, ...

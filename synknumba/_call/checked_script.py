@@ -38,9 +38,8 @@ from synknumba._host import this_process
 from synknumba._tracing import Line, Number, Unknown
 from synknumba.simt.internals import Launcher
 
-_OF_THREAD = re.compile(
-    r"threadIdx="
-)  # in the note of an error that a thread of the kernel has raised
+# in the note of an error that a thread of the kernel has raised
+_OF_THREAD = re.compile(r"threadIdx=")
 SLOW_SECONDS = 10.0  # of all checks of a kernel; a million accesses to elements
 _ROWS = ("batch", "local_batch")  # options of a call that `check` takes, too
 _OPTIONS = (*_ROWS, "num_slices", "output_subset", "shards")

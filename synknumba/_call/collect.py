@@ -101,9 +101,8 @@ class Selection:
         own = "" if program.own is None else program.own.values
         self._source = program.rows
         self._segments = segments
-        self.first = (
-            len(program.values) - len(program.rows.values) - len(own) - program.lent
-        )  # value that selects rows
+        # value that selects rows
+        self.first = len(program.values) - len(program.rows.values) - len(own) - program.lent
         self.values: tuple[Any, ...] = ()  # of the last call, from that one on
 
     def data_rows(self, positions: Any) -> Any:

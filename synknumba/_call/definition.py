@@ -86,12 +86,13 @@ def _read(
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
+    # no source, or that of a file in the middle of an edit
     except (
         OSError,
         TypeError,
         SyntaxError,
         TokenError,
-    ):  # no source, or that of a file in the middle of an edit
+    ):
         return None
     definition = tree.body[0] if tree.body else None
     if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:

@@ -211,9 +211,8 @@ class Distributed(ABC):
     def __init__(self) -> None:
         self._number = next_id()  # unique; increases with creation order
         self._reads = _NO_VALUES  # what it read when it was sent
-        self._places: set[tuple[weakref.ref[Engine], int]] = (
-            set()
-        )  # worlds that have it, and its numbers there
+        # worlds that have it, and its numbers there
+        self._places: set[tuple[weakref.ref[Engine], int]] = set()
         when_gone(self, partial(_forget, self._places))
         _made[self] = None
 

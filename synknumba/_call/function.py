@@ -249,8 +249,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             of a Python function, the tree that it returns.
 
         Raises:
-            ArgumentError, PartitionError, BatchError, DataError, ReductionError, LaunchError:
-                invalid input; nothing was sent.
+            ArgumentError, PartitionError, BatchError, DataError, ReductionError: invalid input; nothing was sent.
+            LaunchError: invalid input; nothing was sent.
             WorldError: there is no world, or it is busy.
             RankError: an exception on a rank; the world remains usable.
             RankDied, CallTimeout: all ranks have been terminated; `fork()` works again.
@@ -547,9 +547,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
         """Binds and plans a call, and runs it, or passes it to `start`."""
         if world is not self._world:  # plans belong to one world
             self._leave()
-            if (
-                getattr(self.py_func, "__code__", None) is not self._code
-            ):  # changed in place since the last world
+            # changed in place since the last world
+            if getattr(self.py_func, "__code__", None) is not self._code:
                 Function.__init__(self, self.py_func, self._options, self.name, self._inner)
             self._uses = world.code.uses(self._roots(), self.name)
             self._world = world
@@ -717,9 +716,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._number_now(world)
         self._check_roles(args, kwargs)
         call = self._binder.bind(Call(options, world.partition, world), args, kwargs)
-        selector = RowSelector(
-            self.name, self._options.style
-        )  # with memory of its own for row numbers
+        # with memory of its own for row numbers
+        selector = RowSelector(self.name, self._options.style)
         selector.select(call)
         selector.encode(call)
         self._builder.check_rows(call)
@@ -966,9 +964,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
                 self._check_ops()
                 self._reads = world.values.read(self._roots())
             if world.traits.compiled_by_simt and self._options.style == "kernel":
-                check_kernel(
-                    self.py_func
-                )  # raises here, with name and line, instead of on every rank
+                # raises here, with name and line, instead of on every rank
+                check_kernel(self.py_func)
             for op in self._options.user_ops():
                 fold_kernel.check(op)
                 if self._options.style == "function":  # of results whose dtype is not known yet
@@ -1136,9 +1133,10 @@ class Function(Decorated, Distributed, Generic[P, R]):
                 as for a call.
         """
         if ranks is not None:
+            # deferred: no other call needs it
             from synknumba._call.compared_ranks import (
                 check_ranks,
-            )  # deferred: no other call needs it
+            )
 
             if world_size is not None:
                 raise ArgumentError(

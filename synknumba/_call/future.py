@@ -136,13 +136,11 @@ class Future(concurrent.futures.Future[R]):
         ).start()
 
     def _complete(self) -> None:
-        signal.pthread_sigmask(
-            signal.SIG_BLOCK, signal.valid_signals()
-        )  # they are the main thread's, which may sleep
+        # they are the main thread's, which may sleep
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         pause = FIRST_PAUSE
-        while (
-            not self._flight.is_done
-        ):  # without the world, so that a call of the script need not wait for this thread
+        # without the world, so that a call of the script need not wait for this thread
+        while not self._flight.is_done:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         self._flight.wait(None)

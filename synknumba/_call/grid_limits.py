@@ -20,12 +20,13 @@ from synknumba._errors import KernelError
 from synknumba.simt.internals import CudaPath, Scope, read_definition
 
 _AXES = {"x": 0, "y": 1, "z": 2}
+# of `position op number`, if it holds
 _UPPER = {
     (ast.Lt, True),
     (ast.LtE, True),
     (ast.Gt, False),
     (ast.GtE, False),
-}  # of `position op number`, if it holds
+}
 _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.Gt,
     ast.LtE: ast.GtE,

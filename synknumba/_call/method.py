@@ -30,9 +30,8 @@ def unbound(function: Callable[..., Any]) -> tuple[Callable[..., Any], Any, str 
         (vars(kind)["__call__"] for kind in type(function).__mro__ if "__call__" in vars(kind)),
         None,
     )
-    is_wrapper = hasattr(function, "__wrapped__") or hasattr(
-        function, "__signature__"
-    )  # with a signature of its own
+    # with a signature of its own
+    is_wrapper = hasattr(function, "__wrapped__") or hasattr(function, "__signature__")
     if isinstance(call, FunctionType) and not is_wrapper:
         return call, function, getattr(function, "__name__", type(function).__name__)
     return function, None, None

@@ -25,26 +25,22 @@ class FunctionOptions:
     """The options of a decorator."""
 
     style: FunctionStyle
-    outputs: Mapping[str, Output] = field(
-        default_factory=dict
-    )  # declared outputs of a kernel, by parameter
+    # declared outputs of a kernel, by parameter
+    outputs: Mapping[str, Output] = field(default_factory=dict)
     ops: Any = None  # tree of ops for the result of a Python function
     has_ops: bool = True  # whether `ops` were given
     broadcast: frozenset[str] = frozenset()  # parameters that are passed whole to every rank
-    inout: frozenset[str] = (
-        frozenset()
-    )  # sharded parameters, or sliceable ones, whose rows are written
+    # sharded parameters, or sliceable ones, whose rows are written
+    inout: frozenset[str] = frozenset()
     givens: Mapping[str, Any] = field(default_factory=dict)  # bound arguments, by parameter
     sliceable: frozenset[str] = frozenset()  # parameters that take variables as rows
-    updates: Mapping[str, tuple[VariableState, Op]] = field(
-        default_factory=dict
-    )  # accumulators, by parameter
+    # accumulators, by parameter
+    updates: Mapping[str, tuple[VariableState, Op]] = field(default_factory=dict)
     launch: LaunchConfig | None = None  # of a kernel
     compile_options: Mapping[str, Any] = field(default_factory=dict)  # of a kernel
     record: bool = False  # whether GPUs repeat a Python function's work without Python
-    flat: frozenset[str] = (
-        frozenset()
-    )  # whose arrays a generated kernel sees with all axes but that of the rows merged
+    # whose arrays a generated kernel sees with all axes but that of the rows merged
+    flat: frozenset[str] = frozenset()
     unfit: str = (
         ""  # of a generated kernel: why the body of a sequence cannot call it, and the way out
     )
@@ -139,11 +135,12 @@ class CallOptions:
                 raise ReductionError(f"output_subset names {one!r} twice")
 
 
+# roles that one parameter may have
 _COMPATIBLE = (
     {"givens", "broadcast"},
     {"givens", "sliceable"},
     {"inout", "sliceable"},
-)  # roles that one parameter may have
+)
 
 
 def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[VariableState, Op]]:

@@ -43,9 +43,8 @@ from synknumba.simt.internals import names_in
 DIGEST_BYTES = 4096  # of an array, of which a longer one is kept as a digest
 VERSIONS_KEPT = 64  # sets of values from outside that are told apart
 _ARRAYS = (np.ndarray, bytearray, array)
-_LASTING = (
-    FunctionType | CodeType | ModuleType | type
-)  # hold no memory of ranks, and need none of the time of references
+# hold no memory of ranks, and need none of the time of references
+_LASTING = FunctionType | CodeType | ModuleType | type
 _LIBRARIES = frozenset({"synknumba", "numba"})  # whose objects have no settings
 
 
@@ -89,9 +88,8 @@ class OuterValues:
 
     def _numbered(self, values: "Values") -> "Values":
         version, objects = self._versions.get(values.key, (-1, []))
-        if version < 0 or any(
-            type(item) is ref and item() is None for item in objects
-        ):  # ids may be used again
+        # ids may be used again
+        if version < 0 or any(type(item) is ref and item() is None for item in objects):
             if len(self._versions) > VERSIONS_KEPT:
                 self._versions.clear()
             version = next(self._numbers)
@@ -268,7 +266,8 @@ def _are_same(items: Sequence[Any] | None, before: Sequence[Any]) -> bool:
 def _items(holder: Any) -> list[Any] | None:
     """Returns what a container holds, at one moment; None for anything else."""
     if isinstance(holder, dict):
-        return [*holder, *holder.values()]
+        # A sparse matrix that is a dict has, as an iterator, rows that have rows, without end.
+        return [*dict.keys(holder), *dict.values(holder)]
     if isinstance(holder, list | tuple | set | frozenset | deque):
         return list(holder)
     if isinstance(holder, np.ndarray) and holder.dtype.hasobject:

@@ -57,9 +57,10 @@ class OutputBuilder:
         self._name = name
         self._outputs = outputs
         self._gathers = any(output.op == "gather" for output in outputs.values())
+        # of arguments
         self.rules = {
             name: output.shape for name, output in outputs.items() if callable(output.shape)
-        }  # of arguments
+        }
 
     def shapes(self, call: Call) -> tuple[Shape, ...]:
         """Returns the shapes that are functions of the arguments.
@@ -238,9 +239,8 @@ class OutputBuilder:
         declared = (
             output.dtype if output.dtype is not None else np.float64 if like is None else like[0]
         )
-        dtype = np.dtype(declared).newbyteorder(
-            "="
-        )  # native, like `Data`, whatever the byte order of the argument
+        # native, like `Data`, whatever the byte order of the argument
+        dtype = np.dtype(declared).newbyteorder("=")
         reduction.check_dtype(output.op, dtype, name)
         if output.op in reduction.BY_ROWS and call.total is None:
             divided = [name for name, variable in call.variables.items() if variable.sharded]

@@ -253,9 +253,8 @@ class KernelPlan(Plan):
             return lambda _: lender.result(shape)
         parts = self.parts_of(result, memory)
         if result.op == "gather":
-            return lambda count: private_copy(
-                parts[: total_rows(count)]
-            )  # without the plan, which would keep the memory
+            # without the plan, which would keep the memory
+            return lambda count: private_copy(parts[: total_rows(count)])
         parts = parts[: self.program.shard_partition.parts]
         if result.rows is not None:
             rows = self._segments[result.name].array(

@@ -27,9 +27,8 @@ def slices_shown(world: Engine, program: Program, name: str, mode: Progress) -> 
         at_work = world.at_work()
         if not at_work:
             return  # an error may have ended the call: its result says whether all is done
-        for rank, shown in enumerate(
-            words.tolist()
-        ):  # the rounds that complete a call show nothing, so none goes back
+        # the rounds that complete a call show nothing, so none goes back
+        for rank, shown in enumerate(words.tolist()):
             done[rank] = max(done[rank], shown if rank in at_work else goals[rank])
         bar.show(sum(done), lag_told(done, goals))
 

@@ -52,12 +52,13 @@ _REDUCTIONS = {
     "sum",
     "var",
 }
+# with these, a variable may be read without its name in the source
 _BY_NAME = {
     "eval",
     "exec",
     "locals",
     "vars",
-}  # with these, a variable may be read without its name in the source
+}
 
 MAX_SHOWN = 60  # characters of a value that an error repeats
 
@@ -257,9 +258,8 @@ def _stored(function: FunctionType) -> set[str]:
         for one in dis.get_instructions(function.__code__)
         if one.opname.startswith("STORE_")
     ]
-    return {
-        name for value in stored for name in (value if isinstance(value, tuple) else [value])
-    }  # 3.13 merges instructions
+    # 3.13 merges instructions
+    return {name for value in stored for name in (value if isinstance(value, tuple) else [value])}
 
 
 def _read(
@@ -418,9 +418,8 @@ class _Assignments:
                 return True
             case ast.Return():
                 return id(parent) in self._own
-            case ast.BinOp(
-                op=ast.Add() | ast.Mult() | ast.BitOr()
-            ):  # these also join lists and dicts
+            # these also join lists and dicts
+            case ast.BinOp(op=ast.Add() | ast.Mult() | ast.BitOr()):
                 return name.id in self._arrays or (not strictly and self._goes_to(parent, name.id))
             case ast.BinOp():
                 return True

@@ -24,7 +24,7 @@ from synknumba._host.data import Data
 from synknumba._host.file_data import over_file
 from synknumba._host.foreign import adopted, is_foreign
 from synknumba._ops import reduction
-from synknumba._ops.tree import flatten, unflatten
+from synknumba._ops.tree import flatten, is_nested, unflatten
 from synknumba._tracing import Formula, Here, Line, Number, Unknown, UnknownArray
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
@@ -436,7 +436,7 @@ class Recording(ABC):
             return self._as_array(value)
         if isinstance(value, Line):
             value._refuse()  # noqa: SLF001
-        if isinstance(value, dict | list | tuple):
+        if is_nested(value):
             leaves, structure = flatten(value)
             return unflatten(structure, [self._argument(leaf) for leaf in leaves])
         return value
@@ -566,9 +566,8 @@ class Recording(ABC):
                         indices = leaf.leaves() if isinstance(leaf, Held) else (index,)
                         keys = {("variable", variable, one) for one in indices}
                         reads |= keys
-                        is_fixed = (
-                            isinstance(leaf, Held) and leaf.read_only
-                        )  # for functions; a GPU's kernel may write to it
+                        # for functions; a GPU's kernel may write to it
+                        is_fixed = isinstance(leaf, Held) and leaf.read_only
                         if name in written if is_kernel else not is_fixed:
                             writes |= keys
                     case Update(variable, index):

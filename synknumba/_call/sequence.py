@@ -268,9 +268,8 @@ class SequencePlan:
         self._number = self.program.number
         if world.spans_machines:
             self._parts = PartByPart(world, self.program, self._board, self.info, self.learn)
-            nothing = Transfer(
-                next_number(), up=False, arrays=()
-            )  # the round of a submitted call, whose work is done before
+            # the round of a submitted call, whose work is done before
+            nothing = Transfer(next_number(), up=False, arrays=())
             self._number = nothing.number
             world.command(Install(None, nothing), info=CallInfo(name))
         else:
@@ -279,9 +278,8 @@ class SequencePlan:
         self._layout = struct.Struct("<" + HEAD + trace.scalars)
         self._pack, self._memory = self._layout.pack_into, world.ranks.values.data
         self._collect_quickly = self._make_collect()
-        self.outside = [
-            pair for pair in trace.outside.values() if _has_other_owner(pair)
-        ]  # others are constants
+        # others are constants
+        self.outside = [pair for pair in trace.outside.values() if _has_other_owner(pair)]
         self._looked = tuple(trace.looked.values())
         self._changed = tuple(trace.changed.values())
         self._layouts = tuple(trace.variables.values())
@@ -291,10 +289,11 @@ class SequencePlan:
         self._unchecked: dict[
             int, FunctionPlan
         ] = {}  # functions without ops that have returned something new
+        # faster than the arrays
         self._board_memory, self._clear_board = (
             self._board.data,
             self._board.copy().data,
-        )  # faster than the arrays
+        )
 
     @property
     def returns_something(self) -> bool:
@@ -430,9 +429,8 @@ class SequencePlan:
     def _results_of(self, first: int, count: int, period: int) -> list[Any]:
         """Returns the results that a round has kept."""
         while self._unchecked:
-            self._unchecked.popitem()[1].collect(
-                None
-            )  # raises if it returns something, which nothing says how to combine
+            # raises if it returns something, which nothing says how to combine
+            self._unchecked.popitem()[1].collect(None)
         self._at = first + count - 1
         entries = count // period if period else 0
         if not entries:
@@ -574,9 +572,8 @@ def _has_other_owner(pair: tuple[Array, Any]) -> bool:
         base = array.base
         if base is None:
             return False
-        if not isinstance(
-            base, np.ndarray
-        ):  # memory of another object, of whose owners nothing is known
+        # memory of another object, of whose owners nothing is known
+        if not isinstance(base, np.ndarray):
             return True
         array = base
         del base

@@ -65,9 +65,8 @@ def _check_assignments(definition: Definition, place: Callable[[ast.AST], str]) 
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         ]
         bound = {node.id for node in stores}
-        calls = any(
-            isinstance(node, ast.Call) for node in ast.walk(value)
-        )  # as in v = synk.all_reduce(v, "sum")
+        # as in v = synk.all_reduce(v, "sum")
+        calls = any(isinstance(node, ast.Call) for node in ast.walk(value))
         if (
             not bound
             or not bound <= {*definition.parameters}

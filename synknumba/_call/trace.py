@@ -255,9 +255,8 @@ class Trace(Recording):
             self.changed[id(one)] = weakref.ref(one), self.world.world_size > 1, None
         check_alike(first, second, [first.shapes(), second.shapes()])
         self.swaps[-1].append((weakref.ref(first), weakref.ref(second)))
-        self._memory.append(
-            (first, second, first.storage())
-        )  # before it is traded, which Ctrl-C may prevent
+        # before it is traded, which Ctrl-C may prevent
+        self._memory.append((first, second, first.storage()))
         first.trade(second)
 
     def _begin_turn(self) -> None:

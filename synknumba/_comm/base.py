@@ -53,9 +53,8 @@ class Exchange:
     """
 
     dtype: Any
-    sources: tuple[
-        Any, ...
-    ]  # by rank; None where this process cannot reach the memory, such as that of another GPU
+    # by rank; None where this process cannot reach the memory, such as that of another GPU
+    sources: tuple[Any, ...]
     targets: tuple[Any, ...]  # by rank; None as for sources
     source_counts: tuple[int, ...]  # elements that each rank sends
     target_counts: tuple[int, ...]  # elements that each rank receives

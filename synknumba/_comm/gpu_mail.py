@@ -212,9 +212,8 @@ class GpuMail:
     def __init__(self, rank: int, inboxes: Sequence[int], stream: Any) -> None:
         self._rank, self._world_size, self._stream = rank, len(inboxes), stream
         self._inboxes = cupy.array(inboxes, np.uint64)
-        self._numbers = cupy.zeros(
-            len(inboxes) * MOST_LETTERS, np.uint32
-        )  # of the last letters, by other rank and index
+        # of the last letters, by other rank and index
+        self._numbers = cupy.zeros(len(inboxes) * MOST_LETTERS, np.uint32)
         cupy.cuda.Device().synchronize()
 
     def exchange(self, letters: Sequence[Letter]) -> list[_Call]:

@@ -51,9 +51,8 @@ SCRATCH_BYTES = (
 )
 NUMPY_BYTES = 65536  # scratch for ufuncs, which cost about 1 µs a call; fits a second-level cache
 COPY_BYTES = 65536  # chunk copied to one target after another while it is in the second-level cache
-STREAM_BYTES = (
-    8 << 20
-)  # targets this long do not stay in a cache, so they are written past it, without being read first
+# targets this long do not stay in a cache, so they are written past it, without being read first
+STREAM_BYTES = 8 << 20
 
 _HEAD = 5  # words of a table before its first piece
 _WORD = 8  # bytes
@@ -157,9 +156,8 @@ def prepare(op: CollectiveOp | None, dtype: Any) -> None:
 
     Called in one process before many need them, so that they load them from Numba's cache.
     """
-    with (
-        held_signals()
-    ):  # Ctrl-C within Numba may leave its tables broken, and nothing compiles afterwards
+    # Ctrl-C within Numba may leave its tables broken, and nothing compiles afterwards
+    with held_signals():
         _mover()
         if op is None:
             return

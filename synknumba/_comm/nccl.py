@@ -44,12 +44,10 @@ from synknumba._types import Array, CollectiveOp
 _Call: TypeAlias = Callable[[], object]
 _Part: TypeAlias = tuple[int, int]  # start, stop
 
-_STAGING_BYTES = (
-    64 << 20
-)  # per step, for other ranks' pieces; a quarter of it made 256 MiB a fifth slower on four H200
-_WHOLE_BYTES = (
-    256 << 10
-)  # up to this size one round with whole arrays is faster than two rounds with parts
+# per step, for other ranks' pieces; a quarter of it made 256 MiB a fifth slower on four H200
+_STAGING_BYTES = 64 << 20
+# up to this size one round with whole arrays is faster than two rounds with parts
+_WHOLE_BYTES = 256 << 10
 _ALIGNED = 64  # elements; pieces at unaligned addresses are copied more slowly
 
 # Combines in rank order on every rank, which gives the same bits. This rank's own piece is read in

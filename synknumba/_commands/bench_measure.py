@@ -116,9 +116,8 @@ def measure(device: str, most: int | None, sizes: Sizes, progress: Callable[[str
     with synk.fork(most, device=device) as world:
         kind, most = world.device, world.world_size
         worlds = world_sizes(most)
-        share = sizes.seconds / (
-            _COUNT + len(sizes.reduced) + 3 * (len(worlds) - 1)
-        )  # of each measurement
+        # of each measurement
+        share = sizes.seconds / (_COUNT + len(sizes.reduced) + 3 * (len(worlds) - 1))
         measurements = [
             *_calls(most),
             *_scaling(most, sizes.steps[kind]),
@@ -203,9 +202,8 @@ def _scaling(ranks: int, steps: int) -> Iterator[Measurement]:
 def _bandwidth(ranks: int, device: str, sizes: Sizes) -> Iterator[Measurement]:
     from synknumba._commands.kernels import copy, look, scale
 
-    nbytes = (
-        min(sizes.nbytes[device], memory.available().nbytes // 16) // 8 * 8
-    )  # five arrays at a time, some of them twice
+    # five arrays at a time, some of them twice
+    nbytes = min(sizes.nbytes[device], memory.available().nbytes // 16) // 8 * 8
     host, target = np.ones(nbytes // 8), np.ones(nbytes // 8)
     x, y = (synk.scatter(synk.variable(one)) for one in (host, target))
     scale(x, y, 3.0)

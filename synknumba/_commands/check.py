@@ -82,9 +82,8 @@ def add(commands: Subparsers) -> None:
         default="cpu",
         help="of the comparison; ranks share GPUs where there are too few",
     )
-    parser.add_argument(
-        "--run-in", help=argparse.SUPPRESS
-    )  # a run of the comparison, by this command
+    # a run of the comparison, by this command
+    parser.add_argument("--run-in", help=argparse.SUPPRESS)
     parser.add_argument(
         "--html", metavar="FILE", help="write the kernels' source with the findings to a page"
     )
@@ -121,9 +120,8 @@ def _run(told: argparse.Namespace) -> int:
     checks = Checks(report, _slow, told.rows, told.calls)
     began = time.perf_counter()
     with ExitStack() as inside:
-        with suppress(
-            DeviceError
-        ):  # of a simulator, or a broken numba.cuda, which the script may do without
+        # of a simulator, or a broken numba.cuda, which the script may do without
+        with suppress(DeviceError):
             inside.enter_context(as_cuda_reported())
         inside.enter_context(checking(checks))
         code = launch.run(told.script, told.arguments, ranks, is_module=told.is_module)

@@ -28,6 +28,7 @@ from synknumba._host.segment import describe as describe_segments
 from synknumba.simt.internals import KernelStore, describe, directory
 
 SCHEMA = 1  # of the JSON; raised when a key changes its meaning or goes
+# posix_ipc: before Python 3.14
 REQUIRED = (
     "synknumba",
     "numpy",
@@ -35,7 +36,7 @@ REQUIRED = (
     "llvmlite",
     "posix_ipc",
     "cloudpickle",
-)  # posix_ipc: before Python 3.14
+)
 CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")  # one name per CUDA
 OPTIONAL = ("numba-cuda", "numba-cuda-mlir", *CUPY, "nccl4py", "mpi4py", "threadpoolctl")
 SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; only its size is read

@@ -237,10 +237,11 @@ def _fraction_of_quota() -> float | None:
     """Returns the cores that the control group's quota allows, if they are not a whole number
     and less than the affinity's.
     """
+    # of cgroups, version 2 and 1
     for names in (
         ("cpu.max",),
         ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"),
-    ):  # of cgroups, version 2 and 1
+    ):
         with suppress(OSError, ValueError):
             words = (
                 int(word)
@@ -393,9 +394,10 @@ def _holders() -> tuple[list[int], list[int]]:
 
 def _launcher() -> Iterator[Finding]:
     """Looks for what starts a job on several machines."""
+    # wheels such as mpich
     folders = os.pathsep.join(
         [os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]
-    )  # wheels such as mpich
+    )
     found = {name: path for name in LAUNCHERS if (path := shutil.which(name, path=folders))}
     version = version_of("mpi4py")
     if not found:

@@ -16,13 +16,14 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  #
 
 SUCCESS, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130  # exit statuses: see the package
 
+# SGR parameters
 _COLOURS = {
     "ok": "32",
     "warning": "33",
     "problem": "31;1",
     "skipped": "2",
     "bold": "1",
-}  # SGR parameters
+}
 _PLAIN = str.maketrans({"µ": "u", "×": "x", "−": "-", "–": "-", "…": "...", "→": "->"})
 _CLOSED = "cannot write the output: standard output is closed"
 _HANDLER = "synknumba.plain"  # of characters that a locale cannot show
@@ -99,9 +100,8 @@ def print_after_script(text: str) -> None:
     stream = sys.stdout
     if stream is None:
         raise CommandError(_CLOSED)
-    encoding = (
-        getattr(stream, "encoding", None) or "utf-8"
-    )  # a stream of the script's may have none
+    # a stream of the script's may have none
+    encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         stream.write(text.encode(encoding, _HANDLER).decode(encoding) + "\n")
         stream.flush()
@@ -137,9 +137,8 @@ def coloured(text: str, kind: str, stream: IO[str] | None = None) -> str:
 
 def has_colours(stream: IO[str]) -> bool:
     """Returns whether a stream shows colours: it is a terminal, and NO_COLOR is not set."""
-    return (
-        not (os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb") and stream.isatty()
-    )  # no-color.org
+    # no-color.org
+    return not (os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb") and stream.isatty()
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -48,9 +48,8 @@ def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable
         for j in range(cuda.blockIdx.y, scores.shape[1], cuda.gridDim.y):
             value, row = scores[0, j], -1
             for i in range(cuda.grid(1), scores.shape[0], cuda.gridsize(1)):
-                if row < 0 or is_better(
-                    scores[i, j], value
-                ):  # rows ascend, so the first of equal values stays
+                # rows ascend, so the first of equal values stays
+                if row < 0 or is_better(scores[i, j], value):
                     value, row = scores[i, j], i
             best_values[thread], best_rows[thread] = value, row
             cuda.syncthreads()
@@ -89,10 +88,11 @@ def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable
                 and best_rows[0] >= 0
                 and (rows[j] < 0 or is_better(best_values[0], values[j]))
             ):
+                # slices run in order, so the earlier of equal values stays
                 values[j], rows[j] = (
                     best_values[0],
                     best_rows[0],
-                )  # slices run in order, so the earlier of equal values stays
+                )
             cuda.syncthreads()
 
     return search, settle

@@ -36,12 +36,13 @@ from synknumba._types import Array, DeviceKind, Op, Shape, UserOp, WeakTable
 from synknumba._wire.relaunch import Scalars
 
 Step: TypeAlias = Callable[[], object]
+# names of functions that steps call
 _TOLD = {
     "call_slice": "function",
     "take": "gather rows",
     "read_rows": "read rows",
     "copyto": "copy",
-}  # names of functions that steps call
+}
 Three: TypeAlias = tuple[int, int, int]
 
 

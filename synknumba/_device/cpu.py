@@ -29,15 +29,15 @@ from synknumba._types import Array, Op, Shape, UserOp
 from synknumba._wire.native import Native, NativeCall, NativeStep, copy_of
 from synknumba.simt import jit
 
+# numbers of which square roots are taken, and that are copied: both stay about a millisecond
 RATED = (
     4096,
     1 << 20,
-)  # numbers of which square roots are taken, and that are copied: both stay about a millisecond
+)
 ROOTS = 256
 
-FILL_BYTES = (
-    1 << 20
-)  # a fill by compiled code copies as much; writing alone is faster for arrays larger than a cache
+# a fill by compiled code copies as much; writing alone is faster for arrays larger than a cache
+FILL_BYTES = 1 << 20
 
 
 def _read_only(view: Array) -> Array:

@@ -76,10 +76,11 @@ _UFUNCS: dict[Op, Any] = {
 }
 
 
+# numbers with which a GPU computes, and bytes that it copies: half a millisecond each on a H100
 RATED = (
     1 << 22,
     1 << 28,
-)  # numbers with which a GPU computes, and bytes that it copies: half a millisecond each on a H100
+)
 STRANDED_SECONDS = (
     10.0  # for which work that may wait for a rank goes on after that rank has failed
 )
@@ -238,9 +239,8 @@ class CudaDevice(Device):
         if isinstance(leaf, np.ndarray):
             host[...] = leaf
         elif leaf.nbytes:
-            packed = cupy.ascontiguousarray(
-                leaf
-            )  # freed memory is reused only later on the same stream
+            # freed memory is reused only later on the same stream
+            packed = cupy.ascontiguousarray(leaf)
             kind = runtime.memcpyDeviceToHost
             runtime.memcpyAsync(
                 host.ctypes.data, address_of(packed), packed.nbytes, kind, self.stream.ptr
@@ -287,9 +287,8 @@ class CudaDevice(Device):
 
             rate_of(1)  # compiles
             rate, until = 0.0, time.perf_counter() + seconds / 2
-            while (
-                rate == 0.0 or time.perf_counter() < until
-            ):  # a GPU that was idle is slow at first
+            # a GPU that was idle is slow at first
+            while rate == 0.0 or time.perf_counter() < until:
                 rate = rate_of(8)
             # At once, since work of other processes has its turn at each gap, longer than beside a
             # kernel that takes longer.
@@ -322,9 +321,8 @@ class CudaDevice(Device):
             self._locked.add(segment.id, segment.array(np.uint8, (segment.size,)), whole=whole)
 
     def detach(self, segment: Segment) -> None:
-        with contextlib.suppress(
-            runtime.CUDARuntimeError
-        ):  # a kernel may have destroyed the context
+        # a kernel may have destroyed the context
+        with contextlib.suppress(runtime.CUDARuntimeError):
             self._streams.synchronize()
             self._locked.remove(segment.array(np.uint8, (segment.size,)))
 

@@ -18,13 +18,14 @@ from synknumba._errors import DeviceError
 
 _WORKSPACE_BYTES = 32 << 20  # as NVIDIA recommends for its newest GPUs
 _TYPES = {"float16": 2, "float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # cudaDataType
+# cublasComputeType_t
 _COMPUTE = {
     "float16": 68,
     "float32": 68,
     "float64": 70,
     "complex64": 68,
     "complex128": 70,
-}  # cublasComputeType_t
+}
 _FACTORS = {
     "float16": "f4",
     "float32": "f4",

@@ -133,9 +133,8 @@ class Mailbox:
         self.words[:] = 0
         self.address: int = self.words.ctypes.data
         self._nowhere = np.zeros(1, np.int64)
-        self.nowhere: int = (
-            self._nowhere.ctypes.data
-        )  # 4 bytes that are never read: the target of a word without a result
+        # 4 bytes that are never read: the target of a word without a result
+        self.nowhere: int = self._nowhere.ctypes.data
 
 
 # Numbers are passed in the target's dtype. Without fused multiply-add: NumPy rounds the product

@@ -91,9 +91,8 @@ def _record(steps: Sequence[Step], stream: Any, box: Mailbox, wait: Wait, *, alo
     joins = [step for step in rest if isinstance(step, Join)]
     rest = [step for step in rest if not isinstance(step, Join)]
     if copies is not None:
-        fills = [
-            step for step in rest if alone and _is_private(step)
-        ]  # no earlier step uses their arrays
+        # no earlier step uses their arrays
+        fills = [step for step in rest if alone and _is_private(step)]
         end, targets = _tell(copies, box, stream)
         rest = [*(step for step in rest if not (alone and _is_private(step))), end, *fills]
     rest += joins
@@ -178,9 +177,8 @@ class _GraphReplay(Replay):
 
     def __call__(self) -> None:
         if not self.relaunch or doorbell.launch(self.relaunch) != 0:
-            runtime.graphLaunch(
-                self._executable, self._pointer
-            )  # raises the error of the first launch
+            # raises the error of the first launch
+            runtime.graphLaunch(self._executable, self._pointer)
         self.wait()
 
     def wait(self) -> None:

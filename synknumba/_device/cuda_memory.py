@@ -43,9 +43,8 @@ from synknumba._types import Array, Shape
 # 2 MB.
 SMALLEST_MOVED, LARGEST_MOVED = 2 << 10, 1 << 20
 
-LOCKED_WHOLE = (
-    16 << 20
-)  # segments of at most so many bytes are locked when mapped, which takes 2 ms
+# segments of at most so many bytes are locked when mapped, which takes 2 ms
+LOCKED_WHOLE = 16 << 20
 PAGE = mmap.PAGESIZE
 
 

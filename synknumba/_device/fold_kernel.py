@@ -29,12 +29,13 @@ MOST_BLOCKS = 4096  # beyond, a thread takes several elements
 _DTYPES = ("f8", "i8", "c16", "?", "f4", "i4")
 
 # Raised as a kernel is compiled for an op.
+# the last of a name that a module lacks
 COMPILE_ERRORS = (
     NumbaError,
     KernelError,
     ArgumentError,
     AttributeError,
-)  # the last of a name that a module lacks
+)
 
 _kernels: "WeakTable[UserOp, Kernel]" = WeakTable()
 
@@ -129,9 +130,8 @@ def _reason(error: Exception, op: UserOp) -> str:
     calls = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
     if not calls:
         return lines[0]
-    returned = re.fullmatch(
-        r"setitem\(array\(\w+, 1d, C\), int64, (.+)\)", calls[0]
-    )  # the kernel's own statement
+    # the kernel's own statement
+    returned = re.fullmatch(r"setitem\(array\(\w+, 1d, C\), int64, (.+)\)", calls[0])
     return f"it returns {returned[1]}, not a number" if returned else f"Numba has no {calls[0]}"
 
 

@@ -206,13 +206,13 @@ def usable_cores() -> int:
     rounded up.
     """
     cores = allowed_cores()
+    # of cgroups, version 2 and 1
     for names in (
         ("cpu.max",),
         ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"),
-    ):  # of cgroups, version 2 and 1
-        with suppress(
-            OSError, ValueError
-        ):  # without a quota, version 2 has the word "max", and version 1 has −1
+    ):
+        # without a quota, version 2 has the word "max", and version 1 has −1
+        with suppress(OSError, ValueError):
             quota, period = (
                 int(word)
                 for name in names

@@ -25,9 +25,8 @@ from synknumba._types import Array, Shape
 Casting: TypeAlias = Literal["same_kind", "unsafe"]
 
 MOST_THREADS = 8  # with more, memory bandwidth is the limit
-SHARE = (
-    16 << 20
-)  # bytes that justify a thread: 1.5 ms of copying, against 0.1 ms to start and join it
+# bytes that justify a thread: 1.5 ms of copying, against 0.1 ms to start and join it
+SHARE = 16 << 20
 
 # glibc uses non-temporal stores for a memcpy larger than most of the last-level cache, which is a
 # third faster. In new memory the kernel clears each page at its first touch; if a piece fits the
@@ -35,11 +34,12 @@ SHARE = (
 PIECE = 256 << 20
 NEW_PIECE = 16 << 20
 
+# their handlers may raise; blocking all signals takes 0.14 ms
 _RAISING = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGALRM,
-)  # their handlers may raise; blocking all signals takes 0.14 ms
+)
 
 
 def copy_into(target: Array, source: Array, casting: Casting = "same_kind") -> None:
@@ -107,13 +107,11 @@ def _start(threads: list[threading.Thread]) -> None:
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        signal.pthread_sigmask(
-            signal.SIG_BLOCK, _RAISING
-        )  # inherited by the threads, so that this thread gets the signals
+        # inherited by the threads, so that this thread gets the signals
+        signal.pthread_sigmask(signal.SIG_BLOCK, _RAISING)
         for thread in threads:
-            with suppress(
-                RuntimeError
-            ):  # thread limit reached: the running threads copy everything
+            # thread limit reached: the running threads copy everything
+            with suppress(RuntimeError):
                 thread.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -212,9 +212,8 @@ def check_oversize(oversize: float) -> None:
 
 def oversized(size: int, oversize: float) -> int:
     """Returns the number of items to reserve for `size` items."""
-    return (
-        size if oversize == 1 else max(size, round(size * float(oversize)))
-    )  # 20000 × 1.1 is 22000.000000000004
+    # 20000 × 1.1 is 22000.000000000004
+    return size if oversize == 1 else max(size, round(size * float(oversize)))
 
 
 _versions = itertools.count(1)
@@ -446,9 +445,8 @@ class Data(ArrayOperations):
             )
         old = self.size
         self._reshape(dims, oversize)
-        stale = (
-            min(self.size, self._used) - old
-        )  # new items in memory used before; the rest of the segment is zero
+        # new items in memory used before; the rest of the segment is zero
+        stale = min(self.size, self._used) - old
         if stale > 0:
             self._segment.array(np.uint8, (stale * self.itemsize,), old * self.itemsize)[:] = 0
         self._used = max(self._used, self.size)
@@ -514,9 +512,8 @@ class Data(ArrayOperations):
         """
         view = self.data
         interface = view.__array_interface__
-        if (
-            np.dtype(interface["typestr"]) != self._dtype
-        ):  # of records and extension types NumPy would change the dtype
+        # of records and extension types NumPy would change the dtype
+        if np.dtype(interface["typestr"]) != self._dtype:
             raise AttributeError(f"dtype {self._dtype} has no exact form in the array interface")
         return {**interface, "data": view.reshape(-1).view(np.uint8)}
 

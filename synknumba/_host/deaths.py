@@ -24,9 +24,8 @@ class _Watch(weakref.ref[Any]):
     act: Callable[[], object]
 
 
-noted: deque[_Watch] = (
-    deque()
-)  # of objects that have died; callers of `settle` look first whether there are any
+# of objects that have died; callers of `settle` look first whether there are any
+noted: deque[_Watch] = deque()
 _watches: dict[
     int, _Watch
 ] = {}  # of all objects, by id: a weak reference that is gone calls nothing

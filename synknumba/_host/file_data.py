@@ -32,9 +32,8 @@ from synknumba._host.log import log
 from synknumba._host.segment import Segment, is_writable
 from synknumba._types import Array, WeakTable
 
-SEARCHED_BYTES = (
-    16 << 20
-)  # of an array of Arrow; to search 800 mappings takes 1 ms, and to copy so many bytes 5 ms
+# of an array of Arrow; to search 800 mappings takes 1 ms, and to copy so many bytes 5 ms
+SEARCHED_BYTES = 16 << 20
 
 _MAPS, _DESCRIPTORS = "/proc/self/maps", "/proc/self/fd"
 
@@ -240,9 +239,8 @@ def file_data(array: Array, *, minibatch: bool = False, name: str | None = None)
         if isinstance(root, mmap.mmap):
             _roots[root] = found
     file, start, is_fixed = found
-    if (
-        address - start + array.nbytes > file.segment.size
-    ):  # the file has grown since another array of it was shared
+    # the file has grown since another array of it was shared
+    if address - start + array.nbytes > file.segment.size:
         found = _find(address, address + array.nbytes)
         file, start, is_fixed = found
     data = FileData(file, array, address - start, is_fixed=is_fixed, minibatch=minibatch, name=name)
@@ -269,9 +267,8 @@ def _root_in_file(array: Array) -> Any:
     root = _root(array)
     if root is None or isinstance(array, np.ma.MaskedArray):
         return None
-    if (
-        type(root).__module__ == "pyarrow.lib"
-    ):  # Arrow's memory may be of a file, pyarrow.memory_map
+    # Arrow's memory may be of a file, pyarrow.memory_map
+    if type(root).__module__ == "pyarrow.lib":
         return None if array.flags.writeable or array.nbytes < SEARCHED_BYTES else root
     if not isinstance(root, mmap.mmap):
         return None

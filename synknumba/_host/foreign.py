@@ -108,9 +108,8 @@ def adopted(value: Any, label: str) -> Array | Data:
         nulls = value.null_count()
         refuse_nulls(nulls if isinstance(nulls, int) else 0, label)  # of a DataFrame it is a table
     kind = getattr(value, "dtype", None)
-    if (
-        module.partition(".")[0] == "pandas" and kind is not None and not isinstance(kind, np.dtype)
-    ):  # it has nulls beside NaN
+    # it has nulls beside NaN
+    if module.partition(".")[0] == "pandas" and kind is not None and not isinstance(kind, np.dtype):
         refuse_nulls(int(value.isna().sum()), label)
     try:
         array = np.asarray(value)

@@ -142,9 +142,8 @@ def close_inherited(keep: Collection[int], replaced: Collection[int] = ()) -> No
 
     def is_unwanted(fd: int, path: str) -> bool:
         mode = os.fstat(fd).st_mode
-        spoken = (
-            stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) or stat.S_IFMT(mode) == 0
-        )  # 0: epoll, eventfd, inotify
+        # 0: epoll, eventfd, inotify
+        spoken = stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) or stat.S_IFMT(mode) == 0
         others = path.startswith(_OURS)
         return fd == 0 or (
             (spoken or others) and fd > 2 and fd not in keep and _file(fd) not in spared
@@ -242,9 +241,8 @@ def settle_streams() -> None:
     """
     for name, fd in (("stdout", 1), ("stderr", 2)):
         setattr(sys, name, _by_line(getattr(sys, name), fd))
-    sys.stdin = os.fdopen(
-        0, closefd=False
-    )  # a new object: the old one may hold input that the script has read ahead
+    # a new object: the old one may hold input that the script has read ahead
+    sys.stdin = os.fdopen(0, closefd=False)
     with suppress(ValueError):  # a C library without the symbol
         stdout = ctypes.c_void_p.in_dll(_libc, "stdout")
         # Under python -u, C's buffer holds one byte, and lines of ranks would mix. The new one is
@@ -299,9 +297,8 @@ def _by_line(stream: Any, fd: int) -> Any:
     """Returns the stream, made line-buffered, if it writes to `fd`; else a new stream on `fd`."""
     with suppress(AttributeError, OSError, ValueError):  # sys.stdout may be any object
         if stream.fileno() == fd:
-            stream.reconfigure(
-                line_buffering=True, write_through=False
-            )  # also under python -u, or lines of ranks would mix
+            # also under python -u, or lines of ranks would mix
+            stream.reconfigure(line_buffering=True, write_through=False)
             return stream
     return os.fdopen(
         fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False

@@ -35,9 +35,8 @@ from synknumba._host.copying import private_copy
 from synknumba._host.segment import Segment, has_room
 from synknumba._types import Array, Shape
 
-LENT_BYTES = (
-    256 << 10
-)  # copying 128 KiB takes as long as lending them; copying 512 KiB twice as long
+# copying 128 KiB takes as long as lending them; copying 512 KiB twice as long
+LENT_BYTES = 256 << 10
 MOST_PLACES = 3
 
 # by segment id; the segment is kept for its make_private()
@@ -96,9 +95,8 @@ class Lender:
         self._calls = min(self._calls + 1, 2)
         if self._calls == 1:
             return False
-        self._places = [
-            place for place in self._places if not place.closed
-        ]  # drops those given up before a fork
+        # drops those given up before a fork
+        self._places = [place for place in self._places if not place.closed]
         if any(place is not self._now and place.id not in _lent for place in self._places):
             return True
         if len(self._places) == MOST_PLACES or not has_room(self._now.size):
@@ -116,9 +114,8 @@ def _make_private() -> None:
     """Makes all lent memory private to this process; runs before a fork."""
     for place_id, (reference, place) in list(_lent.items()):
         array = reference()
-        if (
-            array is None
-        ):  # died meanwhile in another thread: the place may already be written to again
+        # died meanwhile in another thread: the place may already be written to again
+        if array is None:
             continue
         place.make_private()
         del _lent[place_id]

@@ -45,9 +45,8 @@ def _of_machine() -> Available:
     kib = found.get("MemAvailable:")
     if kib is None:
         return _NO_LIMIT
-    return _NO_LIMIT._replace(
-        nbytes=(kib + found.get("SwapFree:", 0)) << 10
-    )  # shared memory can be swapped out
+    # shared memory can be swapped out
+    return _NO_LIMIT._replace(nbytes=(kib + found.get("SwapFree:", 0)) << 10)
 
 
 def _of_groups() -> Iterator[Available]:
@@ -70,9 +69,8 @@ def _of_groups() -> Iterator[Available]:
 def _of_group(mount: Path, path: str, limit: str, usage: str, prefix: str) -> Iterator[Available]:
     inside = PurePosixPath(path).relative_to("/")
     for group in (mount / inside, *(mount / above for above in inside.parents)):
-        with suppress(
-            OSError, ValueError
-        ):  # no such group in this mount, no limit file in the root, or "max"
+        # no such group in this mount, no limit file in the root, or "max"
+        with suppress(OSError, ValueError):
             most = int((group / limit).read_text())
             if most >= _UNKNOWN:  # version 1 has no "max"
                 continue

@@ -41,11 +41,12 @@ Function: TypeAlias = Literal[
     "all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "send", "recv"
 ]
 
+# others are alike
 _CUPY: Final = {
     "all_gather": "allGather",
     "all_reduce": "allReduce",
     "reduce_scatter": "reduceScatter",
-}  # others are alike
+}
 
 
 class NcclError(RuntimeError):
@@ -83,9 +84,8 @@ class Found(NamedTuple):
     """The bindings to use, if there are any."""
 
     bindings: NcclBindings | None
-    problem: (
-        str | None
-    )  # in one line: why there are none, or why they are not nccl4py's though that is installed
+    # in one line: why there are none, or why they are not nccl4py's though that is installed
+    problem: str | None
 
 
 def as_nccl_error(error: Exception) -> NcclError:

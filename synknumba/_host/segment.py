@@ -72,9 +72,8 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of <sys/mman.h>; not in the mmap mod
 # Free memory is looked up, in 0.1 ms, for segments of at least this size, which take 1 ms to clear.
 _LARGE = 4 << 20
 
-_DELETED = re.compile(
-    r"/synk-[0-9a-f]{24} \(deleted\)$"
-)  # how /proc shows the descriptors of segments
+# how /proc shows the descriptors of segments
+_DELETED = re.compile(r"/synk-[0-9a-f]{24} \(deleted\)$")
 
 SWITCH = "SYNKNUMBA_SEGMENTS"
 _SHM = "/dev/shm"  # where Linux keeps POSIX shared memory
@@ -190,9 +189,8 @@ class Segment:
         """
         try:
             is_file = not is_writable(fd)
-            mapping = _map(
-                fd, size, populate=False, writable=not is_file
-            )  # a rank touches its own rows only
+            # a rank touches its own rows only
+            mapping = _map(fd, size, populate=False, writable=not is_file)
         finally:
             os.close(fd)
         segment = cls.__new__(cls)
@@ -301,9 +299,8 @@ class Segment:
         if self._mapping is None:
             raise SharedMemoryError(f"{self!r} has no memory to view.")
         try:
-            if (
-                offset < 0 or min(shape, default=0) < 0
-            ):  # NumPy accepts both, and reads outside the buffer
+            # NumPy accepts both, and reads outside the buffer
+            if offset < 0 or min(shape, default=0) < 0:
                 raise ValueError("offset and shape must not be negative")  # noqa: TRY301
             return np.ndarray(shape, dtype, buffer=self._mapping, offset=offset)
         except (TypeError, ValueError) as error:
@@ -431,9 +428,8 @@ def _release(segment_id: int) -> None:
             callback(segment_id)
     finally:
         with held_signals():
-            if (
-                _descriptors.pop(segment_id, None) is not None
-            ):  # another thread may have been faster
+            # another thread may have been faster
+            if _descriptors.pop(segment_id, None) is not None:
                 os.close(fd)
 
 
@@ -442,9 +438,8 @@ def close_orphans() -> None:
     by another thread.
     """
     settle()
-    found = tuple(
-        _descriptors.items()
-    )  # before the living: one that is finished meanwhile is among these
+    # before the living: one that is finished meanwhile is among these
+    found = tuple(_descriptors.items())
     alive = {segment.id for segment in _alive}
     others = sys._current_frames().keys() - {threading.get_ident()}  # noqa: SLF001
     for segment_id, (_, _, thread) in found:
@@ -556,9 +551,8 @@ def _with_descriptors(make: Callable[[], _T]) -> _T:
 
 
 def _make(segment_id: int, size: int, nbytes: int) -> tuple[int, mmap.mmap]:
-    with (
-        held_signals()
-    ):  # registered at once, so that `close_orphans` finds it if an exception follows
+    # registered at once, so that `close_orphans` finds it if an exception follows
+    with held_signals():
         opener = _opener(size)
         fd = opener(nbytes)
         _descriptors[segment_id] = fd, os.getpid(), threading.get_ident()
@@ -654,9 +648,8 @@ def _reserve(fd: int, start: int, stop: int, nbytes: int) -> None:
         for offset in range(start, stop, _RESERVE_STEP):
             length = min(_RESERVE_STEP, stop - offset)
             os.posix_fallocate(fd, offset, length)
-            os.posix_fallocate(
-                fd, offset, length
-            )  # the second call makes tmpfs clear the pages now, not at first touch
+            # the second call makes tmpfs clear the pages now, not at first touch
+            os.posix_fallocate(fd, offset, length)
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.ENOMEM}:
             os.ftruncate(fd, start)  # frees the pages before free bytes are counted for the message
@@ -676,18 +669,16 @@ def _map(fd: int, size: int, *, populate: bool, writable: bool = True) -> mmap.m
     # Filling the page table at once takes 0.1 s per GiB of cleared pages; page faults at the first
     # write take 0.3 to 2.5 s.
     flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if populate else 0)
-    options = (
-        {"trackfd": False} if sys.version_info >= (3, 13) else {}
-    )  # without it, a duplicate of fd is kept open
+    # without it, a duplicate of fd is kept open
+    options = {"trackfd": False} if sys.version_info >= (3, 13) else {}
     access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     try:
         mapping = mmap.mmap(fd, size, flags=flags, prot=access, **options)
     except (OSError, ValueError) as error:
         raise _cannot_have(size, error) from error
     with suppress(OSError):
-        mapping.madvise(
-            mmap.MADV_DONTDUMP
-        )  # a rank that crashes would write all Data into its core file
+        # a rank that crashes would write all Data into its core file
+        mapping.madvise(mmap.MADV_DONTDUMP)
     return mapping
 
 

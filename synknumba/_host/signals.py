@@ -107,9 +107,8 @@ def _after_fork() -> None:
 def _after_fork_in_child() -> None:
     for number, (handler, in_children) in _handled_here.items():
         if _signal.getsignal(number) is handler:
-            _signal.signal(
-                number, _signal.SIG_DFL if in_children is None else in_children
-            )  # None: of a C library
+            # None: of a C library
+            _signal.signal(number, _signal.SIG_DFL if in_children is None else in_children)
     _handled_here.clear()
     _after_fork()
 
@@ -173,9 +172,8 @@ class _StandIn:
         """Installs the stand-in for every handler."""
         for number in self._handlers:
             _signal.signal(number, self)
-        self._wakeup = _signal.set_wakeup_fd(
-            -1
-        )  # event loops such as asyncio's read signals there, and must see each once
+        # event loops such as asyncio's read signals there, and must see each once
+        self._wakeup = _signal.set_wakeup_fd(-1)
 
     def leave(self) -> None:
         """Restores the handlers."""

@@ -28,9 +28,8 @@ from typing import final
 
 from synknumba._host.children import status
 
-ASK = (
-    signal.SIGRTMAX - 3
-)  # not used by any known library; SIGUSR1 and SIGUSR2 are left to the script
+# not used by any known library; SIGUSR1 and SIGUSR2 are left to the script
+ASK = signal.SIGRTMAX - 3
 ANSWER_SECONDS = (
     0.4  # a running rank answers within a millisecond; on a busy machine it takes longer
 )

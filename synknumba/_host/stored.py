@@ -125,9 +125,8 @@ class StoredData(Data):
         self._minibatch = False
         self._dtype = np.dtype(dtype).newbyteorder("=")
         self._source, self._segment = source, _NOWHERE
-        self._view = np.broadcast_to(
-            np.zeros((), self._dtype), shape
-        )  # for shape and dtype: without memory
+        # for shape and dtype: without memory
+        self._view = np.broadcast_to(np.zeros((), self._dtype), shape)
         self._alloc_size = self._used = self._view.size
         self._version = next_version() if source.state else 0
 
@@ -241,19 +240,19 @@ def _of_h5py(dataset: Any) -> StoredData | None:
     if not hasattr(dataset, "read_direct") or not dataset.shape or 0 in dataset.shape:
         return None
     file = dataset.file
-    if (
-        file.mode != "r" or file.driver not in {"sec2", "stdio"} or dataset.name is None
-    ):  # written to, or in memory
+    # written to, or in memory
+    if file.mode != "r" or file.driver not in {"sec2", "stdio"} or dataset.name is None:
         return None
     path = os.path.abspath(file.filename)
     try:
         mine, there = os.fstat(file.id.get_vfd_handle()), os.stat(path)
     except OSError:  # deleted
         return None
+    # replaced since the script has opened it
     if (mine.st_dev, mine.st_ino) != (
         there.st_dev,
         there.st_ino,
-    ):  # replaced since the script has opened it
+    ):
         return None
     is_spread = dataset.is_virtual or dataset.external is not None
     state = () if is_spread else state_of(path)
@@ -263,9 +262,8 @@ def _of_h5py(dataset: Any) -> StoredData | None:
 
 def _of_zarr(array: Any, label: str) -> StoredData | None:
     root = getattr(getattr(array, "store", None), "root", None)
-    if (
-        root is None or not hasattr(array, "oindex") or not array.shape or 0 in array.shape
-    ):  # not in files
+    # not in files
+    if root is None or not hasattr(array, "oindex") or not array.shape or 0 in array.shape:
         return None
     try:
         state = state_of(root)
@@ -459,10 +457,11 @@ class _H5Reader(Reader):
             # A lock would keep the script from writing to the file for as long as the ranks have it
             # open.
             self._file = h5py.File(source.path, "r", locking=False)
+        # the script had it open, with a lock, when the rank was forked; or an old HDF5
         except (
             OSError,
             ValueError,
-        ):  # the script had it open, with a lock, when the rank was forked; or an old HDF5
+        ):
             self._file = h5py.File(source.path, "r")
         self._dataset = self._file.get(source.name)
         shape = getattr(self._dataset, "shape", None)

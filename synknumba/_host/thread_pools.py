@@ -22,10 +22,11 @@ from pathlib import Path
 import numba
 
 _OPENBLAS_SETTERS = ("openblas_set_num_threads", "openblas_set_num_threads64_")
+# the wheels of NumPy and SciPy rename the symbols of their bundled OpenBLAS
 _PREFIXES = (
     "",
     "scipy_",
-)  # the wheels of NumPy and SciPy rename the symbols of their bundled OpenBLAS
+)
 _PAUSE_SOFT = 1  # omp_pause_soft of <omp.h>
 
 

@@ -43,9 +43,8 @@ DTYPES: Mapping[str, str] = {  # of safetensors, and NumPy's
 }
 _COMPLEX = {"complex64": "float32", "complex128": "float64"}
 _SMALL_INT = 1 << 63  # Python neither writes nor reads ints of more than 4300 decimal digits
-_ESCAPED = re.compile(
-    r"^\[|^_(?=_metadata__\Z)|[%.\ud800-\udfff]"
-)  # safetensors' own entry; surrogates, which UTF-8 has not
+# safetensors' own entry; surrogates, which UTF-8 has not
+_ESCAPED = re.compile(r"^\[|^_(?=_metadata__\Z)|[%.\ud800-\udfff]")
 
 Plain: TypeAlias = bool | int | float | complex | str | None
 Node: TypeAlias = Any  # what `json` reads and writes

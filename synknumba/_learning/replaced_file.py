@@ -78,13 +78,11 @@ def _make_folder(parent: Path) -> tuple[Path, int]:
     """
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        with suppress(
-            FileNotFoundError
-        ):  # before it was locked, another process has taken it for abandoned
+        # before it was locked, another process has taken it for abandoned
+        with suppress(FileNotFoundError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            with suppress(
-                OSError
-            ):  # a file system without locks: what a killed process leaves is not removed then
+            # a file system without locks: what a killed process leaves is not removed then
+            with suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if folder.exists():
                 return folder, lock
@@ -93,9 +91,8 @@ def _make_folder(parent: Path) -> tuple[Path, int]:
 
 def _settle(new: Path, old: os.stat_result | None) -> None:
     """Gives a new file its permissions, and waits until it is on the disk."""
-    if (
-        old is None
-    ):  # what open() gives is known by a file that it makes: the mask of a process cannot be read
+    # what open() gives is known by a file that it makes: the mask of a process cannot be read
+    if old is None:
         probe = os.open(new.with_name("mode"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         mode = os.fstat(probe).st_mode
         os.close(probe)

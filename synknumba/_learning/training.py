@@ -119,9 +119,8 @@ class TrainFunction:
         self._unasked: tuple[weakref.ref[Future[float]], Flight] | None = (
             None  # of the last submitted step
         )
-        self._tries = (
-            record is None
-        )  # whether a step may find out that the gradient cannot be recorded
+        # whether a step may find out that the gradient cannot be recorded
+        self._tries = record is None
 
     def __setattr__(self, name: str, value: object) -> None:
         """Raises `AttributeError` for what is not the step's own, as a learning rate: nothing
@@ -1215,13 +1214,11 @@ def _inputs(gradient: Any, name: str, after: int, *, is_kernel: bool) -> tuple[s
         parameters = list(inspect.signature(gradient).parameters.values())
     except (TypeError, ValueError):
         parameters = []
-    if (
-        len(parameters) > 1 and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL
-    ):  # gradient(x, y, *params)
+    # As in `gradient(x, y, *params)`:
+    if len(parameters) > 1 and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:
         parameters, after = parameters[:-1], 0
-    while (
-        parameters and parameters[-1].default is not inspect.Parameter.empty
-    ):  # settings of the gradient's own
+    # settings of the gradient's own
+    while parameters and parameters[-1].default is not inspect.Parameter.empty:
         parameters = parameters[:-1]
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not parameters or any(one.kind not in plain for one in parameters):

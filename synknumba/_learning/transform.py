@@ -178,9 +178,8 @@ class Optimizer:
     ) -> tuple[list[Any], tuple[dict[str, Any], ...]]:
         parts = []
         for one, part in zip(self.transforms, state.parts, strict=True):
-            numbers = tuple(
-                map(float, one.numbers(float(state.steps)))
-            )  # NumPy's float64 would make float32 so
+            # NumPy's float64 would make float32 so
+            numbers = tuple(map(float, one.numbers(float(state.steps))))
             if one.needs_norm:
                 numbers = (*numbers, global_norm(steps))
             slots = [flatten(part[slot.name])[0] for slot in one.slots]

@@ -87,9 +87,8 @@ class Updater:
                 for slot in one.slots
                 if slot.is_constant
             ]
-            parts.append(
-                {slot.name: made[slot.name] for slot in one.changing}
-            )  # a mask is the script's, not a file's
+            # a mask is the script's, not a file's
+            parts.append({slot.name: made[slot.name] for slot in one.changing})
         self._gathered = (
             None if optimizer.every == 1 else flatten(start.gathered, name="gathered gradients")
         )
@@ -309,9 +308,8 @@ class _Kernels:
         yield f"weight = float64(gradient[{plan.size + 1}])" if plan.has_sums else "weight = 1.0"
         yield "factor = 1.0 / weight"
         yield f"steps = float64(count[{STEPS}])"
-        ends = [
-            end_of_table(one.numbers) for one in self._optimizer.transforms
-        ]  # behind it a kernel would read on
+        # behind it a kernel would read on
+        ends = [end_of_table(one.numbers) for one in self._optimizer.transforms]
         for number, end in enumerate(ends):
             yield (
                 f"values{number} = "

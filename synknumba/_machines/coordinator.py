@@ -58,18 +58,16 @@ class Coordinator:
     def __init__(self, sock: socket.socket, pid: int, ready: Ready, ranks_each: int | None) -> None:
         self.hosts, self.ranks_each = ready.hosts, ranks_each
         self._link, self._pid = Link(sock), pid
-        self._environment = dict(
-            os.environ
-        )  # that launchers have given to all machines, or to each its own
+        # that launchers have given to all machines, or to each its own
+        self._environment = dict(os.environ)
         self.line = -1
         self._firsts: tuple[int, ...] = ()  # rank of each machine, and the number of ranks
         self._control: ControlBlock | None = None
         self._styles: dict[int, str] = {}
         self._programs: dict[int, _Needed] = {}  # whose routes relays keep, by number
         self._is_open = self._is_stopping = False
-        self._serials = itertools.count(
-            1
-        )  # of questions: an answer may come after its question was given up
+        # of questions: an answer may come after its question was given up
+        self._serials = itertools.count(1)
         self._owner = os.getpid()
         self.exit_code = 0  # of the script
 
@@ -153,9 +151,8 @@ class Coordinator:
             profile=profile,
             prefix_output=prefix_output,
             directory=_working_directory(),
-            path=tuple(
-                str.__str__(entry) for entry in sys.path if isinstance(entry, str)
-            ),  # imports skip all others
+            # imports skip all others
+            path=tuple(str.__str__(entry) for entry in sys.path if isinstance(entry, str)),
             environment={
                 name: value
                 for name, value in changed.items()

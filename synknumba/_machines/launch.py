@@ -99,9 +99,8 @@ def run(
         if ranks_per_node is not None:
             machines_module.ranks_alone[:] = [ranks_per_node]
         return _run_script(script, arguments, is_module=is_module)
-    if (
-        os.environ.get("PYTHONHASHSEED", "random") == "random"
-    ):  # all machines have to order sets of strings alike
+    # all machines have to order sets of strings alike
+    if os.environ.get("PYTHONHASHSEED", "random") == "random":
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606  # this program again
     if not is_first:
@@ -132,9 +131,8 @@ def run(
             return _refused(
                 f"the relay of machine {ready.index} ({ready.hosts[ready.index]}) has ended"
             )
-        os._exit(
-            0
-        )  # at once: the launcher may end the job as soon as the script's process has failed
+        # at once: the launcher may end the job as soon as the script's process has failed
+        os._exit(0)
     coordinator = Coordinator(sock, pid, ready, ranks_per_node)
     machines_module.current[:] = [coordinator]
     atexit.register(_end_job, coordinator)
@@ -213,9 +211,8 @@ def _run_script(script: str, arguments: Sequence[str], *, is_module: bool) -> in
         main = types.ModuleType("__main__")
         archive = _archive(path)
         if archive is not None:
-            main.__spec__ = archive.find_spec(
-                "__main__"
-            )  # by which linecache finds the source of kernels
+            # by which linecache finds the source of kernels
+            main.__spec__ = archive.find_spec("__main__")
             if main.__spec__ is None:
                 return _refused(f"there is no __main__.py in {path}", 2)
             code = archive.get_code("__main__")
@@ -338,9 +335,8 @@ def _relay(sock: socket.socket, parent: int) -> None:
     is_hydra = "PMI_FD" in os.environ and "SLURM_STEP_ID" not in os.environ
     if not is_hydra:
         job.mpi.Finalize()
-    this_process.end_with_parent(
-        wanted=False
-    )  # before its parent may end: without the end of this MPI, others wait for it
+    # before its parent may end: without the end of this MPI, others wait for it
+    this_process.end_with_parent(wanted=False)
     with suppress(OSError):  # the script or the agent was ended meanwhile
         channel.send(sock, channel.pack(Quit()), (), _nothing)
     null = os.open(os.devnull, os.O_RDWR)

@@ -34,9 +34,8 @@ class Scene:
     prefix_output: bool
     directory: str
     path: tuple[str, ...]
-    environment: dict[
-        str, str | None
-    ]  # variables that the script has changed; None for one that it has removed
+    # variables that the script has changed; None for one that it has removed
+    environment: dict[str, str | None]
     state: ScriptState
     memory: tuple[int, int]  # of the control block of the coordinator's machine: id and bytes
     patience: tuple[int, int, int]  # of the processes there

@@ -204,10 +204,11 @@ class Relay:
             table_of(move, self.memory)[rows] = packed
 
     def _receive(self, view: Array, machine: int, tag: int, watch: Callable[[], None]) -> None:
+        # kept, with the buffer, if the wait is left
         self.under_way = (
             self.rounds.Irecv(view, machine, tag),
             view,
-        )  # kept, with the buffer, if the wait is left
+        )
         self.job.wait(self.under_way[0], watch)
         self.moved += view.nbytes
 

@@ -348,16 +348,14 @@ class _World:
         while rounds.Iprobe(source=self._job.mpi.ANY_SOURCE, tag=between.PULSE, status=status):
             rounds.Recv(byte, status.source, between.PULSE)
             self._last_heard[status.source] = now
-        if (
-            now - self._watched > between.LONGEST_LOOK
-        ):  # this process was stopped, and maybe the whole job
+        # this process was stopped, and maybe the whole job
+        if now - self._watched > between.LONGEST_LOOK:
             self._waits_since = now
         self._watched = now
         for machine, heard in self._last_heard.items():
             is_late = now - max(heard, self._waits_since) > SILENCE_SECONDS
-            if (
-                is_late and not self._receives[machine].Test()
-            ):  # it may have answered while another is waited for
+            # it may have answered while another is waited for
+            if is_late and not self._receives[machine].Test():
                 host, (first, after) = self._job.hosts[machine], self._ranks[machine]
                 which = f"rank {first}" if after == first + 1 else f"ranks {first} to {after - 1}"
                 reason = (
@@ -421,9 +419,8 @@ class _World:
         """
         if told.lost is not None:
             return told, []
-        failed = {
-            self._machine_of[rank] for rank, item in told.news if item.failed
-        }  # they send nothing more
+        # they send nothing more
+        failed = {self._machine_of[rank] for rank, item in told.news if item.failed}
         descriptors = self._learn(number, told.news) if told.news else []
         for machine, moves in backs.items():
             for move in moves if machine not in failed else ():
@@ -489,9 +486,8 @@ class _World:
                 news += told.news
                 warned += told.warned
                 lost, refused = lost or told.lost, refused or told.refused
-                if lost is not None or any(
-                    item.lost for _, item in told.news
-                ):  # the others may wait for its ranks
+                # the others may wait for its ranks
+                if lost is not None or any(item.lost for _, item in told.news):
                     break
         return Told(tuple(news), tuple(warned), lost, refused=refused)
 

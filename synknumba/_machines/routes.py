@@ -59,9 +59,8 @@ class Indices:
     count: int
 
 
-Moves: TypeAlias = tuple[
-    tuple[Move, ...], tuple[Move, ...]
-]  # to the machine before its ranks work, and back after it
+# to the machine before its ranks work, and back after it
+Moves: TypeAlias = tuple[tuple[Move, ...], tuple[Move, ...]]
 
 
 @dataclass(slots=True)
@@ -161,9 +160,8 @@ class Route:
                 for host in one.hosts[first:after]
                 if host is not None
             )
-            moves = tuple(
-                dict.fromkeys(move for move in map(_whole, hosts) if move.nbytes)
-            )  # ranks may share an array
+            # ranks may share an array
+            moves = tuple(dict.fromkeys(move for move in map(_whole, hosts) if move.nbytes))
             return (moves, ()) if self.up else ((), moves)
         fields = len(self.rows.values)
         own_fields = 0 if self.own is None else len(self.own.values)
@@ -276,9 +274,8 @@ def _plain(leaf: Any) -> Any:
     if isinstance(leaf, wire.Result):
         if leaf.parts is None or leaf.is_small or leaf.stays:
             return None
-        return (
-            leaf if isinstance(leaf.op, str) or leaf.op is None else replace(leaf, op="sum")
-        )  # any that is not "gather"
+        # any that is not "gather"
+        return leaf if isinstance(leaf.op, str) or leaf.op is None else replace(leaf, op="sum")
     if isinstance(leaf, wire.Update):
         return None if leaf.parts is None else replace(leaf, op="sum")
     return leaf

@@ -54,9 +54,8 @@ class ScriptState:
         os.umask(umask)
         file = getattr(sys.modules.get("__main__"), "__file__", None)
         return cls(
-            argv=tuple(
-                str.__str__(one) if isinstance(one, str) else str(one) for one in sys.argv
-            ),  # no class of the script
+            # no class of the script
+            argv=tuple(str.__str__(one) if isinstance(one, str) else str(one) for one in sys.argv),
             file=file if type(file) is str else None,
             python_random=random.getstate(),
             numpy_random=np.random.get_state(),  # noqa: NPY002  # that of functions that use it

@@ -648,9 +648,8 @@ def _combined(one: Measurement, other: Any, combine: Callable[..., tuple[Any, An
             f"operands must be single values or have one shape (k,), got "
             f"{shapes[0]} and {shapes[1]}"
         )
-    with np.errstate(
-        all="ignore"
-    ):  # division by a mean of 0 and overflow give infinity or NaN, as in arrays
+    # division by a mean of 0 and overflow give infinity or NaN, as in arrays
+    with np.errstate(all="ignore"):
         mean, stderr = (array if array.ndim else float(array) for array in combine(*numbers))
     return Measurement(mean, stderr, one.rows | other.rows)
 
@@ -765,9 +764,8 @@ def check_covariance(*, covariance: bool, weighted: bool) -> None:
         )
 
 
-MAX_BLOCK = (
-    1 << 62
-)  # more than there are rows anywhere; kernels add it to the position of a row, in 64 bits
+# more than there are rows anywhere; kernels add it to the position of a row, in 64 bits
+MAX_BLOCK = 1 << 62
 
 
 def check_block(block: Any, rows: int | None = None) -> None:

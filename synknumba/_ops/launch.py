@@ -21,9 +21,8 @@ from synknumba._types import MAX_GRID, Block, Grid, Shape
 Dim3: TypeAlias = tuple[int, int, int]
 
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
-MAX_SMEM_BYTES = (
-    227 << 10
-)  # of one block, on GPUs of compute capability 9.0 (CUDA C++ Programming Guide, table of limits)
+# of one block, on GPUs of compute capability 9.0 (CUDA C++ Programming Guide, table of limits)
+MAX_SMEM_BYTES = 227 << 10
 MAX_THREADS = 1024  # threads per block, over all dimensions
 # Blocks by number of axes. A warp is 32 elements of the last axis, which a GPU reads together;
 # further axes share rows in its cache. On a core, five- and seven-point stencils take the same

@@ -119,9 +119,8 @@ def scaled(parts: Moments, op: Callable[[Any, Any], Any], factor: Array) -> Mome
         [_scaled_mean(*one, op) for one in zip(*row, factor.tolist(), strict=True)] for row in rows
     ]
     mean, rest = np.moveaxis(np.array(pairs), 2, 0)
-    with np.errstate(
-        invalid="ignore", over="ignore"
-    ):  # twice by the factor, whose square might overflow
+    # twice by the factor, whose square might overflow
+    with np.errstate(invalid="ignore", over="ignore"):
         products = op(
             op(parts.products, factor if parts.products.ndim == 2 else factor[:, None]), factor
         )
@@ -356,9 +355,8 @@ def _of_values(values: Array, weights: Array | None, *, covariance: bool) -> Mom
     with np.errstate(invalid="ignore", over="ignore"):
         w = np.ones((len(values), 1)) if weights is None else weights[:, None]
         total = w.sum(axis=0, keepdims=True)
-        weighted = (w * values).sum(
-            axis=0, keepdims=True
-        )  # a row of weight 0 adds 0, or NaN if not finite
+        # a row of weight 0 adds 0, or NaN if not finite
+        weighted = (w * values).sum(axis=0, keepdims=True)
         mean = np.divide(weighted, total, out=values[:1] + weighted, where=total != 0)
         away = np.where(np.isfinite(mean), values - mean, np.nan)
         left = np.divide(

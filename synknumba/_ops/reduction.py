@@ -38,9 +38,8 @@ UFUNCS: dict[str, np.ufunc] = {
     "max": np.maximum,
 }
 
-PIECE_BYTES = (
-    256 << 10
-)  # bytes of a result combined at a time: several such pieces fit in an L2 cache
+# bytes of a result combined at a time: several such pieces fit in an L2 cache
+PIECE_BYTES = 256 << 10
 
 LOCATING = frozenset({"argmin", "argmax"})  # ops that return a value and its row
 BY_ROWS = LOCATING | {"gather"}  # ops for which the kernel writes one or more values for each row
@@ -117,10 +116,11 @@ def _is_exact(value: Any, dtype: np.dtype[Any]) -> bool:
     if kind == "f" and dtype.kind in "biu" and not np.isfinite(number):
         return False
     with np.errstate(all="ignore"):
+        # Python compares ints with floats exactly
         held, wanted = (
             number.astype(dtype).item(),
             number.item(),
-        )  # Python compares ints with floats exactly
+        )
     return held == wanted or (held != held and wanted != wanted)  # noqa: PLR0124  # NaN
 
 
@@ -250,9 +250,8 @@ def locate(op: Op, values: Array, rows: Array, scores: Array, first: int) -> Non
         first: row number of scores[0]; greater than all earlier rows.
     """
     index = scores.argmin(axis=0) if op == "argmin" else scores.argmax(axis=0)
-    found = scores[
-        index, np.arange(len(index))
-    ]  # for a few columns, a tenth of the time of take_along_axis
+    # for a few columns, a tenth of the time of take_along_axis
+    found = scores[index, np.arange(len(index))]
     with np.errstate(invalid="ignore"):  # from comparisons with NaN
         better = found < values if op == "argmin" else found > values
     better |= (rows < 0) | ((found != found) & (values == values))  # noqa: PLR0124  # NaN wins, as in NumPy

@@ -50,9 +50,8 @@ class Range:
         if self.count == 0:
             return slice(0, 0)
         stop = self.start + self.count * self.step
-        return slice(
-            self.start, stop if stop >= 0 else None, self.step
-        )  # a stop of −1 would mean the last row
+        # a stop of −1 would mean the last row
+        return slice(self.start, stop if stop >= 0 else None, self.step)
 
     def indices(self) -> NDArray[np.int64]:
         """Returns the row numbers: int64, shape (count,)."""
@@ -64,9 +63,8 @@ class Range:
 class Listed:
     """Rows in any order, possibly repeated."""
 
-    indices: NDArray[
-        np.int64
-    ]  # row numbers: shape (count,), C-contiguous; all rows exist, none is negative
+    # row numbers: shape (count,), C-contiguous; all rows exist, none is negative
+    indices: NDArray[np.int64]
 
     @property
     def count(self) -> int:
@@ -167,9 +165,8 @@ class Partition:
         (0, 2, 5, 7, 10)
         """
         total = self.marks[-1]
-        return tuple(
-            [mark * n // total for mark in self.marks]
-        )  # a list takes half the time of a generator
+        # a list takes half the time of a generator
+        return tuple([mark * n // total for mark in self.marks])
 
     def counts(self, n: int) -> tuple[int, ...]:
         """Returns the number of rows in each part of n rows.

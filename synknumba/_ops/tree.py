@@ -20,9 +20,8 @@ def is_nested(value: object) -> bool:
 
 
 def _is_dict(value: object) -> bool:
-    return isinstance(value, dict) and not hasattr(
-        value, "shape"
-    )  # SciPy's sparse matrix by keys derives from dict
+    # SciPy's sparse matrix by keys derives from dict
+    return isinstance(value, dict) and not hasattr(value, "shape")
 
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:

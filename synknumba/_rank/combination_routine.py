@@ -27,9 +27,8 @@ from synknumba._wire.program import Combination, Combined, Joined
 from synknumba._wire.relaunch import Again
 
 SHARED_BYTES = 64 << 10  # of a smaller array, one rank combines all elements
-RUNS_KEPT = (
-    64 * MOST_PLACES
-)  # one run for each combination of places and, for means, of the ranks' row counts
+# one run for each combination of places and, for means, of the ranks' row counts
+RUNS_KEPT = 64 * MOST_PLACES
 
 
 @final
@@ -58,9 +57,8 @@ class CombinationRoutine(Repeated):
         self._place = place
         self._source = source
         self._communicator = communicator
-        self._partition = Partition.even(
-            place.world_size
-        )  # of the elements: equal work for each rank, independent of its rows
+        # of the elements: equal work for each rank, independent of its rows
+        self._partition = Partition.even(place.world_size)
         self._layout = struct.Struct(
             f"<{len(told.results) + (place.world_size if told.weighted else 0)}q"
         )
@@ -74,9 +72,8 @@ class CombinationRoutine(Repeated):
             while len(self._runs) >= RUNS_KEPT:
                 self._runs.pop(next(iter(self._runs))).close()
             values = self._layout.unpack(packed)
-            run = self._make(
-                values
-            )  # may call `forget_buffers`, if memory must be page-locked anew
+            # may call `forget_buffers`, if memory must be page-locked anew
+            run = self._make(values)
             self._runs[packed] = run
             self.written.update(values[: len(self._told.results)])
         self._last = (packed, run)
@@ -219,10 +216,11 @@ class JoinRoutine(Repeated):
         if not told.is_small:
             return place.host(told.parts)
         memory, shape, dtype = place.control.results, told.parts.shape, np.dtype(told.parts.dtype)
+        # as the coordinator reads them
         strides = (
             memory.strides[0],
             *np.ndarray(shape, dtype).strides,
-        )  # as the coordinator reads them
+        )
         return np.ndarray((len(memory), *shape), dtype, memory.data, told.parts.offset, strides)
 
     def forget_buffers(self) -> None:

@@ -98,10 +98,11 @@ class FunctionRoutine(Routine):
         self._steps: list[Step] = []  # through the last slice
         self._after: list[Step] = []  # assignments of updated variables
         self._gathers: list[Gather] = []  # of rows of a line, if all that depends on it
+        # the packed values that are bound, before and after the number of the line
         self._but_line = (
             b"",
             b"",
-        )  # the packed values that are bound, before and after the number of the line
+        )
         self._results: list[tuple[Any, SliceRows | None]] = []
         self._objects: dict[object, Any] = {}  # copies of objects that are arguments, of this run
         # Records the calls, if the function has `record=True` and Python is what its calls wait
@@ -183,9 +184,8 @@ class FunctionRoutine(Routine):
         replaced, (rows,) = self.workspace.replaced, slices
         updates = variable_updates(self, slices, lift=False)
         call, moves = self._call_of(0, rows, values, updates)
-        if (
-            self.workspace.replaced != replaced
-        ):  # the steps of other calls refer to the replaced memory
+        # the steps of other calls refer to the replaced memory
+        if self.workspace.replaced != replaced:
             self._packed = None
         made = call.step() if isinstance(call, RecordedCall) else None
         copies = None if made is None else self._writer.copies(made[1])
@@ -244,9 +244,8 @@ class FunctionRoutine(Routine):
         if isinstance(param, Constant) and not _is_fixed(param.value):
             return _Passed(slot, param.value)
         found = super().argument(slot, param, rows, values, moves)
-        return (
-            range(*found) if isinstance(found, Span) else found
-        )  # a `Span` has a length of 2, and these two as items
+        # a `Span` has a length of 2, and these two as items
+        return range(*found) if isinstance(found, Span) else found
 
     def _call_with(self, arguments: dict[str, Any]) -> Callable[[], Any]:
         """Returns a callable that calls the function, which may modify dicts, lists and objects:
@@ -326,9 +325,8 @@ class FunctionRoutine(Routine):
             except (ValueError, TypeError, pickle.PicklingError) as error:
                 self._explain(error)
                 raise
-            news = self._answer(
-                self._results
-            )  # before the updates: a result may be a view of a variable
+            # before the updates: a result may be a view of a variable
+            news = self._answer(self._results)
             self._results.clear()
             for step in self._after:
                 step()
@@ -349,9 +347,8 @@ class FunctionRoutine(Routine):
             )
         if any(words in str(error) for words in _NEEDS_NUMBER):
             self._explain_arrays(error)
-        if "read-only" not in str(error) or getattr(
-            error, "__notes__", None
-        ):  # a training step has told what to do
+        # a training step has told what to do
+        if "read-only" not in str(error) or getattr(error, "__notes__", None):
             return
         inputs = [name for name, param in self.program.parameters if _has_input_rows(param)]
         if inputs:

@@ -55,9 +55,8 @@ class KernelRoutine(Routine):
         self._launch = launch
         self._now: Binding | None = None
         self._known: set[Repetition] = set()  # runs that compiled code may repeat
-        self._follows = (
-            program.line_offset is not None
-        )  # whether the first of the values that select rows is no part of a binding
+        # whether the first of the values that select rows is no part of a binding
+        self._follows = program.line_offset is not None
         self._has_loaded = False  # whether this run has loaded frozen rows
         self._kept: dict[tuple[Any, ...], Binding] = {}
         self._dynamic = {
@@ -75,9 +74,8 @@ class KernelRoutine(Routine):
             replaced = self.workspace.replaced
             binding = self._make_binding(values, scalars, in_line=self._follows)
             self._follows &= bool(binding.in_line)
-            if (
-                self.workspace.replaced != replaced
-            ):  # the other bindings refer to the replaced memory
+            # the other bindings refer to the replaced memory
+            if self.workspace.replaced != replaced:
                 self._let_go()
             while len(self._kept) >= BINDINGS_KEPT * (MOST_PLACES if self.program.lent else 1):
                 gone = self._kept.pop(next(iter(self._kept))).run
@@ -510,10 +508,11 @@ class Locator(OutputSteps):
         self._hosts = [
             routine.place.host(one)[slice(*own)].reshape(shape) for one in (param.parts, param.rows)
         ]
+        # differ from the slots of the scores: (name, turn)
         slots = (
             (name, "values"),
             (name, "rows"),
-        )  # differ from the slots of the scores: (name, turn)
+        )
         buffers = [
             routine.workspace.output(slot, host)
             for slot, host in zip(slots, self._hosts, strict=True)

@@ -58,9 +58,8 @@ from synknumba._wire.relaunch import Table
 from synknumba._wire.sequence import SequenceProgram
 from synknumba.simt.internals import explain, with_frame_space
 
-RESERVE_BYTES = (
-    4 << 20
-)  # memory that a rank gives up to report that it has no more: Python takes it by the MiB
+# memory that a rank gives up to report that it has no more: Python takes it by the MiB
+RESERVE_BYTES = 4 << 20
 
 _FILES = (
     " The limit of open files is reached: raise it by `ulimit -n`, close files before "
@@ -223,9 +222,8 @@ class Rank:
 
     def _make_room(self, error: BaseException) -> None:
         """Frees the reserve after a `MemoryError`, to describe and send it."""
-        if isinstance(
-            error, MemoryError | SystemError
-        ):  # CPython 3.11 raises this one where it has no memory for a frame
+        # CPython 3.11 raises this one where it has no memory for a frame
+        if isinstance(error, MemoryError | SystemError):
             self._reserve = None
 
     def watch(self) -> None:
@@ -300,9 +298,8 @@ class Rank:
         | None,
     ) -> None:
         if spec is not None:
-            if (
-                spec.id in self.functions
-            ):  # sent again after a failure: the programs refer to what was sent first
+            # sent again after a failure: the programs refer to what was sent first
+            if spec.id in self.functions:
                 self._drop(messages.Drop(functions=(spec.id,)))
             self.functions[spec.id] = self._load(spec)
         match program:
@@ -320,9 +317,8 @@ class Rank:
                 self.routines[program.number] = JoinRoutine(program, self.place)
             case Combination():
                 source = self.routines[program.program]
-                assert isinstance(
-                    source, KernelRoutine
-                )  # installed earlier, and a combination follows only a kernel
+                # installed earlier, and a combination follows only a kernel
+                assert isinstance(source, KernelRoutine)
                 transport = (
                     None if program.transport is None else self._transport(program.transport)
                 )

@@ -114,9 +114,8 @@ class ResultWriter:
             # grow a little at each call would exhaust them.
             wanted = max(nbytes, self._segment.size * 3 // 2)
             try:
-                self._segment.grow(
-                    wanted, may_move=False
-                )  # the coordinator reads results of earlier specs where they were
+                # the coordinator reads results of earlier specs where they were
+                self._segment.grow(wanted, may_move=False)
             except SharedMemoryError:  # /dev/shm is full; those specs keep the old segment
                 self._segment = Segment(wanted)
             self._device.attach(self._segment, whole=True)

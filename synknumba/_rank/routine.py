@@ -40,9 +40,8 @@ class Place:
     control: ControlBlock
     device: Device
     segments: Mapping[int, Segment]  # mapped, by id; changes as segments are attached and dropped
-    holdings: Mapping[
-        int, Holding
-    ]  # memory of variables by number; changes as variables are created and dropped
+    # memory of variables by number; changes as variables are created and dropped
+    holdings: Mapping[int, Holding]
 
     def host(self, array: wire.HostArray) -> Array:
         """Returns a view of an array in a segment."""
@@ -115,15 +114,13 @@ class Routine(Repeated):
         self.program = program
         self.function = program.function
         self.place = place
-        self.workspace = place.device.workspace(
-            sliced=program.is_cut
-        )  # device memory of the program
+        # device memory of the program
+        self.workspace = place.device.workspace(sliced=program.is_cut)
         self.segments = program.segments()
         self.variables = program.variables()
         layout = struct.Struct("<" + program.values)
-        self._refuses_writes = (
-            place.device.traits.shares_memory
-        )  # inputs are the host's memory, so their arrays are read-only
+        # inputs are the host's memory, so their arrays are read-only
+        self._refuses_writes = place.device.traits.shares_memory
         self._slicing = Partition.even(program.num_slices)  # of each shard into slices
         self._unpack = layout.unpack
         self._packed_values = place.control.values.data[: layout.size]
@@ -501,9 +498,8 @@ def _index_bounds(rows: SliceRows | None) -> tuple[int, int]:
     """
     if rows is None:
         return 0, 0
-    if (
-        rows.data is None
-    ):  # rows of variables: the index is the position among the rows of all ranks
+    # rows of variables: the index is the position among the rows of all ranks
+    if rows.data is None:
         return rows.start, rows.stop
     assert isinstance(rows.data, Range)  # checked in the coordinator
     return rows.data.start, rows.data.start + rows.count

@@ -180,9 +180,8 @@ class AllApart:
                     return None
                 found.append(one)
         loading = [id(one.call.routine) for one in found if one.call.checks]
-        return (
-            None if len(set(loading)) < len(loading) else found
-        )  # two that load other rows to the same memory
+        # two that load other rows to the same memory
+        return None if len(set(loading)) < len(loading) else found
 
     def _call(self, part: Part, *, copies_apart: bool) -> _Call | None:
         routine, device = self._routines[part.number], self._place.device

@@ -85,13 +85,11 @@ class SequenceRoutine(Repeated):
         self._repeated: tuple[bytes, Relaunch, Again] | None = (
             None  # of a table: values of a round, and what repeats it
         )
-        self._scalars: Array | None = (
-            scalars.view(np.int64) if program.scalars else None
-        )  # of a round
+        # of a round
+        self._scalars: Array | None = scalars.view(np.int64) if program.scalars else None
         self._carried = sorted({index for turn in program.carried for index, _ in turn})
-        self._turns: Array = np.zeros(
-            program.slots, np.int64
-        )  # how often each shared result has been combined
+        # how often each shared result has been combined
+        self._turns: Array = np.zeros(program.slots, np.int64)
         self._uses_table = runs_tables(place.device)
         self._table: SequenceTable | None = None
         self._stretches = Stretches(place, self._numbers, program.scalars, routines, self._seen)
@@ -142,9 +140,8 @@ class SequenceRoutine(Repeated):
             if seen != key:  # worth the work once they are repeated
                 return None
             first, count, times, *_ = self._unpack(packed[: self._head])
-            reached = (
-                self._numbers.scalars.copy()
-            )  # carried numbers, with which the next round of the call goes on
+            # carried numbers, with which the next round of the call goes on
+            reached = self._numbers.scalars.copy()
             self._begin_turns()
             self._take_scalars(first)
             state = [

@@ -94,9 +94,8 @@ class Stretch:
             else [_Last(device, one) for one in (layouts.ahead.last, layouts.ahead.between)]
         )
         self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
-        self._warm = [False] * len(
-            self._turns
-        )  # whether the steps of each turn were run, which compiles kernels
+        # whether the steps of each turn were run, which compiles kernels
+        self._warm = [False] * len(self._turns)
         self._recordings: dict[
             tuple[int, int], _Recording | None
         ] = {}  # by turn and count; None if there cannot be one
@@ -495,9 +494,8 @@ class Stretches:
         """
         end, waits = at, self._place.world_size > 1
         while end < len(parts) and self._apart.is_possible(one := parts[end]):
-            if (
-                waits and one.wait is not None and one.wait.back <= end - at
-            ):  # for a part of the group
+            # for a part of the group
+            if waits and one.wait is not None and one.wait.back <= end - at:
                 break
             end += 1
             if waits and one.shows:

@@ -45,9 +45,8 @@ from synknumba._wire.sequence import CARRIED, Formula, Loop, Part, SequenceProgr
 NAP_SECONDS = 2e-4  # between two rounds of spins, in a wait for a rank that works for long
 
 Action: TypeAlias = Callable[[], None]
-_Ways: TypeAlias = tuple[
-    Step, Sequence[NativeStep] | None
-]  # a step, and what compiled code does in its place
+# a step, and what compiled code does in its place
+_Ways: TypeAlias = tuple[Step, Sequence[NativeStep] | None]
 
 _COMBINATIONS = {  # (op, dtype): operation, type of the parts
     ("sum", "d"): (table.ADD, table.DOUBLE),
@@ -120,10 +119,11 @@ class SequenceTable(FormulaRows):
         self._add_iterations()
         self._table = np.array(self._rows, np.int64)
         self._state = self._make_state()
+        # faster to index than the arrays
         self._words, self._step = (
             self._state.data,
             self._numbers.steps.data,
-        )  # faster to index than the arrays
+        )
         self._addresses = self._table.ctypes.data, self._state.ctypes.data
 
     # ---- runs
@@ -305,9 +305,8 @@ class SequenceTable(FormulaRows):
         With `counts`, the rank counts those that it has finished.
         """
         for index, part in enumerate(parts, first):
-            following = (
-                index + 1 if word == sequence.AT else index + 2
-            )  # in inner loops, 0 shows nothing
+            # in inner loops, 0 shows nothing
+            following = index + 1 if word == sequence.AT else index + 2
             self.running = part if isinstance(part, Part) else None
             ring, note = (0, 0) if spans.active is None else spans.active.note_of(part.name)
             if part.wait is not None:
@@ -450,9 +449,8 @@ class SequenceTable(FormulaRows):
             return [_ways(step) for step in routine.make()]
         if not isinstance(routine, KernelRoutine):
             return None
-        if any(
-            offset >= routine.scalar_bytes for offset, _, _ in part.formulas
-        ):  # other rows, or other memory, each time
+        # other rows, or other memory, each time
+        if any(offset >= routine.scalar_bytes for offset, _, _ in part.formulas):
             return None
         if any(param.is_complex for param in routine.dynamic.values()) and part.formulas:
             return None
@@ -463,9 +461,8 @@ class SequenceTable(FormulaRows):
             for one in native or ()
             if isinstance(one, NativeCall) and one.changing
         ]
-        if (
-            part.formulas and len(calls) != routine.launches
-        ):  # Python launches, with arguments that it renews
+        # Python launches, with arguments that it renews
+        if part.formulas and len(calls) != routine.launches:
             return None
         for offset, letter, formula in part.formulas:
             for position, param in routine.dynamic_at(offset):

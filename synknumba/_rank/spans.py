@@ -139,9 +139,8 @@ class Spans:
         """Ends the records, and returns them."""
         self._control.set_ring(self._line, 0)
         rounds, _ = self._rounds.read()
-        rounds = rounds[
-            rounds[:, 2] >= self._base_at
-        ]  # without that in which the trace began, which was seen before
+        # without that in which the trace began, which was seen before
+        rounds = rounds[rounds[:, 2] >= self._base_at]
         noted, lost = self._noted()
         lost += self._count - len(self._spans) - len(self._marked)
         spans = [*(Span(*one) for one in self._spans), *noted, *self._on_device()]

@@ -51,9 +51,8 @@ def settle(config: RankConfig) -> None:
     # A group of its own, which includes the processes that functions start: they end with the rank.
     os.setpgid(0, 0)
     leave_to_script()
-    signal.signal(
-        signal.SIGTTOU, signal.SIG_IGN
-    )  # else a terminal with `stty tostop` stops a rank that prints
+    # else a terminal with `stty tostop` stops a rank that prints
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     _die_with_the_coordinator(config)
     config.stacks.enter()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # all signals were blocked during the fork
@@ -61,9 +60,8 @@ def settle(config: RankConfig) -> None:
         os._exit(1)
     this_process.enter(config.rank, config.control.world_size, config.ranks_here)
     inherited_module.replace(config.others)
-    release_inherited(
-        (config.control.segment,), config.others
-    )  # else the ranks would keep the memory of dropped Data
+    # else the ranks would keep the memory of dropped Data
+    release_inherited((config.control.segment,), config.others)
     _take_over_streams(config)
     inherited_module.settle_trackers()
     inherited_module.leave_deleted_directory()
@@ -85,9 +83,8 @@ def _die_with_the_coordinator(config: RankConfig) -> None:
     try:
         fcntl.fcntl(config.lifeline, fcntl.F_SETOWN, -os.getpid())
         fcntl.fcntl(config.lifeline, fcntl.F_SETFL, os.O_ASYNC)
-    except (
-        OSError
-    ):  # a sandbox refuses it; a thread does the same, but cannot while compiled code holds the GIL
+    # a sandbox refuses it; a thread does the same, but cannot while compiled code holds the GIL
+    except OSError:
         threading.Thread(target=end_with_the_lifeline, args=(config.lifeline,), daemon=True).start()
 
 

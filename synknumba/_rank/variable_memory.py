@@ -27,10 +27,11 @@ class Holding:
         self, layout: StorageLayout, rank: int, shared: Array | None, device: Device
     ) -> None:
         self.layout = layout
+        # by leaf; the last is that of `VECTOR`, index −1
         self._offsets = [
             *layout.place(rank)[0],
             0,
-        ]  # by leaf; the last is that of `VECTOR`, index −1
+        ]
         self._rank = rank
         self._memory: Any = device.memory(layout.place(rank)[1]) if shared is None else shared
         self._device = device

@@ -58,9 +58,8 @@ def quick_key(value: Any, first: int = 1) -> Any:
     kind = type(value)
     if kind is Data or kind is np.ndarray:
         return kind, value.dtype, value.ndim, value.shape[first:]
-    if (
-        kind is Variable and (layout := layout_of(value))[1] >= 0
-    ):  # its memory never changes dtype or shape
+    # its memory never changes dtype or shape
+    if kind is Variable and (layout := layout_of(value))[1] >= 0:
         return layout
     return None
 
@@ -106,9 +105,8 @@ def describe(
     )
     kind = _number(function, name, numba_type(array.dtype), array.dtype)
     if array.ndim == 0:
-        return Given(
-            "number" if isinstance(array, Data) else "scalar", kind
-        )  # a 0-d NumPy array is passed as a number
+        # a 0-d NumPy array is passed as a number
+        return Given("number" if isinstance(array, Data) else "scalar", kind)
     return (
         Given("whole", kind, array.shape)
         if name in broadcast
@@ -176,11 +174,12 @@ def numba_type(dtype: DType) -> Any:
     """Numba's type of a dtype, in native byte order; None where it has none."""
     try:
         return from_dtype(dtype.newbyteorder("="))
+    # TypeError: a dtype without byte order, as NumPy's StringDType
     except (
         NumbaError,
         NotImplementedError,
         TypeError,
-    ):  # TypeError: a dtype without byte order, as NumPy's StringDType
+    ):
         return None
 
 

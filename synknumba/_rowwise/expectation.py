@@ -427,9 +427,8 @@ class Expectation(RowFunction):
         if kwargs or len(args) != len(self._binder.passed):
             values = self._binder.match(args, kwargs)
             args = tuple(values[name] for name in self._binder.passed)
-        slices = (
-            max(1, int(num_slices)) if hasattr(num_slices, "__index__") else 1
-        )  # the call raises for a wrong number
+        # the call raises for a wrong number
+        slices = max(1, int(num_slices)) if hasattr(num_slices, "__index__") else 1
         key = (device, slices, scaled, blocked, *map(type_key, args))
         found = self._known.get(key)
         if found is None:

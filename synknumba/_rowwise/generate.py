@@ -42,18 +42,16 @@ def is_light(function: Callable[..., Any]) -> bool:
     False
     """
     code = function.__code__
-    instructions = [
-        one for one in dis.get_instructions(code) if one.opname != "PRECALL"
-    ]  # Python 3.11 has it before a CALL
+    # Python 3.11 has it before a CALL
+    instructions = [one for one in dis.get_instructions(code) if one.opname != "PRECALL"]
     calls = [one for one in instructions if one.opname.startswith("CALL")]
     if len(calls) > _LIGHT_CALLS or len(instructions) > _LIGHT_INSTRUCTIONS:
         return False
     has_loop = any(
         "BACKWARD" in one.opname or one.opname.startswith("FOR_") for one in instructions
     )
-    if has_loop or any(
-        isinstance(one, CodeType) for one in code.co_consts
-    ):  # an inner function, of unknown cost
+    # an inner function, of unknown cost
+    if has_loop or any(isinstance(one, CodeType) for one in code.co_consts):
         return False
     try:
         return all(map(_is_light_value, _outside(function, instructions)))
@@ -123,9 +121,8 @@ def define(text: str, name: str, what: str, scope: dict[str, Any]) -> Callable[.
     """Returns a function from its source, which `inspect` finds; the arguments are those of
     `define_kernel`.
     """
-    digest = hashlib.sha256(text.encode()).hexdigest()[
-        :16
-    ]  # the same text, the same name: kernels on disk are found again
+    # the same text, the same name: kernels on disk are found again
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     filename = f"{GENERATED}{what} {digest}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     exec(compile(text, filename, "exec"), scope)  # noqa: S102  # generated

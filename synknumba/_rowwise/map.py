@@ -69,9 +69,8 @@ class _Layout:
     loop: Loop  # the types that the function is compiled for
     row: Shape  # shape of a row of the result, as the kernel sees it
     place: str | None  # the parameter that the result is written to; None where it is gathered
-    aliases: tuple[
-        str, ...
-    ]  # arguments that are the same array as `place`; the kernel reads them there
+    # arguments that are the same array as `place`; the kernel reads them there
+    aliases: tuple[str, ...]
     variables: frozenset[str]  # parameters that are variables of rows
     flat: frozenset[str] = frozenset()  # arrays whose axes of a row the kernel sees as one
 
@@ -83,12 +82,10 @@ class _Call:
 
     function: Function[..., Any]  # runs the kernel
     row: Shape  # shape of a row of the result
-    passed: tuple[
-        int, ...
-    ]  # positions of its arguments; the one after the last is `out`, where that is none of them
-    limits: tuple[
-        tuple[int, float, float], ...
-    ]  # (position, least, most) of each Python integer: the range of its type
+    # positions of its arguments; the one after the last is `out`, where that is none of them
+    passed: tuple[int, ...]
+    # (position, least, most) of each Python integer: the range of its type
+    limits: tuple[tuple[int, float, float], ...]
 
 
 @final
@@ -111,9 +108,8 @@ class Vectorized(Reducible):
         name: str | None,
     ) -> None:
         super().__init__(function, options, signatures, name)
-        self._firsts = [
-            0 if name in options.broadcast else 1 for name in self._binder.passed
-        ]  # axes that are not rows
+        # axes that are not rows
+        self._firsts = [0 if name in options.broadcast else 1 for name in self._binder.passed]
 
     # ---- calls
 

@@ -38,9 +38,8 @@ THREADS = 256  # of a block
 MAX_ROOMS = (
     23  # of 2 KiB each: with the centres, within the 48 KiB of smem that a block has on every GPU
 )
-MAX_VALUES = (
-    MAX_ROOMS - 2
-)  # of a row: with the numbers of rows and weights, their sums are in smem at once
+# of a row: with the numbers of rows and weights, their sums are in smem at once
+MAX_VALUES = MAX_ROOMS - 2
 
 # Global names that the kernel uses, which no parameter may have.
 OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "nan", "range"})
@@ -65,9 +64,8 @@ class Recipe:
 
     name: str
     parameters: Mapping[str, Kind]  # of the function, and what it gets for each
-    size: (
-        int | None
-    )  # length of the tuple that the function returns; None where it returns a number
+    # length of the tuple that the function returns; None where it returns a number
+    size: int | None
     weight: (
         str | None
         # the parameter that is the row's weight; "" if the last of the values returned is; None
@@ -414,9 +412,8 @@ def _stored_means(
 
 def _squares(recipe: Recipe, target: str) -> list[str]:
     """The block's sums of squares and products about its means."""
-    lines = [
-        f"synk_x{i} -= synk_e{i}" for i in range(recipe.values)
-    ]  # from the mean to the thread's first value
+    # from the mean to the thread's first value
+    lines = [f"synk_x{i} -= synk_e{i}" for i in range(recipe.values)]
     rooms = []
     for i, j in recipe.pairs:
         parts = f"float64(synk_q{i}_{j})", f"float64(synk_s{i})", f"float64(synk_s{j})"
@@ -451,9 +448,8 @@ def _summed(recipe: Recipe, rooms: Sequence[str], target: str) -> list[str]:
         group = rooms[start : start + MAX_ROOMS]
         column = 2 + 2 * recipe.values + start
         lines += [
-            *(
-                ["cuda.syncthreads()"] if start else []
-            ),  # thread 0 has read the sums of the group before
+            # thread 0 has read the sums of the group before
+            *(["cuda.syncthreads()"] if start else []),
             *(f"synk_sums[{room}, synk_t] = {value}" for room, value in enumerate(group)),
             *_added(len(group)),
             "if synk_t == 0:",

@@ -187,7 +187,6 @@ class LineReader:
         parts = [means, products[[i == j for i, j in self._pairs]], *squares[1:]]
         if self._part_columns:
             parts.append(np.all(np.isfinite(self._parts(lines)[:, 3 : 3 + self._values]), axis=0))
-        powers = np.where(
-            np.logical_and.reduce(parts), 0, self._range.far
-        )  # 0 for values with finite sums in all lines
+        # 0 for values with finite sums in all lines
+        powers = np.where(np.logical_and.reduce(parts), 0, self._range.far)
         return Units(powers, 0 if used is None else used.weight) if powers.any() else None

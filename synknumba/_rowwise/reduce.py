@@ -123,9 +123,8 @@ class Reducible(RowFunction):
                 f"{self.name}.reduce works along axis 0, the rows, only; got axis={axis!r}"
             )
         keepdims = as_flag(keepdims, f"keepdims of {self.name}.reduce")
-        room = (
-            int(num_slices) if hasattr(num_slices, "__index__") else 1
-        )  # the call raises for what is wrong with it
+        # the call raises for what is wrong with it
+        room = int(num_slices) if hasattr(num_slices, "__index__") else 1
         device = self._device(current_world())
         key = None if dtype is not None else quick_key(array)
         seen = "reduce", device, room, key

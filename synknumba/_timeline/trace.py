@@ -264,9 +264,8 @@ def _numbered(path: str) -> str:
 def _stop(made: Trace) -> None:
     try:
         if made.path is not None and made.path.exists() and made.path.stat().st_mtime >= _since():
-            made.path = Path(
-                _numbered(str(made.path))
-            )  # another process that was started with this one has written it
+            # another process that was started with this one has written it
+            made.path = Path(_numbered(str(made.path)))
         with suppress(SynkError):
             made.stop()
     except OSError as error:  # at exit it would be shown as a fault of this package
@@ -284,10 +283,11 @@ def _since() -> float:
             fields = (
                 Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             )
+            # proc(5): ppid and starttime, the fourth and the 22nd
             pid, started = (
                 int(fields[1]),
                 int(fields[19]),
-            )  # proc(5): ppid and starttime, the fourth and the 22nd
+            )
             if wanted not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 break
     return boot + started / ticks

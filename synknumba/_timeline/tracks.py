@@ -104,9 +104,8 @@ def _kept(events: Events) -> _Kept:
     rounds, lost = events.rounds()
     # The oldest rounds of ranks are older than the script's, unless messages have taken their
     # place.
-    here = [
-        _rounds_of(traced) for traced in events.ranks.values() if traced.host == _host()
-    ]  # others may number them otherwise
+    # others may number them otherwise
+    here = [_rounds_of(traced) for traced in events.ranks.values() if traced.host == _host()]
     firsts = [int(records[0, 0]) for records in here if len(records)]
     gone = max(1 if lost else 0, int(np.searchsorted(rounds[:, 0], max(firsts, default=0))))
     after = max(events.gone, int(rounds[gone - 1, 2]) if gone else 0)
@@ -164,9 +163,8 @@ def _of_script(events: Events, began: int, kept: _Kept) -> Iterator[Record]:
 
 def _of_rank(rank: int, traced: Traced, events: Events, began: int, since: int) -> Iterator[Record]:
     name = f"rank {rank}" if traced.host == _host() else f"rank {rank} on {traced.host}"
-    pid = (
-        traced.pid if traced.host == _host() else traced.pid + (rank << 32)
-    )  # other machines have the same numbers
+    # other machines have the same numbers
+    pid = traced.pid if traced.host == _host() else traced.pid + (rank << 32)
     on_device = any(span.on_device for span in traced.spans)
     yield from _named(
         pid,

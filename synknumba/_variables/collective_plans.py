@@ -45,9 +45,8 @@ from synknumba._wire.sequence import Access, Key
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 
-DIRECT_BYTES = (
-    1 << 20
-)  # read and written in total: two cores are faster by half of this, which takes as long as a round
+# read and written in total: two cores are faster by half of this, which takes as long as a round
+DIRECT_BYTES = 1 << 20
 LINE_BYTES = 64  # of a cache line; no two ranks write to one of a stage
 # Read by each rank of an all_reduce in a sequence that is done with one wait instead of two, by
 # every rank in full.
@@ -56,9 +55,8 @@ STAGED_BYTES = 16 << 10
 PLANS_KEPT = 4096
 
 Run: TypeAlias = Callable[[], object]
-Row: TypeAlias = tuple[
-    Array | None, ...
-]  # new values of one array of a variable, by rank; None where the rank keeps its own
+# new values of one array of a variable, by rank; None where the rank keeps its own
+Row: TypeAlias = tuple[Array | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +259,8 @@ class Traffic(ABC):
 
     def _drop(self, key: Any) -> None:
         self.quick.clear()  # one of them may belong to the dropped plan
-        _, programs, about = self._plans.pop(
-            key, (None, (), ())
-        )  # freed meanwhile, perhaps, in a garbage collection
+        # freed meanwhile, perhaps, in a garbage collection
+        _, programs, about = self._plans.pop(key, (None, (), ()))
         not_in_use(about, key)
         for number in programs:
             self.world.forget("program", number)

@@ -460,9 +460,8 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
                 own.append(one)
             else:
                 of_ranks = dict.fromkeys(range(world.world_size), arrays)
-                new.append(
-                    (one, of_ranks, one.room_for(world, of_ranks))
-                )  # before anything changes: there may be none
+                # before anything changes: there may be none
+                new.append((one, of_ranks, one.room_for(world, of_ranks)))
         if own:
             check_no_halo(own, "broadcast")
             _broadcast_from(world, own, root)
@@ -537,9 +536,8 @@ def scatter(
     chosen = [
         [(array, rows_module.select(batch, len(array))) for array in arrays] for arrays in accepted
     ]
-    empty = [
-        None if arrays is None else [array[:0] for array in arrays] for arrays in given
-    ]  # the rows follow
+    # the rows follow
+    empty = [None if arrays is None else [array[:0] for array in arrays] for arrays in given]
     for one, arrays in zip(several, chosen, strict=True):
         check_rows_for(ring, [rows.count for _, rows in arrays], one.label)
     with placed(several, initial=empty) as world:
@@ -717,8 +715,8 @@ def reduce(
             floats or complex numbers, "min" and "max" ordered values, and no op but "min" and "max"
             takes booleans.
         PartitionError: the shapes differ between ranks, or there is no such rank.
-        ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout:
-            as for `broadcast`.
+        ArgumentError, WorldError, SharedMemoryError: as for `broadcast`.
+        RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
     if in_place and (quick := run_known(vars, "reduce", op, root)) is not None:
         return quick
@@ -756,8 +754,8 @@ def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> A
 
     Raises:
         ReductionError, PartitionError: as for `reduce`.
-        ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout:
-            as for `broadcast`.
+        ArgumentError, WorldError, SharedMemoryError: as for `broadcast`.
+        RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
     if (quick := run_known(vars, "all_reduce", op)) is not None:
         return quick
@@ -839,8 +837,8 @@ def exchange(vars: Any, *, during: Callable[[], object] = _NOTHING) -> Any:
 
     Raises:
         PartitionError: a variable has no halo.
-        ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout:
-            as for `broadcast`.
+        ArgumentError, WorldError, SharedMemoryError: as for `broadcast`.
+        RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
     if during is not _NOTHING:
         if not callable(during):
@@ -967,8 +965,8 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
     Raises:
         PartitionError: there is no such rank, or an array is 0-d and `batch` is given, or a
             variable has a halo and own rows of another shape.
-        ArgumentError, DataError, BatchError, WorldError, SharedMemoryError, RankError, RankDied,
-            CallTimeout: as for `scatter`.
+        ArgumentError, DataError, BatchError, WorldError, SharedMemoryError: as for `scatter`.
+        RankError, RankDied, CallTimeout: as for `scatter`.
     """
     several = several_of(vars, "set_value")
     accepted = matched(vars, several, values, "set_value")

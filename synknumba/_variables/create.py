@@ -9,6 +9,7 @@ from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.casting import accept, fill
 from synknumba._ops.tree import flatten as take_apart
+from synknumba._ops.tree import is_nested
 from synknumba._types import Array, known_options
 from synknumba._variables.collectives import placed
 from synknumba._variables.state import VariableState, refuse_on_rank
@@ -146,10 +147,10 @@ def _told_apart(value: Any) -> Any:
     """
     if isinstance(value, Variable):
         return value.get_value()
+    if not is_nested(value):
+        return value
     if isinstance(value, dict):
         return {key: _told_apart(child) for key, child in value.items()}
-    if not isinstance(value, list | tuple):
-        return value
     if value and _is_numbers(value):
         return _Numbers(value)
     children = [_told_apart(child) for child in value]

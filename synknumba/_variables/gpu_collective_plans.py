@@ -44,9 +44,8 @@ from synknumba._world.failure import CallInfo
 from synknumba._world.transport_setup import join
 
 ALIGNMENT = 256
-BETWEEN_BYTES = (
-    64 << 10
-)  # of an array from which on machines combine it, instead of the coordinator
+# of an array from which on machines combine it, instead of the coordinator
+BETWEEN_BYTES = 64 << 10
 BYTES_KEPT = 256 << 20  # of staging memory; a larger segment is freed after the call
 
 # Dtypes, by NumPy's letters, of the arrays that machines combine; float16 is summed in float32, in
@@ -360,9 +359,8 @@ class GpuTraffic(Traffic):
         if not DRIVERS[self.world.transport].in_shared_memory:
             program = self._on_stream(work, pairs)
             self.install(program, info)
-            return [
-                (program.number, [], Access(keys, keys, SUCCESS | RECORDED))
-            ]  # the stream waits for other ranks
+            # the stream waits for other ranks
+            return [(program.number, [], Access(keys, keys, SUCCESS | RECORDED))]
         if self._is_between_machines(work, pairs) and _are_mirrored(pairs):
             transfers = self._in_mirrors(work, pairs)
             for transfer in transfers:
@@ -370,10 +368,11 @@ class GpuTraffic(Traffic):
             return [
                 (transfer.number, [], access_in_place(work.kind, keys)) for transfer in transfers
             ]
+        # of its own: the staging segment is freed after large transfers
         packing, segment = (
             StagingLayout(),
             Segment(1),
-        )  # of its own: the staging segment is freed after large transfers
+        )
         middle: list[Collective] = []
         places: list[tuple[HostArray, ...]] = []
         if work.kind == "exchange":

@@ -14,9 +14,8 @@ from synknumba._ops.halo import Halo
 from synknumba._ops.rows import Partition
 from synknumba._types import Array
 
-GIVEN_BYTES = (
-    1 << 20
-)  # of a value for GPUs: it is copied in some 0.1 ms, the least time that sending it takes
+# of a value for GPUs: it is copied in some 0.1 ms, the least time that sending it takes
+GIVEN_BYTES = 1 << 20
 CLOSE_BYTES = 1 << 30  # of a variable on GPUs: fetched in about a second when its world is closed
 
 

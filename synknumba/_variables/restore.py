@@ -32,10 +32,11 @@ def restore(several: Sequence[VariableState], wholes: Sequence[Sequence[Array]])
         for one, arrays in zip(several, wholes, strict=True):
             one.restart(list(arrays))
         return
+    # before they are placed
     are_divided, halos = (
         [one.sharded for one in several],
         [one.halo for one in several],
-    )  # before they are placed
+    )
     for one, arrays, halo in zip(several, wholes, halos, strict=True):
         check_rows_for(halo, list(map(len, arrays)) if halo else [], one.label)
     # The rows of divided ones follow, by the same partition.

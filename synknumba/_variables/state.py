@@ -116,9 +116,8 @@ class VariableState:
         self._structure = structure
         self._flat = flat
         self._dtypes = [value.dtype for value in values]
-        self._pending: Arrays | None = list(
-            values
-        )  # initial values; None once they are on the ranks
+        # initial values; None once they are on the ranks
+        self._pending: Arrays | None = list(values)
         self._storage: Allocation | None = None
         self._layout = ("variable", -1)
         self._sharded = False
@@ -136,9 +135,8 @@ class VariableState:
         self._snapshot: Kept | None = (
             None  # values of the last snapshot, or those that a later world began with
         )
-        self._seen = (
-            snapshots_taken()
-        )  # snapshots up to the creation, the last placement, or the last one of these values
+        # snapshots up to the creation, the last placement, or the last one of these values
+        self._seen = snapshots_taken()
 
     # ---- properties
 
@@ -847,9 +845,8 @@ def refuse_on_rank(what: str) -> None:
 def check_rank(rank: Any, world_size: int) -> int:
     """Returns a rank as an int; raises `PartitionError` if there is no such rank."""
     try:
-        number = (
-            -1 if isinstance(rank, bool | np.bool) else operator.index(rank)
-        )  # before NumPy 2.4 np.bool is an index, too
+        # before NumPy 2.4 np.bool is an index, too
+        number = -1 if isinstance(rank, bool | np.bool) else operator.index(rank)
     except TypeError:
         number = -1
     if not 0 <= number < world_size:

@@ -142,9 +142,8 @@ class Variable:
             VariableLost: the values ended with the ranks of their world.
             WorldError: this process is a rank.
         """
-        value = self._state.value_on(
-            0 if rank is None else rank
-        )  # first: it may be lost, or this process a rank
+        # first: it may be lost, or this process a rank
+        value = self._state.value_on(0 if rank is None else rank)
         if rank is None:
             self._state.check_whole(
                 "value",

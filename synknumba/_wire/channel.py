@@ -94,9 +94,8 @@ def begin(sock: socket.socket, length: int, descriptors: Sequence[int]) -> None:
     passed = (
         [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
     )
-    sock.sendmsg(
-        [_LENGTH.pack(length)], passed, socket.MSG_NOSIGNAL
-    )  # socket.send_fds takes no flags
+    # socket.send_fds takes no flags
+    sock.sendmsg([_LENGTH.pack(length)], passed, socket.MSG_NOSIGNAL)
 
 
 def begun(sock: socket.socket, flags: int = 0) -> tuple[int, list[int], bool]:

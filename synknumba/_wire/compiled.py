@@ -31,10 +31,11 @@ from synknumba.simt.internals import (
     link_runtime,
 )
 
+# files with functions that compiled functions of other files call
 CALLED = (
     "doorbell.py",
     "sequence_waits.py",
-)  # files with functions that compiled functions of other files call
+)
 _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
 

@@ -233,9 +233,8 @@ class ControlBlock:
                     return False
             return True
         if doorbell.wake(self.base, line) == 0:
-            semaphore.wait(
-                IDLE_SECONDS
-            )  # the coordinator has cleared the flag, so it is about to post
+            # the coordinator has cleared the flag, so it is about to post
+            semaphore.wait(IDLE_SECONDS)
         return True
 
     @property

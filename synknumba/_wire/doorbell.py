@@ -88,14 +88,12 @@ def _updating(operation: str) -> Any:
     return update
 
 
-load_acquire = _loading(
-    "acquire"
-)  # stores made before the word's release store are visible afterwards
+# stores made before the word's release store are visible afterwards
+load_acquire = _loading("acquire")
 load_ordered = _loading("seq_cst")
 store_ordered = _storing("seq_cst")
-store_release = _storing(
-    "release"
-)  # for words read only after a later store is seen, or only by the writer
+# for words read only after a later store is seen, or only by the writer
+store_release = _storing("release")
 exchange = _updating("xchg")
 fetch_add = _updating("add")
 
@@ -170,9 +168,8 @@ def pause(typingctx: Any) -> Any:
                     builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), declared), []
                 )
             case "aarch64":
-                barrier = ir.FunctionType(
-                    ir.VoidType(), [_I32]
-                )  # isb: a yield does next to nothing there
+                # isb: a yield does next to nothing there
+                barrier = ir.FunctionType(ir.VoidType(), [_I32])
                 builder.call(
                     builder.module.declare_intrinsic("llvm.aarch64.isb", (), barrier), [_I32(15)]
                 )
@@ -463,10 +460,11 @@ AS_SINGLE = -1  # instead of a move's number of bytes: convert float64 to float3
 SERVED, LATE, REWRITTEN, KNOWN, ENTRIES = range(5)
 
 MAIL_IS_THERE = 1  # upper half of a mailbox word whose lower half is valid
+# of one `take`: about 30 µs of pauses, then half a millisecond of yields
 MAIL_PAUSES, MAIL_YIELDS = (
     1000,
     1000,
-)  # of one `take`: about 30 µs of pauses, then half a millisecond of yields
+)
 SERVE_MS = 50  # `serve` then returns to Python, which handles signals
 
 

@@ -118,13 +118,11 @@ class _Telling:
             # by reference: `numba.cuda.grid`, imported by name, is known to the compiler by its
             # identity
             return obj.__name__
-        if (
-            isinstance(obj, _Cached) and obj.__module__ == "__main__"
-        ):  # pickle takes it by name, and ranks may have another main
+        # pickle takes it by name, and ranks may have another main
+        if isinstance(obj, _Cached) and obj.__module__ == "__main__":
             return _cached_again, (obj.__wrapped__, obj.cache_parameters())
-        if hasattr(
-            type(obj), "_reduce_for_ranks"
-        ):  # of a decorated function, which other pickles refer to by name
+        # of a decorated function, which other pickles refer to by name
+        if hasattr(type(obj), "_reduce_for_ranks"):
             return obj._reduce_for_ranks()  # noqa: SLF001
         parts = super().reducer_override(obj)  # type: ignore[misc]  # the pickler's method
         if not isinstance(obj, FunctionType) or parts is NotImplemented:

@@ -176,9 +176,8 @@ def words_of(kind: types.Type, value: Any) -> list[bytes]:
         case types.Integer():
             return [(int(value) & ((1 << kind.bitwidth) - 1)).to_bytes(8, sys.byteorder)]
         case types.Float():
-            with np.errstate(
-                all="ignore"
-            ):  # of a kernel that is declared for float32, which has infinity
+            # of a kernel that is declared for float32, which has infinity
+            with np.errstate(all="ignore"):
                 return [np.asarray(value).astype(kind.name).tobytes().ljust(8, b"\0")]
         case types.Complex():
             part = kind.underlying_float

@@ -45,9 +45,8 @@ class FunctionSpec:
     # "kernel" for a Numba CUDA kernel, "function" for a Python function of device arrays
     style: FunctionStyle
     payload: bytes
-    sources: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # `linecache` entries that the ranks lack
+    # `linecache` entries that the ranks lack
+    sources: Mapping[str, Any] = field(default_factory=dict)
     # Values to assign in modules, by module and name: what is pickled by reference reads them
     # there.
     of_modules: Mapping[tuple[str, str], Any] = field(default_factory=dict)
@@ -234,13 +233,14 @@ Param: TypeAlias = (
 )
 
 
+# parameters that are arrays, other than outputs
 ARRAYS = (
     Sharded,
     Broadcast,
     Held,
     HeldRows,
     Update,
-)  # parameters that are arrays, other than outputs
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +298,8 @@ class Program:
 
     number: int
     function: int  # id of a `FunctionSpec` sent earlier
-    parameters: tuple[
-        tuple[str, Param], ...
-    ]  # (name, param), in the order of the function's signature
+    # (name, param), in the order of the function's signature
+    parameters: tuple[tuple[str, Param], ...]
     rows: RowSource
     partition: Partition  # of the rows into ranks: the world's, or one part if `solo`
     num_slices: int = 1  # of each shard
@@ -505,9 +504,8 @@ class Combination:
     program: int  # number of the program that computes the results
     results: tuple[Combined, ...]
     weighted: bool  # whether one of them is a mean
-    transport: (
-        Transport | None
-    )  # between the devices that hold the parts; None if the parts are in shared memory
+    # between the devices that hold the parts; None if the parts are in shared memory
+    transport: Transport | None
 
 
 @dataclass(frozen=True, slots=True)

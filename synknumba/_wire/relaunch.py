@@ -97,9 +97,8 @@ class ScalarPacking:
 
     formats: str = ""  # of all values, one letter of the struct module each
     nbytes: int = 0  # of the scalars, which precede the other values
-    first: Mapping[int, int] = field(
-        default_factory=dict
-    )  # argument position: index of its value, or of its real part
+    # argument position: index of its value, or of its real part
+    first: Mapping[int, int] = field(default_factory=dict)
 
     def rewriting(self, scalars: Scalars) -> Array | None:
         """Returns the words of the `Rewriting`: the copies of a round's scalars to the places from

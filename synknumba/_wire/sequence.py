@@ -397,9 +397,8 @@ def waits(accesses: Sequence[Access | None]) -> tuple[list[Wait | None], set[int
                 last.clear()
                 continue
             needed = {False: -1, True: -1}
-            for other in (
-                last if kind in remote else remote & last.keys()
-            ):  # a part may conflict with itself, too
+            # a part may conflict with itself, too
+            for other in last if kind in remote else remote & last.keys():
                 pair = other, kind
                 if pair not in known_conflicts:
                     known_conflicts[pair] = conflict(of_kind[other], of_kind[kind])

@@ -14,9 +14,8 @@ from typing import NoReturn, final
 from synknumba._errors import WorldError
 from synknumba._world.read_values import functions_in, is_the_scripts, reached
 
-Uses = tuple[
-    tuple[FunctionType, CodeType], ...
-]  # functions, with the code that the ranks have of them
+# functions, with the code that the ranks have of them
+Uses = tuple[tuple[FunctionType, CodeType], ...]
 
 
 @final

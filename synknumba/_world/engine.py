@@ -335,10 +335,11 @@ class Engine:
         self.world_size = world_size
         self.partition = Partition.even(world_size)
         self.device: DeviceKind = device
+        # first rank of each machine, and the number of ranks
         self._firsts = firsts or (
             0,
             world_size,
-        )  # first rank of each machine, and the number of ranks
+        )
         self._others = machines_module.current[0] if len(self._firsts) > 2 else None
         # The coordinator does not share memory with ranks of other machines, as if all were on
         # GPUs.
@@ -364,16 +365,14 @@ class Engine:
         self._respawn: Callable[[], None] | None = (
             None  # checks, before the ranks are started again, that they can be
         )
-        self._lock = (
-            threading.RLock()
-        )  # never taken twice; an RLock can tell whether this thread holds it
+        # never taken twice; an RLock can tell whether this thread holds it
+        self._lock = threading.RLock()
         self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001  # as `Condition` uses it
         self._call: FrameType | None = None  # frame of the call that has the world
         self._flight: Flight | None = None  # call on which the ranks work while the script goes on
         self._awaiting: set[int] = set()  # threads that wait in `await_flight`, or are about to
-        self._looking = (
-            threading.RLock()
-        )  # held to read the control block, which another thread may free
+        # held to read the control block, which another thread may free
+        self._looking = threading.RLock()
         self._visitors: WeakTable[Visitor, None] = WeakTable()
         self._closing = False
         self._how_closed = ""
@@ -700,18 +699,16 @@ class Engine:
             ):
                 return False
             self._call = call
-            if (
-                self._is_mine()
-            ):  # else a signal handler's call took the world and gave it back before the line above
+            # else a signal handler's call took the world and gave it back before the line above
+            if self._is_mine():
                 return True
 
     def _give_back(self) -> None:
         self._call = None
         try:
             self._lock.release()
-        except (
-            RuntimeError
-        ):  # a signal handler's call took the world and gave it back after the line above
+        # a signal handler's call took the world and gave it back after the line above
+        except RuntimeError:
             return
 
     def _is_in_call(self) -> bool:
@@ -933,9 +930,8 @@ class Engine:
             if not self._closed and self._flight is not None:
                 self._rounds.kill()
             if not self._closed and not busy:
-                with contextlib.suppress(
-                    SynkError
-                ):  # the script asks for the end of the world, not for this
+                # the script asks for the end of the world, not for this
+                with contextlib.suppress(SynkError):
                     self._collect_trace()
             if not self._closed:
                 self._rounds.stop(CLOSE_SECONDS)
@@ -1087,9 +1083,8 @@ class Engine:
     def pids(self) -> tuple[int, ...]:
         """Process ids of the ranks; () if they have ended, or belong to another process."""
         pids = tuple(self._processes.pids)  # of this machine
-        return (
-            () if self._closed or not all(pids) else pids
-        )  # never 0, which signals the whole process group
+        # never 0, which signals the whole process group
+        return () if self._closed or not all(pids) else pids
 
     @property
     def end_reason(self) -> str | None:

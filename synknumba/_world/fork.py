@@ -160,9 +160,8 @@ def fork(
                 "fork() called while another thread has opened a world; call close() first"
             )
         try:
-            with (
-                ExitStack() as awake
-            ):  # keeps the probed GPUs initialised until the ranks have opened theirs
+            # keeps the probed GPUs initialised until the ranks have opened theirs
+            with ExitStack() as awake:
                 device = _known_device(device)
                 firsts: tuple[int, ...] = ()
                 if machines_module.current and machines_module.current[0].is_mine:
@@ -204,9 +203,8 @@ def fork(
                 return world_of(engine)
         except BaseException:
             engine = open_world()
-            if (
-                engine is not None
-            ):  # Ctrl-C came after the ranks had started: the caller will not get the world
+            # Ctrl-C came after the ranks had started: the caller will not get the world
+            if engine is not None:
                 engine.close()
             raise
 
@@ -436,9 +434,8 @@ def _resolve(
                 stacklevel=depth_of_script(),
             )
         return int(world_size or usable_cores()), "cpu", ()
-    if (
-        report.count == 0 and devices is None and stands_in()
-    ):  # the script has asked numba.cuda whether there is a GPU
+    # the script has asked numba.cuda whether there is a GPU
+    if report.count == 0 and devices is None and stands_in():
         log.info("the ranks are on CPU cores, which stand in for GPUs")
         return int(world_size or usable_cores()), "cpu", ()
     if report.count == 0:

@@ -87,9 +87,8 @@ _NEEDED: dict[str, Callable[[], object]] = {
     "os.pipe() (pipe2)": _open_pipe,
     "socket.socketpair() and sendmsg": _send_descriptor,
     "select.poll()": lambda: select.poll().poll(0),
-    "os.waitid()": lambda: os.waitid(
-        os.P_PID, os.getpid(), os.WEXITED | os.WNOHANG | os.WNOWAIT
-    ),  # ECHILD where it works
+    # ECHILD where it works
+    "os.waitid()": lambda: os.waitid(os.P_PID, os.getpid(), os.WEXITED | os.WNOHANG | os.WNOWAIT),
 }
 
 

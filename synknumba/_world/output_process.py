@@ -49,14 +49,12 @@ LONGEST_LINE = 1 << 20  # bytes, with prefixes; longer lines are forwarded in pa
 FINISH_SECONDS = 0.2
 GIVE_UP_SECONDS = 1.0
 LONGEST_SECONDS = 5.0
-_END_SECONDS = (
-    LONGEST_SECONDS + 0.5
-)  # the output process gives up before that, unless it is stopped
+# the output process gives up before that, unless it is stopped
+_END_SECONDS = LONGEST_SECONDS + 0.5
 _IDLE_SECONDS = 1.0  # how often to check that the coordinator lives, should the lifeline not close
 _LOOK_SECONDS = 0.1  # the same during a write, or while ending
-_PART_BYTES = (
-    select.PIPE_BUF
-)  # a pipe that polls as writable accepts this many bytes at once, atomically
+# a pipe that polls as writable accepts this many bytes at once, atomically
+_PART_BYTES = select.PIPE_BUF
 # capacity of a pipe; smaller reads would split lines, and lines of other ranks would come between
 _TAKEN_BYTES = 65536
 
@@ -82,9 +80,8 @@ class Scribe:
         self._owner = os.getpid()
         self._pid = 0
         self._lifeline = -1
-        self._lock = (
-            threading.RLock()
-        )  # another thread or a signal handler may end the world during `look_after`
+        # another thread or a signal handler may end the world during `look_after`
+        self._lock = threading.RLock()
         self._told: dict[int, str] = {}
         self._dropped = 0
 
@@ -184,9 +181,8 @@ class Carried:
         self.reader = reader
         self.waiting = b""  # in the output process: bytes of the pipe, not yet forwarded
         self._prefix = f"[rank {rank}] ".encode() if prefix else b""
-        self._memory = mmap.mmap(
-            -1, _HEAD_BYTES + KEPT_BYTES
-        )  # shared: the words, and the last bytes
+        # shared: the words, and the last bytes
+        self._memory = mmap.mmap(-1, _HEAD_BYTES + KEPT_BYTES)
         self._head = memoryview(self._memory)[:_HEAD_BYTES].cast("Q")
 
     @property
@@ -300,9 +296,8 @@ class _Pump:
 
     def __init__(self, carried: Sequence[Carried], lifeline: int, coordinator: int) -> None:
         self._open = {one.reader: one for one in carried}
-        self._left = dict.fromkeys(
-            self._open, 0
-        )  # of the bytes in each pipe at the world's end, those not yet read
+        # of the bytes in each pipe at the world's end, those not yet read
+        self._left = dict.fromkeys(self._open, 0)
         self._lifeline = lifeline
         self._coordinator = coordinator
         self._ended = 0.0  # when the world ended; 0 before

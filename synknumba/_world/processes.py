@@ -89,9 +89,8 @@ class Processes:
         """Ends the ranks with the object that tracks them, as where a second Ctrl-C interrupts
         the handling of the first.
         """
-        if (
-            not self._closed and os.getpid() == self._owner
-        ):  # if closed, this may be the end of Python, where `os` is None
+        # if closed, this may be the end of Python, where `os` is None
+        if not self._closed and os.getpid() == self._owner:
             self.kill()
             self.close()
 
@@ -184,9 +183,8 @@ class Processes:
 
     def _fork_one(self, config: RankConfig) -> None:
         try:
-            pid = fork(
-                partial(rank_main, config)
-            )  # closes the coordinator's ends, or a rank would not see them close
+            # closes the coordinator's ends, or a rank would not see them close
+            pid = fork(partial(rank_main, config))
         except OSError as error:
             if error.errno in REFUSED:
                 raise WorldError(
@@ -214,9 +212,8 @@ class Processes:
         """Returns whether a signal has stopped a rank, or let it go on, since this was asked
         last.
         """
-        told = [
-            was_stopped(pid) for pid in tuple(self.pids) if pid
-        ]  # each, since they tell it once
+        # each, since they tell it once
+        told = [was_stopped(pid) for pid in tuple(self.pids) if pid]
         return any(told)
 
     def find_dead(self, grace: float) -> Death | None:
@@ -266,9 +263,8 @@ class Processes:
         allowed = [kill(pid) for pid in killed]
         if not all(allowed):
             self._cut_lifelines()  # the kernel ends them
-        self.pids[:] = [0] * len(
-            self.pids
-        )  # before they end, or a call in another thread would report a death
+        # before they end, or a call in another thread would report a death
+        self.pids[:] = [0] * len(self.pids)
         reap(killed)
 
     # ---- diagnosis
@@ -317,9 +313,10 @@ class Processes:
         self._closed = True
 
     def _cut_lifelines(self) -> None:
+        # in this order: SIGIO comes while there is a reader
         for ends in (
             self._lifelines,
             self._groups,
-        ):  # in this order: SIGIO comes while there is a reader
+        ):
             while ends:
                 os.close(ends.pop())

@@ -45,9 +45,10 @@ MOST_CODES = 1024  # functions whose global names are kept
 _MOST_ITEMS = 100  # of a list or a dict, in which functions are looked for
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype, Enum)
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
+# with other environments
 _SHARED = [
     path for path in sys.path if os.path.basename(path) in {"site-packages", "dist-packages"}
-]  # with other environments
+]
 _INSTALLED = tuple(
     {
         os.path.join(path, "")
@@ -322,13 +323,14 @@ def functions_in(holder: Any) -> list[Any]:
         of_the_script = is_the_scripts(file_of(holder.__module__))
         return [*vars(holder).values(), *holder.__bases__] if of_the_script else []
     if isinstance(holder, list | tuple | dict) and len(holder) <= _MOST_ITEMS:
-        return list(holder.values() if isinstance(holder, dict) else holder)
+        return list(dict.values(holder) if isinstance(holder, dict) else holder)
     if isinstance(holder, ModuleType):
         return []
+    # compiled by Numba, or an instance
     return inside(holder) or [
         (own(holder) or {}).get("py_func"),
         type(holder),
-    ]  # compiled by Numba, or an instance
+    ]
 
 
 def inside(holder: Any) -> list[Any]:

@@ -283,9 +283,8 @@ class Rounds:
                     self._finish_round(code, info, learn)
                 finally:
                     self._tally.working += time.monotonic_ns() - began
-                    if (
-                        events is not None
-                    ):  # also of rounds that fail, or end the world and with it the trace
+                    # also of rounds that fail, or end the world and with it the trace
+                    if events is not None:
                         events.add_round(self.sequence, number, began)
             self.under_way = False
         except BaseException as error:
@@ -390,9 +389,8 @@ class Rounds:
         """
         if isinstance(error, SynkError):  # the round is over, or the world has ended
             self.under_way = False
-            with contextlib.suppress(
-                Warning
-            ):  # the failure takes precedence over a warning raised as an error
+            # the failure takes precedence over a warning raised as an error
+            with contextlib.suppress(Warning):
                 self._show_warnings()
         else:
             places = {}
@@ -721,9 +719,8 @@ class Rounds:
         self.under_way = False  # else the next call would end the world
         self.in_flight = None
         self._ending = True
-        self._over = (
-            threading.Event()
-        )  # new: another thread of the script may have used the old one
+        # new: another thread of the script may have used the old one
+        self._over = threading.Event()
         self._killing = threading.Lock()
         self._over.set()
 

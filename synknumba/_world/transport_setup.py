@@ -40,10 +40,11 @@ def join(world: Engine) -> None:
             f'transport="{world.transport}" cannot be set up: {problem}. Use '
             f'transport="auto" or "host".'
         )
+    # before the warning, which may be an error
     name, world.transport = (
         world.transport.upper(),
         "host",
-    )  # before the warning, which may be an error
+    )
     message = f"collectives go over the host, which is slower: {name} cannot be set up: {problem}"
     warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
 

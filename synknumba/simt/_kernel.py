@@ -122,9 +122,8 @@ def check_sizes(grid: Dim3, block: Dim3) -> None:
             f"a block has at most {MAX_BLOCK} threads, and at most {MAX_BLOCK_AXES} along "
             f"its axes; got block={block}"
         )
-    if (
-        grid[0] > MAX_GRID[0] or grid[1] > MAX_GRID[1] or grid[2] > MAX_GRID[2]
-    ):  # without a generator, which costs 0.7 µs
+    # without a generator, which costs 0.7 µs
+    if grid[0] > MAX_GRID[0] or grid[1] > MAX_GRID[1] or grid[2] > MAX_GRID[2]:
         raise LaunchError(f"a grid has at most {MAX_GRID} blocks along its axes; got grid={grid}")
 
 
@@ -300,9 +299,8 @@ class Kernel(ShowsNoCode):
         """
         check_stream(stream)
         if ntasks < 0:
-            raise LaunchError(
-                f"Can't create ForAll with negative task count: {ntasks}"
-            )  # numba-cuda's message
+            # numba-cuda's message
+            raise LaunchError(f"Can't create ForAll with negative task count: {ntasks}")
         self._must_be_a_kernel()
         self._check_dynamic(sharedmem)
         block = (tpb or FORALL_BLOCK, 1, 1)
@@ -543,9 +541,8 @@ class Kernel(ShowsNoCode):
         Numba types.
         """
         if self.specialized:
-            raise RuntimeError(
-                "Dispatcher already specialized"
-            )  # numba-cuda's message, which programs match
+            # numba-cuda's message, which programs match
+            raise RuntimeError("Dispatcher already specialized")
         given = map(counterpart, args)
         kinds = tuple(arg if isinstance(arg, types.Type) else typeof(arg) for arg in given)
         if kinds not in self.specializations:
@@ -595,9 +592,8 @@ class Kernel(ShowsNoCode):
             raise wrong_count(self.py_func, params, args)
         kinds = tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True))
         known = self._signatures
-        if (
-            known is not None and known.is_one and len(self.declared[0]) == len(kinds)
-        ):  # of several, `coerce` has found the best
+        # of several, `coerce` has found the best
+        if known is not None and known.is_one and len(self.declared[0]) == len(kinds):
             known.best(kinds)
         return kinds
 
@@ -934,11 +930,12 @@ def decorated_as(kind: type[Kernel], function: Any, /, **options: Any) -> Any:
     if isinstance(function, Kernel):
         return function if not options else decorated_as(kind, function.py_func, **options)
     if is_device_function(function):
+        # a GPU's
         given = {
             name: value
             for name, value in getattr(function, "targetoptions", {}).items()
             if name != "cache"
-        }  # a GPU's
+        }
         return decorated_as(kind, function.py_func, **{**given, **options})
     wrapped = getattr(function, "__wrapped__", None)  # of a kernel decorated by synk.parallel
     if isinstance(wrapped, FunctionType) and not isinstance(function, FunctionType):
@@ -1024,9 +1021,8 @@ def _check_options(options: Mapping[str, Any]) -> None:
     own.
     """
     for name in options:
-        if (
-            name not in _OPTIONS and not name.startswith("_") and not mlir.is_loaded()
-        ):  # numba-cuda has private ones
+        # numba-cuda has private ones
+        if name not in _OPTIONS and not name.startswith("_") and not mlir.is_loaded():
             raise ArgumentError(
                 f"simt.jit has no option {name}=; it has "
                 f"{', '.join(_OPTIONS)}{nearest(name, _OPTIONS, '=')}"
@@ -1044,9 +1040,8 @@ def _options(given: Mapping[str, Any]) -> Options:
     if order not in {"forward", "reverse"}:
         raise ArgumentError(f"thread_order must be 'forward' or 'reverse', got {order!r}")
     debug = given.get("debug")
-    if debug is None or (
-        isinstance(debug, int) and debug in {0, 1}
-    ):  # None and 0 are defaults of Numba's
+    # None and 0 are defaults of Numba's
+    if debug is None or (isinstance(debug, int) and debug in {0, 1}):
         debug = bool(debug)
     return Options(
         True if fastmath is True else frozenset(fastmath),

@@ -37,8 +37,7 @@ def random_states(n: int, seed: int, subsequence_start: int = 0) -> np.ndarray[A
     from numba.cuda.random import init_xoroshiro128p_states_cpu, xoroshiro128p_dtype
 
     states = np.empty(n, xoroshiro128p_dtype)
-    signed = (int(seed) + (1 << 63)) % (1 << 64) - (
-        1 << 63
-    )  # Numba passes an int as an int64; the function casts it back
+    # Numba passes an int as an int64; the function casts it back
+    signed = (int(seed) + (1 << 63)) % (1 << 64) - (1 << 63)
     init_xoroshiro128p_states_cpu(states, signed, int(subsequence_start))
     return states

@@ -181,10 +181,11 @@ def _classes() -> SimpleNamespace:
         def add(self, sig: Any = None) -> None:
             args, result = sigutils.normalize_signature(sig)
             if result not in {types.none, None}:
+                # numba-cuda's message
                 raise TypeError(
                     f"guvectorized functions cannot return values: signature {sig} "
                     f"specifies {result} return type"
-                )  # numba-cuda's message
+                )
             dims = [len(part) for part in (*self.inputsig, *self.outputsig)]
             inputs, name = len(self.inputsig), _name(self.py_func)
             text = deviceufunc.expand_gufunc_template(
@@ -355,9 +356,8 @@ class Reduce:
 
         @jit
         def kernel(values: Any, init: Any, out: Any) -> None:
-            total = cuda.local.array(
-                1, values.dtype
-            )  # as on a GPU, each partial result has the elements' type
+            # as on a GPU, each partial result has the elements' type
+            total = cuda.local.array(1, values.dtype)
             total[0] = init[0]
             for i in range(values.size):
                 total[0] = combine(total[0], values[i])

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+# rows, parts, rows of each: from the manual of Synkhronos
 SIZES = (
     (5, 2, [2, 3]),
     (5, 3, [1, 2, 2]),
     (10, 4, [2, 3, 2, 3]),
-)  # rows, parts, rows of each: from the manual of Synkhronos
+)
 
 
 def shard_sizes(n: int, parts: int) -> list[int]:

@@ -120,9 +120,8 @@ def _(n, rng, options):
     return elementwise.axpy(2.5, x, y, **options), elementwise.axpy_reference(2.5, x, y)
 
 
-@case(
-    elementwise.axpy_in_place, rtol=1e-6
-)  # one rounding less where a device fuses multiplication and addition
+# one rounding less where a device fuses multiplication and addition
+@case(elementwise.axpy_in_place, rtol=1e-6)
 def _(n, rng, options):
     x, y = rng.random(n, dtype=np.float32), rng.random(n, dtype=np.float32)
     want = y.copy()

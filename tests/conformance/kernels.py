@@ -58,9 +58,8 @@ def reductions(x, total, product, low, high, mean, rows, each):
         product[0] *= x[i]
         low[0] = min(low[0], x[i])
         high[0] = max(high[0], x[i])
-        mean[0] += x[i] / float(
-            x.shape[0]
-        )  # numba-cuda-mlir 0.6 does not convert lengths to complex numbers
+        # numba-cuda-mlir 0.6 does not convert lengths to complex numbers
+        mean[0] += x[i] / float(x.shape[0])
         rows[i] = x[i]
         each[0] += x[i]
 

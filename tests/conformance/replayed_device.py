@@ -444,9 +444,8 @@ class ReplayedDevice(PrivateDevice):
         return Filling(step) if private else step
 
     def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
-        fills = [
-            step for step in steps if alone and isinstance(step, Filling)
-        ]  # ahead, at the end of each run
+        # ahead, at the end of each run
+        fills = [step for step in steps if alone and isinstance(step, Filling)]
         for step in fills:
             step()
         return CalledReplay([*(step for step in steps if step not in fills), *fills])

@@ -160,9 +160,8 @@ def test_weights_are_summed_over_blocks(world, grids):
         assert_allclose(found.stderr, math.sqrt(spread) / total, rtol=1e-11)
         assert_allclose(found.effective_size, total**2 / square, rtol=1e-12)
         assert found.count == 50
-    assert_allclose(
-        weighted(values, weights, block=130).mean, 1e9 + mean, rtol=1e-15
-    )  # rows after the last block too
+    # rows after the last block too
+    assert_allclose(weighted(values, weights, block=130).mean, 1e9 + mean, rtol=1e-15)
 
 
 @pytest.mark.whole

@@ -157,10 +157,11 @@ def test_narrow_rows_are_summed_in_float64(world, dtype):
 
 
 def test_several_values_with_covariance(world):
+    # several rows for a thread
     values, table = (
         np.random.default_rng(7).normal(size=4000),
         np.array([1.0, 2.0, -3.0]),
-    )  # several rows for a thread
+    )
     index = np.arange(4000)
     told = np.stack([values * table[index % 3], values + 1e9, index], axis=1)
     estimate = several(values, synk.arange(4000), table, num_slices=2)
@@ -243,9 +244,8 @@ def test_squares_of_weights_neither_overflow_nor_vanish(world):
     rng = np.random.default_rng(8)
     values = 1e9 + rng.normal(size=300)
     for power in (-1060, -540, -300, -20, 20, 530, 1020):
-        weights = np.ldexp(
-            rng.integers(1, 9, 300).astype(float), power
-        )  # exact, in the range of subnormal numbers too
+        # exact, in the range of subnormal numbers too
+        weights = np.ldexp(rng.integers(1, 9, 300).astype(float), power)
         for found in (
             weighted(values, weights, num_slices=2),
             weighted.as_serial(values, weights, shards=3),
@@ -579,9 +579,8 @@ def test_the_kernels_own_names_are_told_nowhere(world):
 def test_keeps_few_functions(monkeypatch):
     monkeypatch.setattr(base, "MAX_KERNELS", 4)
     mean = synk.expectation(lambda x: x)
-    monkeypatch.setattr(
-        mean._inner, "renew", lambda: None
-    )  # each plan would drop the kernels of the last one
+    # each plan would drop the kernels of the last one
+    monkeypatch.setattr(mean._inner, "renew", lambda: None)
     for num_slices in range(1, 8):
         mean.plan(np.zeros(5), num_slices=num_slices, world_size=1)
     assert len(mean._kernels) == base.MAX_KERNELS

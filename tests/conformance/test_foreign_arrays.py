@@ -383,9 +383,8 @@ def test_a_dataset_of_a_file_that_another_has_replaced_is_copied(world, tmp_path
     stored = in_hdf5(tmp_path)
     assert_array_equal(plus(stored.array, 1.0), ROWS + 1)
     os.rename(stored.path, stored.path.with_suffix(".old"))
-    assert_array_equal(
-        plus(stored.array, 1.0), ROWS + 1
-    )  # read by the script: ranks would not find it
+    # read by the script: ranks would not find it
+    assert_array_equal(plus(stored.array, 1.0), ROWS + 1)
     np.save(stored.path, ROWS)
     assert_array_equal(plus(stored.array, 1.0), ROWS + 1)
 

@@ -79,9 +79,8 @@ def test_it_is_not_sent_again(world):
     assert_array_equal(plus(x, 0.0, batch=slice(None, None, 2)), ROWS[::2])
     view[...] = -1
     assert_array_equal(plus(x, 0.0, batch=slice(None, None, 2)), ROWS[::2])
-    assert_array_equal(
-        plus(x, 3.0, batch=slice(None, None, 2)), ROWS[::2] + 3
-    )  # another number, the same rows
+    # another number, the same rows
+    assert_array_equal(plus(x, 3.0, batch=slice(None, None, 2)), ROWS[::2] + 3)
     assert_array_equal(plus(x, 0.0, batch=slice(0, 11, 2)), np.full(6, -1.0))  # other rows
     x.thaw()
     x.freeze()

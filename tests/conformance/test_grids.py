@@ -92,6 +92,5 @@ def test_a_grid_function_gets_the_rows_of_the_launch(world):
 
     n = 4 * world.world_size + 1
     assert blocks_of(np.zeros(n)) == expected.shard_sizes(n, world.world_size)
-    assert blocks_of(np.zeros(n), num_slices=2) == expected.shard_sizes(
-        n, world.world_size
-    )  # added up over slices
+    # added up over slices
+    assert blocks_of(np.zeros(n), num_slices=2) == expected.shard_sizes(n, world.world_size)

@@ -222,9 +222,8 @@ def test_a_rank_that_holds_no_rows_launches_nothing(world):
             for _ in range(3):
                 assert kernel(v) == sizes
     assert ran["elements", None](synk.variable(np.zeros((4, 0)))) == [0] * world.world_size
-    assert (
-        ran[1, 32](synk.variable(np.zeros(0))) == [1] * world.world_size
-    )  # a grid that is given is launched
+    # a grid that is given is launched
+    assert ran[1, 32](synk.variable(np.zeros(0))) == [1] * world.world_size
 
 
 def test_a_grid_function_of_shapes(world):

@@ -131,9 +131,8 @@ def test_extremes_keep_nan_as_numpy_does(world, n):
         assert np.isnan(reduce.extremes(y)).all()
 
 
-@pytest.mark.parametrize(
-    ("shift", "scale"), [(0.0, 1.0), (1e9, 1.0), (1e9, 1e-6)]
-)  # 1e9 has steps of 1.2e-7
+# 1e9 has steps of 1.2e-7
+@pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (1e9, 1.0), (1e9, 1e-6)])
 @pytest.mark.parametrize("n", [2, 3, 7, 1001, 20_011])
 def test_moments_are_scipys(world, n, shift, scale):
     x = np.random.default_rng(n).gamma(2.0, scale, n) + shift
@@ -159,9 +158,8 @@ def test_moments_of_equal_rows(world):
 @pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (1e9, 1e-5)])
 def test_covariances_are_numpys(world, columns, shift, scale):
     x = scale * np.random.default_rng(columns).normal(size=(503, columns)) @ np.tri(columns) + shift
-    wide = x.astype(np.longdouble) - x.astype(np.longdouble).mean(
-        axis=0
-    )  # np.cov itself loses digits at 1e9
+    # np.cov itself loses digits at 1e9
+    wide = x.astype(np.longdouble) - x.astype(np.longdouble).mean(axis=0)
     want = (wide.T @ wide / 502).astype(np.float64)
     assert_allclose(statistics.covariance(x), want, rtol=1e-10, atol=1e-12 * want.max())
 

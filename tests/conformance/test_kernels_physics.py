@@ -17,9 +17,8 @@ from synknumba.kernels import ising, matmul, nbody, stencil
 def test_matrices_of_any_shape(world, shape):
     n, k, m = shape
     a, b = np.arange(1.0, n * k + 1).reshape(n, k), np.arange(k * m) % 7 - 3.0
-    assert_array_equal(
-        matmul.matmul(a, b.reshape(k, m)), a @ b.reshape(k, m)
-    )  # integers: no rounding
+    # integers: no rounding
+    assert_array_equal(matmul.matmul(a, b.reshape(k, m)), a @ b.reshape(k, m))
 
 
 def test_heat_decays_as_its_modes_do(world):

@@ -297,9 +297,8 @@ def test_an_epoch(two, tqdm):
 def test_an_error_closes_the_bar(two, tqdm):
     x = np.arange(40.0)
     with pytest.raises(synk.RankError, match="here"):
-        last_of(
-            x, 19.0, num_slices=4, progress=True
-        )  # rank 0 in its last slice, rank 1 in its first
+        # rank 0 in its last slice, rank 1 in its first
+        last_of(x, 19.0, num_slices=4, progress=True)
     (bar,) = tqdm.made
     assert bar.closed == 1
     assert bar.n < bar.total
@@ -389,9 +388,8 @@ def test_auto_on_a_terminal(two, tqdm, monkeypatch):
         began = time.time()
         naps(v, 0.01, times=50)  # a second, on rank 1
         bar = only(tqdm, 50)
-        assert (
-            bar.start_t < began + _progress.AUTO_SECONDS / 2
-        )  # the clock counts from the beginning
+        # the clock counts from the beginning
+        assert bar.start_t < began + _progress.AUTO_SECONDS / 2
         assert slow_sum(x, 0, 0.08, num_slices=8) == 100
         assert slow_sum(x, 0, 0.6) == 100  # one part
         with synk.options(progress=False):

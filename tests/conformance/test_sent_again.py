@@ -72,9 +72,8 @@ def test_what_was_undefined(kind):
     assert total(kind, names["run"](X)) == 3 * X.sum()
     names["SC"] = 4.0
     assert total(kind, names["run"](X)) == 4 * X.sum()
-    assert (
-        total(kind, names["run"](X[:6].astype(np.float32))) != 0
-    )  # another program of the same function
+    # another program of the same function
+    assert total(kind, names["run"](X[:6].astype(np.float32))) != 0
 
 
 def test_a_helper_defined_anew():

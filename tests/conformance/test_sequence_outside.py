@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numba import cuda
 from numpy.testing import assert_array_equal
+from scipy import sparse
 
 import synknumba as synk
 from synknumba._errors import ArgumentError
@@ -1011,3 +1012,20 @@ def test_arrays_that_are_read_and_written(world):
     reads_other(y, p, times=3)
     assert_array_equal(y.data, np.full(3, 6.0))
     assert_array_equal(p.data, [2.0, 0.0, 0.0])
+
+
+def test_an_argument_that_is_a_dict_of_a_matrix():
+    matrix = sparse.dok_matrix(np.diag(np.arange(1.0, 5.0)))
+
+    @synk.function(outputs="sum")
+    def total(matrix):
+        return matrix.sum()
+
+    @synk.sequence
+    def body(matrix):
+        return total(matrix)
+
+    with synk.fork(2, device="cpu"):
+        assert total(matrix) == body(matrix) == 20  # each rank has all of it
+        with pytest.raises(synk.DataError, match="dtype object"):
+            synk.variable(matrix)

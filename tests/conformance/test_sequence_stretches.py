@@ -424,9 +424,8 @@ class TestRecordings:
         u, v, *_ = fields()
         steps(u, v, x, 3, times=2000)
         steps(u, v, x, 4, times=2000)
-        assert (
-            1 <= recorded()[0] - before <= 6
-        )  # of 128 iterations, since memory is swapped, 16, and 1, from either turn on
+        # of 128 iterations, since memory is swapped, 16, and 1, from either turn on
+        assert 1 <= recorded()[0] - before <= 6
 
     def test_rounds_of_one_iteration_are_served_without_python(self, world):
         """Also of other scalars and other swaps, whose rounds go back to Python first."""

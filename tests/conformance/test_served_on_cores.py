@@ -20,9 +20,8 @@ from tests.conformance.replayed_device import CountedDoorbell, count_served
 def world():
     with (
         mock.patch.object(loop, "doorbell_module", CountedDoorbell()),
-        mock.patch.multiple(
-            engine, CROWDED=CROWDED, ROOMY=ROOMY
-        ),  # awake from call to call, also in workers of pytest-xdist
+        # awake from call to call, also in workers of pytest-xdist
+        mock.patch.multiple(engine, CROWDED=CROWDED, ROOMY=ROOMY),
         synk.fork(2, device="cpu") as world,
     ):
         yield world
@@ -59,9 +58,8 @@ def test_other_numbers(served):
         t, rows = weigh(data, *given)
         assert t == (sum(real * one + float(single) + whole for one in x) if flag else 0.0)
         assert_array_equal(rows, turn * x)
-    assert (
-        served() >= 5
-    )  # on busy cores ranks fall asleep between calls, and Python serves the next
+    # on busy cores ranks fall asleep between calls, and Python serves the next
+    assert served() >= 5
 
 
 @synk.parallel(inout=("x",))
@@ -113,17 +111,15 @@ def steps(v, by):
 def test_rounds_of_sequences(served, times):
     v, mine = synk.variable(np.zeros(1, np.int64)), 0
     for call in range(30):
-        by = (
-            3 if call < 20 else call
-        )  # other numbers go through Python, and then the same ones again
+        # other numbers go through Python, and then the same ones again
+        by = 3 if call < 20 else call
         by = 3 if call > 25 else by
         found = steps(v, by, times=times)
         mine += by * sum(range(times))
         assert found == 2 * mine
     assert v.get_value()[0] == mine
-    assert (
-        served() >= 5
-    )  # a rank that has fallen asleep on a busy machine runs the next one in Python
+    # a rank that has fallen asleep on a busy machine runs the next one in Python
+    assert served() >= 5
 
 
 @synk.sequence

@@ -466,9 +466,8 @@ def test_futures_as_completed(world):
     assert {future.result() for future in concurrent.futures.as_completed(submitted)} == {
         k * ROWS.sum() for k in range(4)
     }
-    assert [future.result() for future in concurrent.futures.as_completed(submitted[:1])] == [
-        0.0
-    ]  # has ended before
+    # has ended before
+    assert [future.result() for future in concurrent.futures.as_completed(submitted[:1])] == [0.0]
     for failing, when in (
         (fail, concurrent.futures.FIRST_EXCEPTION),
         (total, concurrent.futures.ALL_COMPLETED),

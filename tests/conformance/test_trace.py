@@ -197,9 +197,8 @@ def test_of_rounds_that_are_too_many_all_tracks_have_the_same(world, messages):
         for k in range(45):
             rows(x)
             if messages:
-                synk.variable(
-                    np.zeros(k + 1)
-                )  # on GPUs and other machines a round of its own besides
+                # on GPUs and other machines a round of its own besides
+                synk.variable(np.zeros(k + 1))
     told = made.summary()
     mine = next(one for one in told.functions if one.name == "rows")
     every = 90 if messages and (world.device == "cuda" or spans_machines()) else 45

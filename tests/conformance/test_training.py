@@ -48,9 +48,8 @@ def network(x, y, params):
     """
     (w, b), c = params["w"], params["c"]
     hidden = np.tanh(x @ w + b)
-    with np.errstate(
-        invalid="ignore"
-    ):  # OpenBLAS 0.3.31 computes also with words of the stack that it has not set
+    # OpenBLAS 0.3.31 computes also with words of the stack that it has not set
+    with np.errstate(invalid="ignore"):
         error = hidden @ c - y
     inner = 2 * error[:, None] * c * (1 - hidden**2)
     return (error**2).sum(), {"w": (x.T @ inner, inner.sum(0)), "c": 2 * hidden.T @ error}
@@ -78,11 +77,12 @@ def assert_like(found, wanted, **tolerances):
         assert_allclose(one, other, **tolerances)
 
 
+# of others the rules are compared with optax's
 QUICK = (
     "adam",
     "clipped by norm",
     "accumulated",
-)  # of others the rules are compared with optax's
+)
 
 
 @pytest.mark.parametrize(

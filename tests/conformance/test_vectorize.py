@@ -609,12 +609,13 @@ def test_chunks_of_rows_of_other_types(world, dtype):
 def test_chunks_of_rows_that_are_few_or_ranks_own(world):
     total = synk.vectorize(add.py_func)
     times = synk.vectorize(product.py_func)
+    # blocks, and warps, without rows: what they would give is no result of the function
     for n in (
         1,
         5,
         7,
         300,
-    ):  # blocks, and warps, without rows: what they would give is no result of the function
+    ):
         assert times.reduce(np.full(n, -2.0)) == (-2.0) ** n
     named = synk.vectorize(lambda min, max: min + max)  # noqa: A006  # names that kernels may call
     assert named.reduce(np.arange(5001.0)) == 5001 * 2500
@@ -649,9 +650,8 @@ smaller = synk.vectorize(lambda x, y: x if x <= y else y, name="smaller")
 )
 def test_zeros_keep_their_signs(world, function):
     def same(found, rows, *first):
-        want = functools.reduce(
-            function.py_func, [*first, *rows.tolist()]
-        )  # Python's arithmetic, as no ufunc has an identity
+        # Python's arithmetic, as no ufunc has an identity
+        want = functools.reduce(function.py_func, [*first, *rows.tolist()])
         return (found == 0).all() and (np.signbit(found) == np.signbit(want)).all()
 
     for n in (1, 2, 3, 5):

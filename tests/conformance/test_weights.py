@@ -82,9 +82,8 @@ def test_rows_on_ranks_are_divided_anew_for_other_weights(fork_row, weights):
     with fork_row(weights=weights):
         assert synk.get_lengths(rows) == np.diff(edges(weights)).tolist()
         assert_array_equal(synk.gather(rows, nd_up=0), np.arange(float(N)))
-        assert synk.get_lengths(own) == [
-            rank + 1 for rank in range(size)
-        ]  # by the script, so they stay
+        # by the script, so they stay
+        assert synk.get_lengths(own) == [rank + 1 for rank in range(size)]
     with fork_row():
         assert synk.get_lengths(rows) == np.diff(edges([1] * size)).tolist()
 

@@ -194,9 +194,8 @@ def test_ever_new_data_take_no_more_memory(world):
         assert kernels.rows_of(x).shape == (n,)
         del x
         held.append((mapped(), *(mapped(pid) for pid in world.pids)))
-    assert all(last <= early for last, early in zip(held[-1], held[2], strict=True)), (
-        held
-    )  # what others held may go
+    # what others held may go
+    assert all(last <= early for last, early in zip(held[-1], held[2], strict=True)), held
 
 
 def test_a_closed_world_lets_go_of_the_memory_of_results(fork_row):

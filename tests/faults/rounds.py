@@ -18,9 +18,8 @@ import time
 from synknumba._wire import doorbell as doorbell_module
 from synknumba._wire.control import CROWDED, RESULT_BYTES, ROOMY, ControlBlock, Patience
 
-NEVER = Patience(
-    pauses=0, rank=1, coordinator=1
-)  # one look, then sleep: every round is about flags and semaphores
+# one look, then sleep: every round is about flags and semaphores
+NEVER = Patience(pauses=0, rank=1, coordinator=1)
 SHORT = Patience(pauses=20, rank=5, coordinator=5)  # asleep or not, by chance
 PATIENCES = {"crowded": CROWDED, "roomy": ROOMY, "never": NEVER, "mixed": SHORT}
 HANG_SECONDS = 20.0

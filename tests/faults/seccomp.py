@@ -47,11 +47,12 @@ _NUMBERS = {  # of the kernel's tables asm/unistd_64.h and asm-generic/unistd.h
 _COMMANDS = {"F_SETOWN": 8}  # of fcntl
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2  # prctl.h, seccomp.h
+# bpf_common.h: BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K
 _LOAD, _JUMP_IF_EQUAL, _RETURN = (
     0x20,
     0x15,
     0x06,
-)  # bpf_common.h: BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K
+)
 _NUMBER_AT, _SECOND_ARGUMENT_AT = 0, 24  # struct seccomp_data
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
 

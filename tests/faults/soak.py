@@ -82,9 +82,8 @@ def held() -> dict[str, int]:
 def interrupted(model: Model, step: str, rng: random.Random) -> None:
     """A step that an alarm breaks off somewhere; the script then starts over with what it has."""
     try:
-        signal.setitimer(
-            signal.ITIMER_REAL, rng.uniform(1e-5, 5e-3)
-        )  # on a busy machine it may be over at once
+        # on a busy machine it may be over at once
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 5e-3))
         getattr(model, step)(rng.randrange)
     except KeyboardInterrupt:
         pass

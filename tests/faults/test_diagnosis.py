@@ -435,9 +435,8 @@ def pause(x, seconds):
 
 
 def test_dumps_by_several_threads_each_tell_all(monkeypatch):
-    monkeypatch.setattr(
-        stacks.ask, "__defaults__", (20.0,)
-    )  # on a busy machine an answer takes longer than usual
+    # on a busy machine an answer takes longer than usual
+    monkeypatch.setattr(stacks.ask, "__defaults__", (20.0,))
     told, problems = [], []
 
     def look():

@@ -231,9 +231,8 @@ def test_ranks_have_no_descriptors_of_each_other():
                 "the lifeline, stderr and perhaps stdout"
             )
         (scribe,) = scribes(os.getpid())
-        deadline = (
-            time.monotonic() + 20
-        )  # it drops them while the ranks start, which do not wait for it
+        # it drops them while the ranks start, which do not wait for it
+        deadline = time.monotonic() + 20
         while left := _memory_files(scribe):
             assert time.monotonic() < deadline, left
             time.sleep(0.01)
@@ -439,9 +438,8 @@ def test_lines_are_written_whole(tmp_path, flags):
     script = tmp_path / "lines.py"
     script.write_text(LINES)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    ours, its = socket.socketpair(
-        socket.AF_UNIX, socket.SOCK_SEQPACKET
-    )  # what is written at once is read at once
+    # what is written at once is read at once
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, its:
         command = [sys.executable, *flags, str(script)]
         process = subprocess.Popen(command, stdout=its, stderr=its, env=environment)
@@ -568,9 +566,8 @@ def test_filters_of_the_script_are_those_of_the_ranks():
         warnings.simplefilter("default")
         world = synk.fork(2, device="cpu")
     with world:
-        with pytest.raises(
-            OwnWarning, match="as an error"
-        ):  # here warnings are errors: the filters of pytest
+        # here warnings are errors: the filters of pytest
+        with pytest.raises(OwnWarning, match="as an error"):
             warn(ROWS, "as an error")
         assert not world.closed
         assert total(ROWS) == ROWS.sum(), "the world is as it was"

@@ -12,9 +12,8 @@ import pytest
 from tests.faults.matrix.client import run_wanted
 from tests.faults.matrix.table import CASES, Outcome, problems, quick, representative
 
-pytestmark = pytest.mark.timeout(
-    1800
-)  # the first test waits for all cases, which are run beside each other
+# the first test waits for all cases, which are run beside each other
+pytestmark = pytest.mark.timeout(1800)
 ALWAYS = representative()
 QUICK = quick()
 

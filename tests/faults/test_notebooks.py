@@ -168,9 +168,8 @@ def scaled(x, total):
     assert notebook.run("print(scaled(big), scaled(rows))").strip() == f"200000.0 {2 * float(SUM)}"
     for value in ("3.0", "4.0"):
         assert notebook.run(array.replace("VALUE", value)) == ""
-    assert (
-        notebook.run("print(scaled(big))").strip() == "800000.0"
-    )  # the old kernel, and the new array
+    # the old kernel, and the new array
+    assert notebook.run("print(scaled(big))").strip() == "800000.0"
     assert notebook.run(kernel.replace("FACTOR", "10.0")) == ""
     assert notebook.run("print(scaled(big))").strip() == "4000000.0"
     told = notebook.run("print(world.statistics().memory.shared - before < big.nbytes, world.pids)")
@@ -228,9 +227,10 @@ def test_fork_does_not_warn_of_the_threads_of_a_kernel(notebook):
 @pytest.mark.whole
 def test_what_ranks_print_is_shown(notebook):
     pids(notebook.run(FORKS))
+    # it reads in turns
     told = notebook.run(
         "synk.function(lambda x: print('hello from rank', len(x)))(rows); time.sleep(2.0)"
-    )  # it reads in turns
+    )
     assert "hello from rank 501\n" in told
     assert "hello from rank 500\n" in told
 

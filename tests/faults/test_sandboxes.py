@@ -211,9 +211,8 @@ def test_descriptors_are_found_without_proc(monkeypatch):
     def no_proc(path):
         raise FileNotFoundError(path)
 
-    high = fcntl.fcntl(
-        1, fcntl.F_DUPFD, 300
-    )  # past the first block of descriptors that poll(2) is asked about
+    # past the first block of descriptors that poll(2) is asked about
+    high = fcntl.fcntl(1, fcntl.F_DUPFD, 300)
     try:
         monkeypatch.setattr(os, "listdir", no_proc)
         found = set(inherited._open_descriptors())

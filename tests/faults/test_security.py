@@ -128,9 +128,8 @@ def test_memory_has_no_name_and_is_this_users_alone(processes):
                 if "/synk-" in link:
                     assert stat.S_IMODE(status.st_mode) == 0o600
     assert shared >= 3
-    poll(
-        lambda: not names_in_shm(), "no segment has a name"
-    )  # one that another process makes has for microseconds
+    # one that another process makes has for microseconds
+    poll(lambda: not names_in_shm(), "no segment has a name")
 
 
 @pytest.mark.skipif(segment.posix_ipc is None, reason="posix_ipc is not installed")
@@ -263,9 +262,8 @@ def test_an_import_reads_no_cache_of_numbas(tmp_path):
 
 
 def test_a_directory_that_cannot_be_looked_at_is_done_without(monkeypatch, tmp_path):
-    monkeypatch.setenv(
-        "SYNKNUMBA_CACHE_DIR", str(tmp_path / ("x" * 300))
-    )  # as of another user, also for root
+    # as of another user, also for root
+    monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path / ("x" * 300)))
 
     @compiled("int64(int64)")
     def double(k):

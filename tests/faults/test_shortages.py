@@ -38,9 +38,8 @@ def test_a_rank_that_has_no_memory_left_to_pickle_its_error(start):
                 assert total(ROWS) == ROWS.sum()
     """)  # noqa: E501
     for _ in range(3):
-        script.expect(
-            r"(MemoryError|SystemError) \[0, 1\]"
-        )  # the second where CPython 3.11 has no memory for a frame
+        # the second where CPython 3.11 has no memory for a frame
+        script.expect(r"(MemoryError|SystemError) \[0, 1\]")
     script.finish()
     assert script.errors == ""
 

@@ -184,9 +184,8 @@ def test_an_error_of_cuda_is_told(world):
     @synk.parallel(outputs={"total": synk.output("sum", shape=())}, smem_bytes=200_000)
     @cuda.jit
     def greedy(x, total):
-        own = cuda.shared.array(
-            6_000, np.float64
-        )  # 48,000 bytes, with those above more than any GPU has
+        # 48,000 bytes, with those above more than any GPU has
+        own = cuda.shared.array(6_000, np.float64)
         own[cuda.threadIdx.x] = 0.0
         if cuda.grid(1) == 0:
             total[0] = own[0]

@@ -48,12 +48,13 @@ DTYPES_OF_OP = {
 UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
 
 MOVES = ("broadcast", "all_gather", "exchange")  # which copy bytes, whatever numbers they are
+# the last is long enough to be combined by parts, and divisible by nothing
 EQUAL = (
     0,
     1,
     1000,
     140_003,
-)  # the last is long enough to be combined by parts, and divisible by nothing
+)
 
 
 def untouched(dtype: str) -> np.generic:
@@ -167,9 +168,8 @@ def expected(case: Case, array: int, sources: list[np.ndarray]) -> list[np.ndarr
     for source in sources[1:]:
         whole = UFUNCS[case.op](whole, source)
     if case.op == "avg":
-        reals = whole.view(
-            whole.real.dtype
-        )  # NumPy divides complex numbers by multiplying with the reciprocal
+        # NumPy divides complex numbers by multiplying with the reciprocal
+        reals = whole.view(whole.real.dtype)
         whole = np.true_divide(reals, reals.dtype.type(len(sources))).view(whole.dtype)
     if case.collective == "reduce":
         return [whole if rank == case.root else None for rank in ranks]

@@ -108,9 +108,8 @@ def test_most_of_a_loop_is_served_without_python(world, contents):
     for one_by_one, replayed, served in take_counts(0):
         assert one_by_one == 1
         assert replayed == 999
-        assert (
-            served > 500
-        )  # ranks that share a GPU may have to wait for each other, and then some go on in Python
+        # ranks that share a GPU may have to wait for each other, and then some go on in Python
+        assert served > 500
 
 
 def test_scalars_that_change(world):

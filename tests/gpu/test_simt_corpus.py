@@ -15,10 +15,11 @@ from tests.conformance.simt.cases import Case
 from tests.conformance.simt.corpus import CASES
 from tests.conformance.simt.kernel_writer import written
 
+# they are small on purpose
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.filterwarnings("ignore:.*Grid size"),
-]  # they are small on purpose
+]
 
 
 def on_the_gpu(case: Case) -> tuple[Any, ...]:

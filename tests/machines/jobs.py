@@ -105,12 +105,13 @@ class Job:
         name, value = self.mark.split("=")
         if network is not None:
             variables = {**VARIABLES, **variables}
+        # the last for `stacks`
         variables = {
             **allowed,
             name: value,
             "PYTHONFAULTHANDLER": "1",
             **variables,
-        }  # the last for `stacks`
+        }
         with self.out.open("wb") as out, self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [*command, *arguments],
@@ -208,12 +209,10 @@ class Job:
                 told[pid] = f"{pid} {name} ({waits})"
         for pid in others:
             with suppress(OSError):
-                os.kill(
-                    int(pid), signal.SIGSTOP
-                )  # a launcher would end the others before they have printed
-        for pid in sorted(
-            ours, key=lambda pid: "synk-relay" not in told.get(pid, "")
-        ):  # relays end with their parents
+                # a launcher would end the others before they have printed
+                os.kill(int(pid), signal.SIGSTOP)
+        # relays end with their parents
+        for pid in sorted(ours, key=lambda pid: "synk-relay" not in told.get(pid, "")):
             with suppress(OSError):
                 os.kill(int(pid), signal.SIGABRT)
                 time.sleep(0.1)

@@ -80,10 +80,11 @@ def test_ends(text, code, told, tmp_path):
             {"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "3", "SLURM_STEP_ID": "0"},
             (8, "SLURM_STEP_NUM_TASKS"),
         ),
+        # in the batch script, or by ssh
         (
             {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"},
             (1, ""),
-        ),  # in the batch script, or by ssh
+        ),
         ({"PMI_SIZE": "4"}, (1, "")),
         ({"PMI_RANK": "x", "PMI_SIZE": "4"}, (1, "")),
     ],

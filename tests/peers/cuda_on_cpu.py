@@ -302,9 +302,8 @@ def _patch_kernels() -> None:
         (OF_AN_OVERLOAD, Overload),
     ):
         for name, reason in members.items():
-            if isinstance(
-                getattr(owner, name, None), OfAGpu | None
-            ):  # to a test an error of ours could be the one it expects
+            # to a test an error of ours could be the one it expects
+            if isinstance(getattr(owner, name, None), OfAGpu | None):
                 setattr(owner, name, property(_refuses(name, reason)))
     entry = simt.Kernel.entry
 

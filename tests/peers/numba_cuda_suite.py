@@ -102,10 +102,11 @@ class Recorder(unittest.TestResult):
         )
 
     def _note(self, status: str, reason: str) -> None:
+        # the first failure counts, and a skipped part is no failure
         if self._status in {
             "passed",
             "not applicable",
-        }:  # the first failure counts, and a skipped part is no failure
+        }:
             self._status, self._reason = status, reason
 
     def _failed(self, error: Any) -> None:
@@ -140,9 +141,8 @@ def _verdict(error: BaseException | None) -> tuple[str, str]:
     """
     from synknumba import DeviceError, KernelError
 
-    if (
-        isinstance(error, unittest.SkipTest) or type(error).__name__ == "Skipped"
-    ):  # the latter is pytest's
+    # the latter is pytest's
+    if isinstance(error, unittest.SkipTest) or type(error).__name__ == "Skipped":
         return "not applicable", str(error)
     seen: list[BaseException] = []
     cause = error

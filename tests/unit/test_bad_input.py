@@ -850,9 +850,8 @@ def test_launches_that_cuda_does_not_accept(world):
     with refused(synk.LaunchError, "no argument is sharded", "no rows to derive the grid from"):
         no_rows()
 
-    @synk.parallel(
-        outputs={"n": synk.output("sum", shape=())}, grid=lambda rows: rows - 10
-    )  # a rank has 5
+    # a rank has 5
+    @synk.parallel(outputs={"n": synk.output("sum", shape=())}, grid=lambda rows: rows - 10)
     def bad_rule(x, n):
         n[0] = 1
 

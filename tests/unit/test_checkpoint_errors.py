@@ -321,10 +321,11 @@ def test_damaged_metadata(tmp_path):
         ),
         ('{"version":1}', r"its metadata are damaged \(KeyError: 'tree'\)"),
         ('{"version":1,"tree":{"array":"v"}}', r"damaged \(KeyError: 'v'\)"),
+        # would be read twice
         (
             '{"version":1,"tree":{"list":[{"array":"w"},{"array":"w"}]}}',
             r"damaged \(KeyError: 'w'\)",
-        ),  # would be read twice
+        ),
         ('{"version":1,"tree":{"scalar":"w"}}', r"w should be a number, and has shape \(3, 1\)"),
         (
             '{"version":1,"tree":{"array":"w","dtype":"complex128"}}',

@@ -255,9 +255,8 @@ def test_cache_clear_without_a_terminal(folder, monkeypatch, capsys):
 
 
 def test_cache_that_cannot_be_emptied(folder, monkeypatch, capsys):
-    monkeypatch.setattr(
-        KernelStore, "prune", lambda store, most: None
-    )  # as in a read-only directory
+    # as in a read-only directory
+    monkeypatch.setattr(KernelStore, "prune", lambda store, most: None)
     assert main(["cache", "clear", "--yes"]) == 2
     assert "1 kernels could not be removed" in capsys.readouterr().err
 

@@ -38,9 +38,8 @@ OPS = {  # op: its dtypes and its ufunc; "avg" is divided afterwards
     "avg": ([*FLOATS, *COMPLEX], np.add),
 }
 OPS_AND_DTYPES = [(op, dtype) for op, (dtypes, _) in OPS.items() for dtype in dtypes]
-if (
-    quick.asked
-):  # each compiles a function for most of a second; conformance/collectives has all of them
+# each compiles a function for most of a second; conformance/collectives has all of them
+if quick.asked:
     OPS_AND_DTYPES = each_value_once({pair: set(pair) for pair in OPS_AND_DTYPES})
 CANARY = 0xA5
 MARGIN = 192  # bytes of canaries on both sides of an array
@@ -307,12 +306,13 @@ test_every_op_and_dtype_in_two_parts("prod", "complex64", 3)
         ("prod", "int16", [300, 300], 90000 - 65536),
         ("sum", "uint8", [200, 100, 3], 47),
         ("sum", "float32", [1e8, 1.0, -1e8], 0.0),  # in rank order; as float64 it would be 1
+        # two replicas in place, which have a loop of their own
         (
             "avg",
             "float32",
             [1.0, 2.0],
             1.5,
-        ),  # two replicas in place, which have a loop of their own
+        ),
         ("avg", "float32", [1.0, 0.0, 0.0], np.float32(1) / np.float32(3)),
         (
             "avg",
@@ -373,9 +373,8 @@ def test_all_gather(
     exchange = Exchange(
         np.dtype(dtype), tuple(sources), targets, tuple(counts), (length,) * world_size
     )
-    want = b"".join(
-        source.tobytes() for source in sources
-    )  # bits, so also which NaN and which zero
+    # bits, so also which NaN and which zero
+    want = b"".join(source.tobytes() for source in sources)
     world.run(lambda communicator: communicator.all_gather([exchange]))
     for target in targets:
         assert target.tobytes() == want

@@ -188,9 +188,8 @@ def test_there_is_no_hidden_copy() -> None:
     assert peak < source.nbytes / 4
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # those that Python drops
+# those that Python drops
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_ends_all_threads() -> None:
     """Wherever a signal comes, it is raised, and the threads end."""
 

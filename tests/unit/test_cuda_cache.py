@@ -30,9 +30,8 @@ OPTIONS = {
 }
 HIT, MISS = CacheInfo(hits=1), CacheInfo(misses=1)
 
-TOOLKIT: Any = (
-    numba_cuda_cache._toolkit.__wrapped__
-)  # before it is replaced here, and without its memory
+# before it is replaced here, and without its memory
+TOOLKIT: Any = numba_cuda_cache._toolkit.__wrapped__
 
 SCALE = 2.0
 
@@ -222,9 +221,8 @@ class TestNotKept:
 
     def test_no_compilers_where_they_are_looked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(numba_cuda_cache, "_toolkit", TOOLKIT)
-        monkeypatch.setattr(
-            numba_cuda_cache, "_linker", lambda: 1 / 0
-        )  # asked for before the driver, which no test may initialise
+        # asked for before the driver, which no test may initialise
+        monkeypatch.setattr(numba_cuda_cache, "_linker", lambda: 1 / 0)
         made, outcome = compiled()
         assert made.code == "2.0"
         assert outcome.not_kept

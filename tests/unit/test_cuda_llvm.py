@@ -44,9 +44,8 @@ def test_what_is_called_tells(name: str, parts: int) -> None:
             ir.Function(modules[0], ir.FunctionType(double, [double]), function), [double(1)]
         )
     kernel.ret_void()
-    for helper in ("helper", "prints_nothing")[
-        :parts
-    ]:  # in modules of their own, as Numba has them
+    # in modules of their own, as Numba has them
+    for helper in ("helper", "prints_nothing")[:parts]:
         modules.append(ir.Module(helper))
         body = ir.Function(modules[-1], ir.FunctionType(double, [double]), helper)
         body.linkage = "linkonce_odr"

@@ -208,10 +208,11 @@ class TestFork:
     def test_it_reaches_the_ranks(
         self, compiler: str | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        # which ranks inherit, unlike descriptors
         opened, told = (
             loop.open_device,
             mmap.mmap(-1, 64),
-        )  # which ranks inherit, unlike descriptors
+        )
 
         def open_device(kind: Any, index: int, name: Any) -> Any:
             told.write(repr(name).encode())

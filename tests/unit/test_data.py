@@ -315,9 +315,8 @@ def test_an_exported_view_outlives_the_memory_of_the_data(export: Any, end: str)
         case "collect":
             del d
     gc.collect()
-    others = [
-        data(np.full(10_000, 5.0)) for _ in range(8)
-    ]  # would take the place of what was unmapped
+    # would take the place of what was unmapped
+    others = [data(np.full(10_000, 5.0)) for _ in range(8)]
     if end != "grow":  # then it shows the same memory
         assert view.sum() == 10_000 * 9_999 / 2
     else:
@@ -444,9 +443,8 @@ def test_arrays_are_cast_exactly_where_numpy_says_safe(
         conditioned = d.condition_data(value, force_cast=True)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        finite = np.isfinite(
-            value.astype("c16")
-        )  # what the others become is the processor's choice
+        # what the others become is the processor's choice
+        finite = np.isfinite(value.astype("c16"))
         np.testing.assert_array_equal(np.asarray(d)[finite], value.astype(target)[finite])
         np.testing.assert_array_equal(conditioned[finite], value.astype(target)[finite])
 

@@ -153,9 +153,8 @@ def test_a_line_without_an_end_is_passed_on_in_time(tmp_path):
         one.close()
     parts = (tmp_path / "out").read_bytes().splitlines(keepends=False)
     assert (tmp_path / "out").read_bytes().count(b"[rank 0] \r") == 2
-    assert (
-        sum(map(len, parts)) == 2 * (LONGEST_LINE + len(b"[rank 0] ")) - 2 * LONGEST_LINE // 1024
-    )  # each \r ends one here
+    # each \r ends one here
+    assert sum(map(len, parts)) == 2 * (LONGEST_LINE + len(b"[rank 0] ")) - 2 * LONGEST_LINE // 1024
 
 
 def test_the_end_of_long_output_is_kept_and_a_closed_stream_loses_nothing_else():

@@ -285,10 +285,11 @@ def test_leftovers(tmp_path, monkeypatch):
         (tmp_path / "proc" / pid / "stat").write_text(f"{pid} (a (b) c) S {parent} 1 1")
         for number, one in enumerate(fds or []):
             (tmp_path / "proc" / pid / "fd" / str(number)).symlink_to(f"/dev/shm/{one} (deleted)")
+    # a rank that init has adopted; a script; its rank; another program
     assert machine_checks._holders() == (
         [70, 71, 72],
         [70],
-    )  # a rank that init has adopted; a script; its rank; another program
+    )
     (tmp_path / "shm").mkdir()
     (tmp_path / "shm" / name).touch()
     told = [one.text for one in CHECKS["leftovers"]()]

@@ -121,9 +121,8 @@ def test_error_bars_of_a_markov_chain_are_right_over_many_seeds():
     found = [Estimate.blocked(chain) for chain in np.ascontiguousarray(rows.T)]
     means, errors = np.array([one.mean for one in found]), np.array([one.stderr for one in found])
     exact = error_of_mean(N)
-    assert abs(means.std(ddof=1) / exact - 1) < 4 / math.sqrt(
-        2 * CHAINS
-    )  # the closed form is that of these chains
+    # the closed form is that of these chains
+    assert abs(means.std(ddof=1) / exact - 1) < 4 / math.sqrt(2 * CHAINS)
     # The mean of CHAINS error bars, each uncertain by stderr_error; blocks are still a little
     # correlated, 2 % here.
     uncertainty = np.mean([one.stderr_error for one in found])
@@ -132,9 +131,8 @@ def test_error_bars_of_a_markov_chain_are_right_over_many_seeds():
     assert 0.6 < errors.std(ddof=1) / uncertainty < 1.6
     assert 0.90 < (np.abs(means) < 1.96 * errors).mean() < 0.99
     plain = Estimate.from_values(rows).stderr
-    assert_allclose(
-        exact / plain.mean(), math.sqrt((1 + RHO) / (1 - RHO)), rtol=0.05
-    )  # 6.2: what the plain error bar misses
+    # 6.2: what the plain error bar misses
+    assert_allclose(exact / plain.mean(), math.sqrt((1 + RHO) / (1 - RHO)), rtol=0.05)
 
 
 def test_independent_rows_have_the_plain_standard_error():

@@ -194,9 +194,8 @@ def trained(size, *, shards):
 def test_twenty_steps_of_training_have_the_same_bits_on_any_number_of_ranks():
     found = [trained(size, shards=6) for size in (1, 2, 3)]
     assert len(set.union(*found)) == 1
-    assert (
-        len(set.union(*[trained(size, shards=None) for size in (1, 2, 3)])) > 1
-    )  # else the line above says nothing
+    # else the line above says nothing
+    assert len(set.union(*[trained(size, shards=None) for size in (1, 2, 3)])) > 1
 
 
 def test_shards_of_nothing_are_refused():

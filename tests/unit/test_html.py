@@ -255,9 +255,8 @@ def test_nothing_waits_for_ranks_at_work(how, tmp_path):
                 target=lambda: results.append(slow(x, begun, go_on)), daemon=True
             )
             thread.start()
-        while (
-            not begun.exists() or shown(world).facts["state"] == "open"
-        ):  # the latter while compiled code waits
+        # the latter while compiled code waits
+        while not begun.exists() or shown(world).facts["state"] == "open":
             pass
         with no_rounds(world):
             states = [shown(one).facts for one in (world, x, w, plan, world.statistics())]
@@ -371,9 +370,8 @@ def test_statistics():
     assert sum(found.bars[:4]) == pytest.approx(100, abs=0.3)
     assert float(found.tables[1][1][1]) == pytest.approx(told.seconds.starting, abs=1e-3)
     assert [row[0] for row in found.tables[2]] == ["rank", "0", "1"]
-    assert (
-        len(shown(world.statistics()).tables) == 2
-    )  # of a closed world there is no memory of ranks
+    # of a closed world there is no memory of ranks
+    assert len(shown(world.statistics()).tables) == 2
 
 
 @synk.function(outputs="sum")

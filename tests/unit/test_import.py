@@ -95,9 +95,8 @@ def test_info_tells_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) 
         "transport",
     } <= lines.keys()
     assert lines["cores"].split()[0].isdigit()
-    assert (
-        lines["segments"].split(",")[0] == describe().split(",")[0]
-    )  # what is available differs from moment to moment
+    # what is available differs from moment to moment
+    assert lines["segments"].split(",")[0] == describe().split(",")[0]
 
 
 def test_no_subcommand_is_an_error_with_usage(capsys: pytest.CaptureFixture[str]) -> None:

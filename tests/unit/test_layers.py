@@ -32,12 +32,13 @@ MODULES = {
     "simulator",
     "typing",
 }
+# members of theirs
 DISPATCHERS = {
     "targetoptions",
     "add_overload",
     "inspect_llvm",
     "launch_config_sensitive",
-}  # members of theirs
+}
 
 
 def private_parts(text: str) -> Iterator[str]:

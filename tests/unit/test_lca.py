@@ -102,13 +102,11 @@ def test_time_scales():
     assert step(8.0, -1.0, 0.3, 1.0, rule) == (0.1, 0.4)  # a new image
     assert step(8.1, 8.0, 0.3, 1.0, rule) == (0.1, 0.4)  # risen
     assert step(8.0, 8.0, 0.3, 1.0, rule) == (0.3, 1.0)
-    assert_allclose(
-        step(6.0, 8.0, 0.3, 1.0, rule), (0.05 * 8 / (2 / 0.3), 1.0)
-    )  # 1/20 of the time to 0 at this rate
+    # 1/20 of the time to 0 at this rate
+    assert_allclose(step(6.0, 8.0, 0.3, 1.0, rule), (0.05 * 8 / (2 / 0.3), 1.0))
     assert_allclose(step(7.9, 8.0, 0.3, 1.0, rule), (1.0, 1.5))  # at the limit, which grows
-    assert_allclose(
-        step(7.9, 8.0, 1.9, 1.9, rule), (1.9, 1.9 + 0.95 * 0.1)
-    )  # and more slowly beyond the knee
+    # and more slowly beyond the knee
+    assert_allclose(step(7.9, 8.0, 1.9, 1.9, rule), (1.9, 1.9 + 0.95 * 0.1))
 
 
 class Indexer:
@@ -148,9 +146,8 @@ def test_random_indices_show_each_image_once_in_each_pass():
     passes = found.reshape(-1, 10)
     assert_array_equal(np.sort(passes, axis=1), np.tile(np.arange(10), (6, 1)))
     assert len(np.unique(passes, axis=0)) == 6
-    assert_array_equal(
-        lca.image_numbers("random", 10, 2, 30, seed=3).ravel(), found.ravel()
-    )  # elements take turns
+    # elements take turns
+    assert_array_equal(lca.image_numbers("random", 10, 2, 30, seed=3).ravel(), found.ravel())
     assert (lca.image_numbers("random", 10, 4, 15, seed=4) != found).any()
 
 

@@ -24,10 +24,11 @@ VALUES = {
     "uint8": st.sampled_from([0, 1, 255]),
 }
 CASES = [("argmin", "float64"), ("argmax", "float64"), ("argmax", "uint8"), ("argmin", "int64")]
+# the others are run by the simulator, which compiles nothing
 COMPILED = [
     ("argmin", "float64"),
     ("argmax", "uint8"),
-]  # the others are run by the simulator, which compiles nothing
+]
 KERNELS = {
     (op, dtype): tuple(map(jit, locating_kernels(op, np.dtype(dtype)))) for op, dtype in COMPILED
 }

@@ -62,9 +62,8 @@ def test_deaths_and_new_starts(told):
         with pytest.raises(synk.RankDied):
             end(np.ones(2))
         assert total(np.ones(2)) == 2.0
-    assert (
-        len(messages(told, "INFO", "was killed by SIGKILL")) == 2
-    )  # as the reason of the end, and of the new start
+    # as the reason of the end, and of the new start
+    assert len(messages(told, "INFO", "was killed by SIGKILL")) == 2
     assert len(messages(told, "INFO", "has started in")) == 2
 
 

@@ -222,9 +222,8 @@ def test_a_segment_that_outgrows_dev_shm_moves(small_shm: Callable[..., None]) -
     new = one.array("u4", (10 * PAGE // 4,))
     np.testing.assert_array_equal(new[: PAGE // 2], np.arange(PAGE // 2))
     assert not new[PAGE // 2 :].any()
-    for value, view in enumerate(
-        views, start=7
-    ):  # they are of the same memory, also those from before
+    # they are of the same memory, also those from before
+    for value, view in enumerate(views, start=7):
         view[5] = value
         assert [other[5] for other in (*views, new)] == [value] * 3
         assert one.overlaps(view)

@@ -162,9 +162,8 @@ Install = Callable[..., Library]
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """Makes an environment: CuPy, or not, and nccl4py in a version."""
     monkeypatch.delenv(nccl_bindings.SWITCH, raising=False)
-    monkeypatch.setattr(
-        nccl_bindings, "find", nccl_bindings.find.__wrapped__
-    )  # nothing is remembered
+    # nothing is remembered
+    monkeypatch.setattr(nccl_bindings, "find", nccl_bindings.find.__wrapped__)
 
     def make(*, cupy: bool = True, nccl4py: str | None = None) -> Library:
         library = Library()

@@ -14,6 +14,7 @@ from synknumba import optim
 from synknumba._ops.tree import flatten, unflatten
 from tests.environment import ROOT, environment
 
+# where optax computes rates so
 IN_FLOAT32 = {
     "cosine",
     "exponential",
@@ -21,7 +22,7 @@ IN_FLOAT32 = {
     "linear",
     "warm-up",
     "accumulated",
-}  # where optax computes rates so
+}
 TINY = 1e-300  # optax's ε = 0
 NO_FACTOR = {"b": (False, True), "a": True}
 OURS = {
@@ -99,6 +100,7 @@ def test_as_optax(theirs, name):
 
 def test_every_optimiser_is_compared():
     made = {name for name in vars(optim) if name[0].islower() and callable(getattr(optim, name))}
+    # others' tests
     rest = {
         "averaged",
         "chain",
@@ -106,7 +108,7 @@ def test_every_optimiser_is_compared():
         "apply_updates",
         "global_norm",
         "updater",
-    }  # others' tests
+    }
     used = {
         *(
             "sgd",

@@ -17,9 +17,8 @@ from synknumba import simt
 from synknumba._wire import function_pickling as pickling
 from synknumba.simt._frontend import pickling as simt_pickling
 
-LINKED = (
-    getattr(cuda, "implementation", None) == "NVIDIA"
-)  # the numba.cuda that comes with Numba has no link=
+# the numba.cuda that comes with Numba has no link=
+LINKED = getattr(cuda, "implementation", None) == "NVIDIA"
 
 
 def again(function: Any, sent: dict[int, Any] | None = None) -> Any:

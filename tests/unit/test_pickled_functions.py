@@ -170,9 +170,8 @@ def test_names_of_files_stay(monkeypatch):
 
     twice = cuda.jit(device=True)(lambda v: v + v)
     function = kernel.py_func
-    assert (
-        pickle.loads(cloudpickle.dumps(lambda: 0)).__code__.co_filename == "<dynamic-code>"
-    )  # else this tests nothing
+    # else this tests nothing
+    assert pickle.loads(cloudpickle.dumps(lambda: 0)).__code__.co_filename == "<dynamic-code>"
     of_kernel = pickle.loads(pickle.dumps(simt.jit(kernel))).py_func
     copies = [load(dump(function), dict), pickle.loads(channel.pack(function)), of_kernel]
     for copy in copies:

@@ -192,11 +192,12 @@ def test_rows():
         "334  (333 … 666)",
         "334  (667 … 1,000)",
     ]
+    # the first slices' ends
     assert [segments.get_segments()[0][0, 0] for segments in axes.collections] == [
         166,
         167,
         167,
-    ]  # the first slices' ends
+    ]
     assert axes.lines[0].get_xdata()[0] == pytest.approx(1001 / 3)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("rows", "rank")
     assert tick_labels(axes.yaxis) == ["0", "1", "2"]

@@ -69,11 +69,12 @@ def test_the_child_stays_as_long_as_the_block(counting, report):
         assert told == report
         (pid,) = children() - before
         end = os.pidfd_open(pid)
+        # it lives on, so the driver keeps the GPUs set up
         assert select.select([end], [], [], 0.1) == (
             [],
             [],
             [],
-        )  # it lives on, so the driver keeps the GPUs set up
+        )
         os.close(end)
     assert children() == before
     assert gpu_probe.probe() == report

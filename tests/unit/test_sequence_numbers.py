@@ -53,12 +53,13 @@ def test_operations(sign, kind):
         sequence_rows._FLOAT_OPERATIONS if kind == "float" else sequence_rows._INT_OPERATIONS
     )
     if sign not in operations:
+        # those that compiled code leaves to Python, or to NumPy
         assert sign in {
             "//",
             "%",
             "**",
             *FUNCTIONS,
-        }  # those that compiled code leaves to Python, or to NumPy
+        }
         return
     rng, numbers, found = random.Random(0), [*(FLOATS if kind == "float" else INTS)], 0
     numbers += [

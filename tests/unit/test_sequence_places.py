@@ -59,9 +59,8 @@ def test_the_line_of_the_body():
 
 def test_a_sequence_without_calls():
     assert place_told(EMPTY, 3, shown_path([2] + [0] * 7)) == "in iteration 2 of 3 of loop"
-    assert (
-        place_told(PROGRAM, 3, [(2, -1)]) == "in iteration 2 of 3 of loop"
-    )  # the part is not known
+    # the part is not known
+    assert place_told(PROGRAM, 3, [(2, -1)]) == "in iteration 2 of 3 of loop"
 
 
 def test_paths_of_parts():

@@ -305,9 +305,8 @@ def test_swapped_variables_and_halos():
     plan = body.plan(u, v, times=5, world_size=3)
     exchange, step, swap = plan.parts
     assert (exchange.reads, exchange.writes, exchange.waits_for) == (("u",), ("u",), "neighbours")
-    assert (
-        exchange.moved_bytes == 3 * 2 * 2 * 5 * 8
-    )  # 3 ranks get 2 rows of 5 numbers from above and from below
+    # 3 ranks get 2 rows of 5 numbers from above and from below
+    assert exchange.moved_bytes == 3 * 2 * 2 * 5 * 8
     assert (step.writes, step.waits_for) == (("v",), None)
     assert (swap.name, plan.turns) == ("swap of u and v", 2)
     assert "on GPUs, over NCCL: all calls of many iterations are one recording" in str(plan)
@@ -478,9 +477,8 @@ def test_a_negative_number_of_times_of_an_inner_sequence():
         assert np.array_equal(v.get_value(), np.ones(4))
         body(v, 2, 1)
         once = v.get_value()
-        with pytest.raises(
-            synk.ArgumentError, match=told.format("n of body", -7)
-        ):  # a call that is known
+        # a call that is known
+        with pytest.raises(synk.ArgumentError, match=told.format("n of body", -7)):
             body(v, -7, 1)
         assert np.array_equal(v.get_value(), once)
 
@@ -561,10 +559,11 @@ def test_inner_sequences_in_which_ranks_have_nothing_to_do_with_each_other():
         synk.all_reduce(reduced, "sum")
 
     u, v, w = (synk.variable(np.zeros(5000)) for _ in range(3))
+    # others read and write u in the iteration before
     for reduced, waits in (
         (u, "; waits for all ranks"),
         (w, ""),
-    ):  # others read and write u in the iteration before
+    ):
         assert f"\n  apart, 5 times{waits}\n    1 move" in str(
             body.plan(u, v, reduced, times=3, world_size=2)
         )

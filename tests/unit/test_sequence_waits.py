@@ -131,9 +131,8 @@ def test_an_inner_loop_over_own_memory_is_one_part():
     for further in (Access(remote_reads=u), Access(remote_writes=u)):
         assert own_access(loop(Access(u, v), further).parts) is None
     assert own_access((loop(Access(u, v)),)) is None  # which meets
-    found, shown = waits(
-        [Access(remote_reads=v), own, Access(u, u)]
-    )  # others read what the loop writes
+    # others read what the loop writes
+    found, shown = waits([Access(remote_reads=v), own, Access(u, u)])
     assert found == [Wait(2), Wait(1), None]
     assert shown == {0, 1}
 

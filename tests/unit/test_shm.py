@@ -26,9 +26,8 @@ from synknumba._host.segment import Segment, on_release, release_inherited
 
 PAGE = mmap.PAGESIZE
 BIG = 256 << 20
-SEEN = (
-    BIG // 2
-)  # whether BIG bytes are free again shows by this, whatever others do in shared memory meanwhile
+# whether BIG bytes are free again shows by this, whatever others do in shared memory meanwhile
+SEEN = BIG // 2
 TOO_MUCH = 1 << 50
 
 pytestmark = pytest.mark.usefixtures("maker")
@@ -127,9 +126,8 @@ def test_memory_is_mapped_and_cleared_beforehand(start: int) -> None:
     segment.grow(start + BIG // 4)
     view = segment.array("u1", (BIG // 4,), start)
     assert not view[::PAGE].any()
-    assert (
-        faults() - made < BIG // 4 // PAGE // 2
-    )  # Linux maps pages that are cleared by the dozen, others one by one
+    # Linux maps pages that are cleared by the dozen, others one by one
+    assert faults() - made < BIG // 4 // PAGE // 2
     made = faults()
     view[:] = 1
     assert faults() - made < 100
@@ -454,9 +452,8 @@ def _assert_untouched(segment: Segment) -> None:
     np.testing.assert_array_equal(segment.array("u1", (PAGE,)), 3)
 
 
-@pytest.mark.parametrize(
-    "spare", [0, 1]
-)  # none for the segment; none for the duplicate that mmap keeps before Python 3.13
+# none for the segment; none for the duplicate that mmap keeps before Python 3.13
+@pytest.mark.parametrize("spare", [0, 1])
 def test_no_descriptor_left_is_an_error_that_teaches(spare: int) -> None:
     def check(_: socket.socket) -> bool:
         last = take_descriptors()

@@ -147,9 +147,8 @@ def test_more_ranks_than_the_machine_has_room_for(no_world):
 
 
 def test_the_tightest_limit_comes_first(no_world, monkeypatch):
-    files = [
-        (resource.RLIM_INFINITY, len(os.listdir("/proc/self/fd")) + 900)
-    ]  # whatever other tests have left open
+    # whatever other tests have left open
+    files = [(resource.RLIM_INFINITY, len(os.listdir("/proc/self/fd")) + 900)]
     monkeypatch.setattr(
         limits.resource,
         "getrlimit",

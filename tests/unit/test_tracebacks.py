@@ -203,10 +203,11 @@ CASES = [
     of_a_static,
     of_a_snapshot,
 ]
+# frames of the script, and of whoever raises
 BETWEEN = {
     of_a_sequence: ["outer", "twice"],
     of_an_option: ["_checked"],
-}  # frames of the script, and of whoever raises
+}
 LOG = []
 
 

@@ -752,9 +752,8 @@ def test_replicas_and_sliceable_variables_beside_the_array_of_which_rows_are_sel
         return x.sum() + y.sum(), w * len(x)
 
     whole = synk.variable(np.ones(5))
-    assert (
-        make(sums, np.zeros(2), SGD)(np.arange(6.0), whole, batch=[2, 3]) == (5 + 2 * 5) / 2
-    )  # on each rank
+    # on each rank
+    assert make(sums, np.zeros(2), SGD)(np.arange(6.0), whole, batch=[2, 3]) == (5 + 2 * 5) / 2
     (rows,) = scattered(np.arange(6.0))
     assert (
         make(sums, np.zeros(2), SGD, sliceable=("y",))(np.arange(6.0), rows, batch=[2, 3])

@@ -165,9 +165,8 @@ def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | Non
     signatures = [one.args for one in declared_signatures(kernel)]
     if signatures:
         kept["signatures"] = signatures
-    if (
-        compiler == "numba-cuda-mlir" and "opt" not in kept and options.get("opt_level") is not None
-    ):  # it takes one of the two
+    # it takes one of the two
+    if compiler == "numba-cuda-mlir" and "opt" not in kept and options.get("opt_level") is not None:
         kept["opt"] = options["opt_level"] > 0
     return function, kept
 

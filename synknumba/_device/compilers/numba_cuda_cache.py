@@ -118,10 +118,11 @@ def _toolkit() -> tuple[object, ...]:
 
 def _linker() -> str | None:
     """The library that links kernels; where there is none, the driver does it."""
+    # comes with numba-cuda
     from cuda.pathfinder import (
         DynamicLibNotFoundError,
         load_nvidia_dynamic_lib,
-    )  # comes with numba-cuda
+    )
 
     with contextlib.suppress(DynamicLibNotFoundError):
         return str(load_nvidia_dynamic_lib("nvJitLink").abs_path)

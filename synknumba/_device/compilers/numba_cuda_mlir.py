@@ -153,9 +153,8 @@ def _refusal(error: BaseException) -> NumbaError:
         root = root.__context__
     trace = root.__traceback__
     while trace is not None:
-        place = getattr(
-            trace.tb_frame.f_locals.get("inst"), "loc", place
-        )  # of the statement that it has no code for
+        # of the statement that it has no code for
+        place = getattr(trace.tb_frame.f_locals.get("inst"), "loc", place)
         trace = trace.tb_next
     reason = shorten(f"{type(root).__name__}: {root}", 200)
     return UnsupportedError(f"numba-cuda-mlir {__version__} cannot compile this: {reason}", place)

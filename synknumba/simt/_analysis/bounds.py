@@ -37,9 +37,8 @@ class Bounds:
     # Inclusive lower and exclusive upper bounds of the thread index, as expressions, for each axis.
     low: dict[str, list[str]] = field(default_factory=lambda: {axis: [] for axis in AXES})
     high: dict[str, list[str]] = field(default_factory=lambda: {axis: [] for axis in AXES})
-    facts: list[ast.expr] = field(
-        default_factory=list
-    )  # conditions that hold in each thread visited
+    # conditions that hold in each thread visited
+    facts: list[ast.expr] = field(default_factory=list)
 
     def range_text(self, axis: str) -> str:
         """Returns the arguments of `range` for an axis."""
@@ -202,9 +201,8 @@ class Guards:
         rounding, more = ("floor", " + 1") if sign in {ast.LtE, ast.Gt} else ("ceil", "")
         minus = "" if base == "0" else f" - {base}"
         bound = self._block_text(limit)
-        if not self._is_moderate(
-            limit
-        ):  # to an integer far from the ends of int64, so that adding an index cannot overflow
+        # to an integer far from the ends of int64, so that adding an index cannot overflow
+        if not self._is_moderate(limit):
             bound = f"_k_{rounding}_bound({bound}, {-1 if is_upper != nan_runs else 1})"
         (bounds.high if is_upper else bounds.low)[axis].append(f"{bound}{more}{minus}")
         if sign is ast.Eq:

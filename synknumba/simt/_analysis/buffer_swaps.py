@@ -116,9 +116,8 @@ class SwapFinder:
         )
         if not arrays or not all(self._touches_own(name, second) for name in arrays):
             return None
-        own = {
-            ast.unparse(node.value): ast.unparse(node.slice) for node in reversed(nodes)
-        }  # the first index of each array
+        # the first index of each array
+        own = {ast.unparse(node.value): ast.unparse(node.slice) for node in reversed(nodes)}
         rename(second, {name: other(name) for name in arrays})
         body = _joined(all_copied(before), second)
         for name in arrays:
@@ -141,9 +140,8 @@ class SwapFinder:
         """
         if isinstance(statement, (ast.For, ast.While)) or not self._only_computes([statement]):
             return False
-        if (
-            not assigned_names(statement) <= self._known.varying
-        ):  # uniform variables are assigned at the block level
+        # uniform variables are assigned at the block level
+        if not assigned_names(statement) <= self._known.varying:
             return False
         stores = [
             node for node in walk(statement) if isinstance(getattr(node, "ctx", None), ast.Store)

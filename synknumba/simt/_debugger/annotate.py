@@ -16,10 +16,11 @@ AROUND: Final = 3
 WHOLE_FUNCTION: Final = 40
 
 _RED, _AMBER, _FAINT, _BOLD = "31;1", "33;1", "2", "1"  # SGR parameters
+# of a line with a warning, an error
 _COLOURS: Final = {
     True: "rgba(230,160,0,.20)",
     False: "rgba(220,50,50,.20)",
-}  # of a line with a warning, an error
+}
 
 
 @dataclass(frozen=True, slots=True)

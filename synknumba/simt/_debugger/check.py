@@ -238,9 +238,8 @@ class _Launch:
             nonlocal limit
             made = self._compiled_launch(reverse=reverse, stand_in=stand_in, most=limit)
             made.run()
-            if (
-                limit is None
-            ):  # with races or another value, loops of further launches may never end
+            # with races or another value, loops of further launches may never end
+            if limit is None:
                 limit = FURTHER_ACCESSES + 4 * made.accesses
             return made.watch
 

@@ -115,9 +115,8 @@ def compile_functions(
         kind = ir.FunctionType(I64, [I64] * len(tree.args.args))
         value = ir.Function(module, kind, f"synknumba_check_{tree.name}")
         value.attributes.add("noinline")
-        value.attributes.add(
-            "optsize"
-        )  # else LLVM unrolls and vectorises loops of a few rounds, which takes twice as long
+        # else LLVM unrolls and vectorises loops of a few rounds, which takes twice as long
+        value.attributes.add("optsize")
         made[tree.name] = value, tree, function.__globals__
     callees = {name: value for name, (value, _, _) in made.items()}
     for value, tree, namespace in made.values():

@@ -36,10 +36,11 @@ class PythonKernel:
     stand_ins = False  # whether a variable that is read unassigned has a value
 
     def __init__(self, kernel: Any, word: str, make_watch: Callable[[Launch], Watch]) -> None:
+        # the second of a kernel decorated by synk.parallel
         plain = (
             kernel,
             getattr(kernel, "__wrapped__", None),
-        )  # the second of a kernel decorated by synk.parallel
+        )
         function = device_code(kernel) or next(
             (each for each in plain if isinstance(each, FunctionType)), None
         )
@@ -87,9 +88,8 @@ class PythonKernel:
         """Returns a launcher with at least n threads, in blocks of `tpb` threads if given."""
         check_stream(stream)
         if n < 0:
-            raise LaunchError(
-                f"Can't create ForAll with negative task count: {n}"
-            )  # numba-cuda's message
+            # numba-cuda's message
+            raise LaunchError(f"Can't create ForAll with negative task count: {n}")
         block = tpb or FORALL_BLOCK
         return self._launcher(
             Dim3(max(1, -(-n // block)), 1, 1), Dim3(block, 1, 1), dynamic_bytes(sharedmem)
@@ -127,9 +127,8 @@ def _refuse_containers(what: str, arg: Any) -> None:
         raise ArgumentError(
             f"{what} is a {type(arg).__name__}; pass NumPy arrays, numbers, and tuples of them"
         )
-    is_host = isinstance(arg, np.ndarray) or hasattr(
-        arg, "_ary"
-    )  # `_ary`: an array of Numba's CUDA simulator
+    # `_ary`: an array of Numba's CUDA simulator
+    is_host = isinstance(arg, np.ndarray) or hasattr(arg, "_ary")
     if not is_host and hasattr(arg, "__cuda_array_interface__"):
         raise ArgumentError(
             f"{what} is an array in a GPU's memory "

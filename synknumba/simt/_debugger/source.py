@@ -87,16 +87,13 @@ class SourceFunction:
     waits: bool = False  # whether a thread may wait in the function
     calls: set[FunctionType] = field(default_factory=set)  # the device functions it names
     code: CodeType | None = None  # rewritten
-    bindings: dict[str, Any] = field(
-        default_factory=dict
-    )  # of global names; a `FunctionType` stands for its rewritten code
-    constants: dict[str, Any] = field(
-        default_factory=dict
-    )  # global arrays, and tuples that may contain arrays
+    # of global names; a `FunctionType` stands for its rewritten code
+    bindings: dict[str, Any] = field(default_factory=dict)
+    # global arrays, and tuples that may contain arrays
+    constants: dict[str, Any] = field(default_factory=dict)
     declared: tuple[Declared, ...] = ()  # signatures in the decorator, if any
-    unassigned: frozenset[str] = (
-        frozenset()
-    )  # variables that may be read unassigned, and are then replaced
+    # variables that may be read unassigned, and are then replaced
+    unassigned: frozenset[str] = frozenset()
 
 
 def device_code(value: Any) -> FunctionType | None:

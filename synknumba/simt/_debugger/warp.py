@@ -171,9 +171,8 @@ def warp_answers(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, An
 
 
 def _match(kind: str, values: Mapping[int, Any]) -> dict[int, Any]:
-    bits = {
-        lane: np.asarray(value).tobytes() for lane, value in values.items()
-    }  # -0.0 is not 0.0, and NaN is NaN
+    # -0.0 is not 0.0, and NaN is NaN
+    bits = {lane: np.asarray(value).tobytes() for lane, value in values.items()}
     same = {
         lane: sum(1 << other for other in bits if bits[other] == own) for lane, own in bits.items()
     }

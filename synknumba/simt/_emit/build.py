@@ -151,9 +151,8 @@ class KernelProgram:
                     divergence,
                     style,
                 )
-                if (
-                    not code.varying_slots
-                ):  # a slot array holds one block at most, not a flattened axis
+                # a slot array holds one block at most, not a flattened axis
+                if not code.varying_slots:
                     return code, variable_types
         analysis = self._analyse(all_copied(body), variable_types)
         style = Style(split=split, cuts=self.code.needs_block, reverse=self.options.reverse)
@@ -401,10 +400,11 @@ class KernelProgram:
                     self.text(body),
                     fits_all=fits_all,
                 )
+            # a shared array as long as the block may not have mattered
             same = (
                 *argtypes.values(),
                 self.text(body),
-            )  # a shared array as long as the block may not have mattered
+            )
             if same not in self._bodies:
                 function = self.define(f"{name}_body", self._launch_params, body)
                 self._bodies[same] = (

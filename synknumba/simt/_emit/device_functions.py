@@ -84,9 +84,10 @@ def _compiled(value: Any, options: Options, code: ThreadCode, *, inline: bool) -
                 raise code.source.refusal(code.source.tree, construct, "call it by its name")
         return tuple(_compiled(part, options, code, inline=inline) for part in value)
     if isinstance(value, OverloadedFunction):
+        # which compiles functions as this module does
         from synknumba.simt._emit.overloads import (
             stand_in,
-        )  # which compiles functions as this module does
+        )
 
         return stand_in(value.function, options)
     if type(value).__name__ == "_Intrinsic":
@@ -121,9 +122,8 @@ def _compile_device(device: DeviceFunction, options: Options, *, inline: bool) -
         # A recursive function is called through an address, so that it needs machine code of its
         # own.
         compiled[key] = dispatcher if device.is_recursive else make_device(dispatcher)
-        function.__globals__.update(
-            with_devices(code, options)
-        )  # last, as a recursive function finds itself
+        # last, as a recursive function finds itself
+        function.__globals__.update(with_devices(code, options))
     return compiled[key]
 
 

@@ -221,9 +221,8 @@ class _Emitter:
         self.regions = Regions(analysis, self.order, local_arrays, slots, style)
         self.guards = self.regions.guards
         self.loops = LoopInversion(analysis, self.guards, local_arrays)
-        self.planned = LoopInversion(
-            analysis, Guards(analysis, ast.unparse), local_arrays
-        )  # queries only: creates no slots
+        # queries only: creates no slots
+        self.planned = LoopInversion(analysis, Guards(analysis, ast.unparse), local_arrays)
         self.updates = SwapFinder(analysis, style.shared, style.block)
         self.swapped: set[str] = set()
         threads = dict(zip(AXES, style.block or (), strict=False))

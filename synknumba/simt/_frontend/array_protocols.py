@@ -13,13 +13,11 @@ import numpy as np
 from synknumba._errors import ArgumentError
 
 _OF_NUMPY: Final = (np.ndarray, np.generic, int, float, complex, str, bytes)
-_ON_THE_HOST: Final = frozenset(
-    {1, 3, 11, 13}
-)  # DLDeviceType: kDLCPU, kDLCUDAHost, kDLROCMHost, kDLCUDAManaged
+# DLDeviceType: kDLCPU, kDLCUDAHost, kDLROCMHost, kDLCUDAManaged
+_ON_THE_HOST: Final = frozenset({1, 3, 11, 13})
 
-_ON_GPUS: Final = frozenset(
-    {2, 4, 7, 8, 10, 14, 15}
-)  # kDLCUDA, OpenCL, Vulkan, Metal, ROCM, OneAPI, WebGPU
+# kDLCUDA, OpenCL, Vulkan, Metal, ROCM, OneAPI, WebGPU
+_ON_GPUS: Final = frozenset({2, 4, 7, 8, 10, 14, 15})
 
 
 def as_arrays(arg: Any, what: str) -> Any:

@@ -31,9 +31,8 @@ from synknumba.simt._frontend.source import Source, marked_line, read_definition
 from synknumba.simt._frontend.syntax import assigned_names
 from synknumba.simt._library.operations import STATE
 
-_COLOURS = re.compile(
-    r"\x1b\[[0-9;]*m"
-)  # of messages for terminals, which Numba writes where colorama is installed
+# of messages for terminals, which Numba writes where colorama is installed
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _PLACES: Final = re.compile(
     r'^File "(?P<file>[^"\n]+)", line (?P<line>\d+)|\bat (?P<path>\S[^\n]*?) \((?P<number>\d+)\)$',
     re.M,
@@ -59,21 +58,19 @@ _NAMED: Final = re.compile(
 )
 _ARRAY: Final = re.compile(r"array\((?P<dtype>.+), (?P<ndim>\d+)d, \w\)")
 _NUMBER: Final = re.compile(r"(?:u?int|float|complex)\d+|bool")
-_NEEDS_NUMBER: Final = re.compile(
-    r"\b(cuda\.[\w.]+) needs a number, not (.*)$", re.M
-)  # of `check_number`
-_RAISED: Final = re.compile(
-    r"Error: ((?:[^\n]+\n)+?)\s*raised from (\S+)"
-)  # by a candidate: an intrinsic, an overload
+# of `check_number`
+_NEEDS_NUMBER: Final = re.compile(r"\b(cuda\.[\w.]+) needs a number, not (.*)$", re.M)
+# by a candidate: an intrinsic, an overload
+_RAISED: Final = re.compile(r"Error: ((?:[^\n]+\n)+?)\s*raised from (\S+)")
 _OURS: Final = (f"{os.sep}synknumba{os.sep}simt{os.sep}", f"{os.sep}synknumba{os.sep}random.py")
+# a candidate that called what Numba did not compile
 _NESTED: Final = (
     "Failed in ",
     "No implementation of ",
-)  # a candidate that called what Numba did not compile
+)
 _OTHER_TYPES: Final = "Pass arguments of other types."
-_STAND_IN: Final = re.compile(
-    r"^\s*Overload in function '_stand_in\.", re.M
-)  # of an overload for GPUs
+# of an overload for GPUs
+_STAND_IN: Final = re.compile(r"^\s*Overload in function '_stand_in\.", re.M)
 _LITERAL: Final = re.compile(r"Literal\[\w+\]\(([^()]*)\)")
 _MANGLED: Final = re.compile(r"(\w)__(?:arg|t)\d*\b(?:\.\d+)?|'(\w+)\.\d+'")
 
@@ -163,9 +160,8 @@ def explain(
         or not (_is_numbas(error) or _is_of_numba(error))
     ):
         return None
-    if isinstance(
-        error, KernelNumbaError
-    ):  # of a kernel's own compilation; calls of worlds raise no error of Numba
+    # of a kernel's own compilation; calls of worlds raise no error of Numba
+    if isinstance(error, KernelNumbaError):
         return KernelError(str(error))
     if isinstance(error, SynkError | MemoryError | OSError) or not isinstance(error, Exception):
         return None
@@ -203,9 +199,8 @@ def _explained(
     reason, way_out, matches = _reason(text)
     if not _is_numbas(error):
         reason = f"{type(error).__name__} in Numba's compiler: {reason}"
-    place = (
-        _first(sources, matches) if _UNDEFINED.search(reason) else None
-    )  # Numba names the line of the kernel's call
+    # Numba names the line of the kernel's call
+    place = _first(sources, matches) if _UNDEFINED.search(reason) else None
     place = place or _place(text, sources) or _first(sources, matches)
     if place is None and anywhere and sources:
         place = sources[0], sources[0].tree.lineno
@@ -213,9 +208,8 @@ def _explained(
         return None
     node = _node(*place, matches)
     way_out = _another_name(reason, place[0], node) or way_out
-    if (
-        way_out != _OTHER_TYPES
-    ):  # an own error tells what it is about; the call may be one of generated code
+    # an own error tells what it is about; the call may be one of generated code
+    if way_out != _OTHER_TYPES:
         way_out = _fewer_dimensions(text, place[0], node) or way_out
     return _error(*place, node, reason, way_out)
 
@@ -397,9 +391,8 @@ def _fewer_dimensions(text: str, source: Source, node: ast.AST | None) -> str | 
     """
     signature = _SIGNATURE.search(text)
     types = _split(signature[1]) if signature else []
-    for kind, operand in zip(
-        reversed(types), reversed(_operands(node)), strict=False
-    ):  # intrinsics may have fewer operands
+    # intrinsics may have fewer operands
+    for kind, operand in zip(reversed(types), reversed(_operands(node)), strict=False):
         parts = [one for one in ast.walk(operand) if isinstance(one, ast.Subscript)]
         array = _ARRAY.search(kind)
         if (
@@ -461,9 +454,8 @@ def _of_typing(error: BaseException, sources: Sequence[Source]) -> KernelError |
     """
     trace, found = error.__traceback__, None
     while trace is not None:
-        place = getattr(
-            trace.tb_frame.f_locals.get("constraint"), "loc", None
-        )  # of Numba's type inference
+        # of Numba's type inference
+        place = getattr(trace.tb_frame.f_locals.get("constraint"), "loc", None)
         if place is not None:
             found = _place(f'File "{place.filename}", line {place.line}', sources) or found
         trace = trace.tb_next

@@ -163,10 +163,11 @@ class FixedParameters:
         cannot be replaced.
         """
         if function not in self._known:
+            # seen by a recursive call during the analysis
             self._known[function] = (
                 frozenset(),
                 frozenset(),
-            )  # seen by a recursive call during the analysis
+            )
             try:
                 self._known[function] = self._look(read_source(function))
             except KernelError:  # reported when the function is translated
@@ -204,9 +205,8 @@ def called_function(value: Any) -> FunctionType | None:
     """Returns the plain Python function of a device function or of a user's njit function; None
     for other values.
     """
-    is_own = is_njit_function(value) and not str(value.py_func.__module__).startswith(
-        "numba."
-    )  # None if made by exec
+    # None if made by exec
+    is_own = is_njit_function(value) and not str(value.py_func.__module__).startswith("numba.")
     return value.py_func if is_own or is_device_function(value) else None
 
 

@@ -130,9 +130,8 @@ class Hoister(ast.NodeTransformer):
         return saved
 
     def _saved(self, node: ast.expr, saved: list[ast.stmt]) -> ast.expr:
-        if isinstance(
-            node, (ast.Slice, ast.Starred)
-        ):  # not an expression of its own, but its parts are
+        # not an expression of its own, but its parts are
+        if isinstance(node, (ast.Slice, ast.Starred)):
             self._save_parts(node, saved)
             return node
         if isinstance(node, ast.Tuple):

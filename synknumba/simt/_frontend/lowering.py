@@ -401,9 +401,8 @@ class _Translator(Hoister):
             and value is not MISSING
             and isinstance(self.scope.resolve(node.value), CudaPath)
         ):
-            return self._bind_at(
-                node, node.attr, value
-            )  # of cuda.random, whose members are ordinary functions
+            # of cuda.random, whose members are ordinary functions
+            return self._bind_at(node, node.attr, value)
         if (
             known is None
             and isinstance(value, _NUMBERS)

@@ -154,9 +154,8 @@ class Scope:
             return MISSING
         base = self.resolve(node.value)
         if isinstance(base, CudaPath) and base.path == "random":
-            return getattr(
-                getattr(self._cuda, "random", None), node.attr, MISSING
-            )  # ordinary functions
+            # ordinary functions
+            return getattr(getattr(self._cuda, "random", None), node.attr, MISSING)
         if isinstance(base, CudaPath):
             return CudaPath(f"{base.path}.{node.attr}" if base.path else node.attr)
         if isinstance(base, (ModuleType, type)):
@@ -208,12 +207,13 @@ def _members(cuda: ModuleType) -> dict[int, str]:
         id(value): name for name, value in vars(cuda).items() if isinstance(value, FunctionType)
     }
     heads = {head: getattr(cuda, head) for head in HEADS if hasattr(cuda, head)}
+    # op = cuda.atomic.add outside the kernel; members with an identity
     for head in (
         "atomic",
         "shared",
         "local",
         "const",
-    ):  # op = cuda.atomic.add outside the kernel; members with an identity
+    ):
         members = vars(heads[head]) if isinstance(heads.get(head), type) else {}
         paths |= {
             id(value): f"{head}.{name}"

@@ -63,9 +63,8 @@ class Overload(ShowsNoCode):
     signature: Signature
     cooperative: bool  # whether the kernel calls `cuda.cg.this_grid()`, as a grid barrier requires
     max_threads_per_block: int
-    shared_bytes: (
-        int | None
-    )  # of the static shared arrays of a block; None if only Numba can infer a dtype
+    # of the static shared arrays of a block; None if only Numba can infer a dtype
+    shared_bytes: int | None
 
     regs_per_thread = OfAGpu("counts the registers of a GPU")
     const_mem_size = OfAGpu("measures the constant memory of a GPU")
@@ -221,9 +220,8 @@ class Signatures:
     """
 
     def __init__(self, function: Any, declared: Sequence[Signature]) -> None:
-        self.is_one = (
-            len(declared) == 1
-        )  # then arguments are converted before anything is known of their types
+        # then arguments are converted before anything is known of their types
+        self.is_one = len(declared) == 1
         self._function, self._declared = function, declared
         self._best: dict[Signature, Signature] = {}  # by the types of the arguments
 
@@ -259,9 +257,8 @@ def fit(function: Any, signature: Signature, args: tuple[Any, ...]) -> tuple[Any
         return args  # the call reports the mismatch
     fitted = []
     for place, (kind, arg) in enumerate(zip(signature, args, strict=True)):
-        if (
-            not is_number(kind) or getattr(arg, "ndim", 0) != 0
-        ):  # an array for a number fits no signature
+        # an array for a number fits no signature
+        if not is_number(kind) or getattr(arg, "ndim", 0) != 0:
             fitted.append(_read_as(kind, arg))
             continue
         try:

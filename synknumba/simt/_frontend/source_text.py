@@ -141,9 +141,8 @@ def _started() -> float:
     if not _start:
         _start.append(0.0)
         with suppress(OSError, ValueError, IndexError):
-            ticks = int(
-                Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
-            )  # proc(5): starttime
+            # proc(5): starttime
+            ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
             age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
             _start[0] = time.time() - age - 0.1  # ticks are 10 ms long
     return _start[0]

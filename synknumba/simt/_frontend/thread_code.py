@@ -24,9 +24,8 @@ class ThreadCode:
     source: Source
     body: list[ast.stmt] = field(default_factory=list)
     params: tuple[str, ...] = ()  # by default those of the source
-    namespace: dict[str, Any] = field(
-        default_factory=dict
-    )  # the object behind each global name in the body
+    # the object behind each global name in the body
+    namespace: dict[str, Any] = field(default_factory=dict)
     local_arrays: set[str] = field(default_factory=set)  # variables made by `cuda.local.array`
     shared_arrays: dict[str, SharedArray] = field(default_factory=dict)
     uses_state: bool = False  # whether the body reads the thread's position in its block or grid

@@ -142,9 +142,8 @@ def rounded(value: Any, scalar: Any) -> Any:
     """Returns a real number as one of ml_dtypes' class `scalar`, rounded once: first to float32,
     to odd, see `small_floats`.
     """
-    exact = (
-        value.item() if isinstance(value, np.generic) else value
-    )  # Python compares its numbers exactly
+    # Python compares its numbers exactly
+    exact = value.item() if isinstance(value, np.generic) else value
     with np.errstate(over="ignore"):
         single = np.float32(exact)
     if np.isfinite(single) and float(single) != exact:

@@ -122,11 +122,12 @@ def _registries() -> Registries:
     both = Registries(FLOAT16, lambda value: ir.Constant(_HALF, rounded(value, np.float16)))
     for function, code in {float: same, abs: ABSOLUTE, math.fabs: ABSOLUTE}.items():
         both.add_unary(function, code)
+    # for which kernels have functions of their own
     for name in OF_MATH & MATH.keys() - {
         "ceil",
         "floor",
         "trunc",
-    }:  # for which kernels have functions of their own
+    }:
         both.add_unary(getattr(math, name), MATH[name])
     return both
 

@@ -50,9 +50,8 @@ def round_decimal(x: Any, ndigits: Any) -> Any:
     scaled = (x * more) * power if ndigits >= 0 else x / power
     if math.isinf(scaled):
         return x
-    whole = (
-        min(max(np.rint(scaled), -_MOST), _MOST) + 0.0
-    )  # an integer on a GPU, so without negative zero
+    # an integer on a GPU, so without negative zero
+    whole = min(max(np.rint(scaled), -_MOST), _MOST) + 0.0
     return (whole / power) / more if ndigits >= 0 else whole * power
 
 

@@ -79,9 +79,8 @@ def typed(name: str, cases: Mapping[str, Code], half: types.Type | None = types.
     def resolve(*given: types.Type) -> Any:
         given = tuple(types.unliteral(kind) for kind in given)
         check_number(name, *given)
-        if any(
-            isinstance(kind, types.Complex) for kind in given
-        ):  # CUDA does not convert complex numbers either
+        # CUDA does not convert complex numbers either
+        if any(isinstance(kind, types.Complex) for kind in given):
             return None
         # Where there is no case for float16, it counts as float32, to which Numba promotes it.
         for kinds in (

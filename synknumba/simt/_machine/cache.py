@@ -100,10 +100,11 @@ class KernelCache:
         store, key = KernelStore(path), Fingerprint(digest, "accepted").hexdigest()
         if store.read(key) is None:
             translate()
+            # no value that it reads has changed in the meantime
             if self._digest() == (
                 digest,
                 None,
-            ):  # no value that it reads has changed in the meantime
+            ):
                 store.write(key, b"")
 
     @with_frame_space

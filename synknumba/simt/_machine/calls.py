@@ -51,9 +51,8 @@ class _CallConvention(callconv.CPUCallConv):  # type: ignore[misc]
     def call_function(self, builder: Any, callee: Any, *args: Any, **options: Any) -> Any:
         """Emits a call. Returns its status and result."""
         libraries = {*self.context.active_code_library._linking_libraries}  # noqa: SLF001  # the list has one for each call
-        is_known = isinstance(
-            callee, ir.Function
-        )  # recursive functions are called by their address
+        # recursive functions are called by their address
+        is_known = isinstance(callee, ir.Function)
         self._may_raise = not (
             is_known and any(never_raises(library, callee.name) for library in libraries)
         )

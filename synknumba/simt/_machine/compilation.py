@@ -51,9 +51,8 @@ def _with_signatures_kept() -> Iterator[None]:
             else asked(function, where, args, kws)
         )
 
-    context.resolve_function_type = _keeping(
-        context.resolve_function_type
-    )  # type inference asks here, lowering the function
+    # type inference asks here, lowering the function
+    context.resolve_function_type = _keeping(context.resolve_function_type)
     types.Function.get_call_type = get_call_type
     try:
         yield

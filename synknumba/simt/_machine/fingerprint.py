@@ -414,9 +414,8 @@ def _cuda_members() -> dict[int, str]:
     them under any name.
     """
     module = sys.modules.get("numba.cuda")
-    return (
-        {} if module is None else _members_of(module)
-    )  # a function cannot have what nobody has imported
+    # a function cannot have what nobody has imported
+    return {} if module is None else _members_of(module)
 
 
 @cache

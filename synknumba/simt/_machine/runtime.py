@@ -32,9 +32,8 @@ def link_runtime() -> None:
     import numba.cpython.hashing  # noqa: F401  # adds those of hashes
 
     rtsys.initialize(cpu_target.target_context)
-    if not all(
-        map(binding.address_of_symbol, _CALLED)
-    ):  # of a release of Numba that adds them elsewhere
+    # of a release of Numba that adds them elsewhere
+    if not all(map(binding.address_of_symbol, _CALLED)):
         cpu_target.target_context.refresh()
 
 

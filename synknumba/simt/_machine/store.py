@@ -33,9 +33,8 @@ _OFF = frozenset({"0", "off", "false", "no"})
 _ON = frozenset({"", "1", "on", "true", "yes"})
 
 LARGEST_TOTAL = 512 << 20  # bytes; about 20,000 kernels
-LARGEST = (
-    64 << 20
-)  # bytes of one; a larger file, perhaps a sparse one beyond the memory, is not read
+# bytes of one; a larger file, perhaps a sparse one beyond the memory, is not read
+LARGEST = 64 << 20
 
 # The lock is held while one kernel compiles, seconds at most. A process that waits longer compiles
 # the kernel itself.
@@ -47,9 +46,8 @@ _USE_SECONDS = 3600.0
 
 _MAGIC = b"synknumba kernel 1\n"
 _HEADER = len(_MAGIC) + 32  # bytes before the payload
-_OURS = re.compile(
-    r"[0-9a-f]{64}|\.new-\d+-\d+"
-)  # names of kernels, which are SHA-256 digests, and of temporary files
+# names of kernels, which are SHA-256 digests, and of temporary files
+_OURS = re.compile(r"[0-9a-f]{64}|\.new-\d+-\d+")
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 

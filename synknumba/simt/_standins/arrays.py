@@ -159,9 +159,10 @@ class DeviceArray:
         """Returns a copy of the elements, in `ary` if given."""
         del stream
         if any(step < 0 for step in self.strides):
+            # as Numba
             raise NotImplementedError(
                 f"D->H copy not implemented for negative strides: {self.strides}"
-            )  # as Numba
+            )
         if ary is None:
             return self.simt_values.copy("K")
         _check_compatible(self.simt_values, ary, order=True)
@@ -234,9 +235,8 @@ class DeviceArray:
         if axes and tuple(axes) == tuple(range(self.ndim)):
             return self
         if self.ndim != 2:
-            raise NotImplementedError(
-                "transposing a non-2D DeviceNDArray isn't supported"
-            )  # Numba's words
+            # Numba's words
+            raise NotImplementedError("transposing a non-2D DeviceNDArray isn't supported")
         return DeviceArray(self.simt_values.T.copy(), self.stream)
 
     T = property(transpose)
@@ -398,9 +398,8 @@ def mapped(*arrays: HostArray, stream: Any = 0) -> Iterator[Any]:
 def _new(shape: Any, dtype: Any, strides: Any = None, order: Any = "C") -> HostArray:
     shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     if any(size < 0 for size in shape):
-        raise ValueError(
-            f"negative dimensions are not allowed, got the shape {shape}"
-        )  # NumPy's words; a buffer hides it
+        # NumPy's words; a buffer hides it
+        raise ValueError(f"negative dimensions are not allowed, got the shape {shape}")
     dtype = np.dtype(dtype)
     if dtype.hasobject:  # references, of which a copy of the bytes would own none
         raise ArgumentError(

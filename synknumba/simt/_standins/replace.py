@@ -350,9 +350,8 @@ def _modules() -> list[ModuleType]:
             "NUMBA_ENABLE_CUDASIM is set, which replaces numba.cuda by a simulator; "
             "unset it: simt is faster"
         )
-    with contextlib.suppress(
-        Exception
-    ):  # absent, or broken: a program that needs it has the error of its own import
+    # absent, or broken: a program that needs it has the error of its own import
+    with contextlib.suppress(Exception):
         importlib.import_module(f"{_MLIR}.cuda")
     names = (package + below for package in _PACKAGES for below in _MODULES)
     return [sys.modules[name] for name in names if name in sys.modules]

@@ -34,9 +34,8 @@ def held_by_rank():
 
     from synknumba._rank.loop import Rank
 
-    (rank,) = [
-        one for one in gc.get_objects() if type(one) is Rank
-    ]  # isinstance would ask weak proxies
+    # isinstance would ask weak proxies
+    (rank,) = [one for one in gc.get_objects() if type(one) is Rank]
     return np.array([len(rank.routines), len(rank.holdings), len(rank.segments)])
 
 

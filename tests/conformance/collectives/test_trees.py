@@ -121,9 +121,8 @@ def test_dicts_and_tuples_of_variables(world, rng):
         "a": synk.variable(a[:1]),
         "layer": Layer(synk.variable(b[:1]), [synk.variable(c[:1])]),
     }
-    assert (
-        synk.scatter(variables, {"layer": (b, [c]), "a": a}) is variables
-    )  # in any order of the keys
+    # in any order of the keys
+    assert synk.scatter(variables, {"layer": (b, [c]), "a": a}) is variables
     lengths = synk.get_lengths(variables)
     assert isinstance(lengths["layer"], Layer)
     assert lengths["layer"].b[0] == [len(c[rows_of(5, size, rank)]) for rank in range(size)]

@@ -135,9 +135,8 @@ class Module(FakeCUDAModule):
 
     def _shared_array(self, shape: Any, dtype: Any) -> np.ndarray:
         block = self.thread.block
-        dtype = (
-            as_dtype(dtype) if isinstance(dtype, types.Type) else np.dtype(dtype)
-        )  # of a _Number, its attribute
+        # of a _Number, its attribute
+        dtype = as_dtype(dtype) if isinstance(dtype, types.Type) else np.dtype(dtype)
         if shape == 0:
             return block.dynamic[: block.dynamic.size // dtype.itemsize * dtype.itemsize].view(
                 dtype

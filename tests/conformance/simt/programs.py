@@ -679,9 +679,8 @@ def block_matching(reference, moved, shifts):
 
 
 def matching_arguments(tiles_y=3, tiles_x=4):
-    reference = whole(tiles_y * TILE, tiles_x * TILE, low=0, high=200).astype(
-        np.float32
-    )  # integers, so that sums are exact
+    # integers, so that sums are exact
+    reference = whole(tiles_y * TILE, tiles_x * TILE, low=0, high=200).astype(np.float32)
     shifts = whole(tiles_y, tiles_x, 2, low=-1, high=2, seed=4).astype(np.float32)
     return reference, np.roll(reference, (1, -1), (0, 1)), shifts
 

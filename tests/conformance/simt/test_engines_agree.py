@@ -221,9 +221,8 @@ def test_divisions_and_powers(kinds):
     a, b = pairs(left, right, without_zero=right not in FLOATS)
     expressions = [*DIVISIONS, *POWERS, *ROUNDED, *MATHS]
     if kinds == ("bool", "int32"):
-        expressions.remove(
-            "x ** int(y)"
-        )  # Numba computes it in float32, that of all other integers in int64
+        # Numba computes it in float32, that of all other integers in int64
+        expressions.remove("x ** int(y)")
     assert_agree(expressions, a, b)
 
 

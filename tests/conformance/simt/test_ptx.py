@@ -25,9 +25,8 @@ def compile_for_gpu() -> Iterator[Callable[..., str]]:
     """The PTX of a kernel for some arguments. Skips where numba-cuda or NVIDIA's compilers are
     not installed.
     """
-    if (
-        cuda.implementation != "NVIDIA"
-    ):  # Numba's own target cannot even type min and max since 0.68
+    # Numba's own target cannot even type min and max since 0.68
+    if cuda.implementation != "NVIDIA":
         pytest.skip("numba-cuda is not installed; make ptx installs it beside the other packages")
 
     def compile_it(kernel: Any, args: tuple[Any, ...]) -> str:

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+# kinds of dtype that an op is not defined for
 REFUSED = {
     "sum": "b",
     "prod": "b",
     "min": "c",
     "max": "c",
-}  # kinds of dtype that an op is not defined for
+}
 
 
 def identity(op: str, dtype: Any) -> Any:

@@ -399,9 +399,8 @@ def test_offset_and_own_of_arrays_of_a_tree(world):
 
     for halo in (0, 1):
         short, long = np.zeros(2 * size), np.zeros(3 * size + 1)
-        s = synk.scatter(
-            synk.variable({"a": short, "b": {"y": long}}), halo=halo
-        )  # rows are those of the array that is passed
+        # rows are those of the array that is passed
+        s = synk.scatter(synk.variable({"a": short, "b": {"y": long}}), halo=halo)
         limits = [
             (start - (halo if start > 0 else 0), start, stop)
             for start, stop in pairwise(edges(len(long), size))

@@ -136,9 +136,8 @@ def test_worlds_of_another_size(fork_row, row, size):
             synk.scatter(synk.variable(np.zeros((1, 2))), np.arange(22.0).reshape(11, 2)),
         )
         own = synk.variable(np.zeros(2), "own")
-        decay(
-            w, synk.variable(np.ones(3)), 0.5
-        )  # may differ, as far as the coordinator knows, and does not
+        # may differ, as far as the coordinator knows, and does not
+        decay(w, synk.variable(np.ones(3)), 0.5)
         for rank in range(first):
             synk.set_value(rank, own, np.full(2, float(rank)))
     with synk.fork(size, device="cpu") as world:
@@ -272,10 +271,11 @@ def test_snapshots_of_variables_that_are_not_on_the_ranks(fork_row, first_use):
             break_off_all([v, fresh, late], 2)
     for one, value in ((v, 2.0), (fresh, 4.0), (late, 5.0)):
         assert_array_equal(synk.snapshot(one), np.full(3, value))
+    # no snapshot here, but one since `older` was created
     with (
         fork_row() as world,
         pytest.raises(synk.RankDied),
-    ):  # no snapshot here, but one since `older` was created
+    ):
         break_off(older, 2)
     assert_array_equal(synk.snapshot(older), np.full(3, 6.0))
 

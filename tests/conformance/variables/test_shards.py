@@ -65,9 +65,8 @@ def test_kernels_and_functions_assign_every_rank_the_same_bits(world, num_slices
     for n, k in ((1, 1), (3, 5), (64, 7), (101, 4)):
         x = expected.values(n)
         for call in (by_kernel, by_function):
-            synk.set_value(
-                world.world_size - 1, total, 99.0
-            )  # not read: each call starts from the identity
+            # not read: each call starts from the identity
+            synk.set_value(world.world_size - 1, total, 99.0)
             assert call(x, shards=k, num_slices=num_slices) is None
             wanted = in_order("sum", x, k, num_slices)
             assert [value.tobytes() for value in on_ranks(world, total)] == [

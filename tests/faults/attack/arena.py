@@ -254,9 +254,8 @@ def findings(case: Case, seen: Seen) -> list[str]:
         return [f"the script hangs\n{seen.stacks}"]
     fault = FAULTS[case.fault]
     found = []
-    short = (
-        "memory" in case.limits
-    )  # LLVM aborts without memory, and Python cannot tell of each object
+    # LLVM aborts without memory, and Python cannot tell of each object
+    short = "memory" in case.limits
     if (
         seen.status != 0
         and seen.status not in fault.ends

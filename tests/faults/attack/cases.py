@@ -128,10 +128,11 @@ class Case:
     fault: str = "nothing"
     phase: str = "calls"  # what the script does again and again until the fault has struck
     delay: float = 0.0  # seconds from the beginning of the phase to the fault
+    # how often it strikes, and the seconds between two strikes
     strikes: tuple[int, float] = (
         1,
         0.0,
-    )  # how often it strikes, and the seconds between two strikes
+    )
     which: int = 0  # chooses the rank, the descriptor or the file, and what is passed to calls
     seconds: float = 0.0  # how long a stopped process stays so
     world_size: int = 2
@@ -141,9 +142,8 @@ class Case:
     companions: tuple[str, ...] = ()  # what other threads of the script do meanwhile
     interpreter: str = "plain"
     limits: dict[str, int] = field(default_factory=dict)  # what is short, and by how much
-    surroundings: dict[str, Any] = field(
-        default_factory=dict
-    )  # umask, TMPDIR, cache, closed streams, how segments are made
+    # umask, TMPDIR, cache, closed streams, how segments are made
+    surroundings: dict[str, Any] = field(default_factory=dict)
     device: str = "cpu"
 
     def as_dict(self) -> dict[str, Any]:

@@ -37,11 +37,12 @@ from tests.faults.soak_model import Model, Pick, weighted_sum
 ROWS = np.arange(1001)
 AFTERWARDS = 2  # steps after the last strike: what it has broken shows in the next ones
 MOST_TOLD = 30  # errors; where something is short, each call may raise
+# by functions, for NumPy arrays that they were called with
 KEPT = {
     "descriptor": 10,
     "segment": 5,
     "child": 0,
-}  # by functions, for NumPy arrays that they were called with
+}
 WARM = 6  # rounds of calls, after which functions keep no more memory for rows and results
 # Told with other threads, of which one may make the call that fails.
 BUSY = (
@@ -58,11 +59,12 @@ LIMITS = {
 }
 
 
+# nothing that is compiled first, which takes long
 ALWAYS = (
     "repeat_function",
     "call_for_several",
     "scatter",
-)  # nothing that is compiled first, which takes long
+)
 STEPS = {  # of the model, in each phase that has some
     "calls": ("repeat_function", "call_function", "call_kernel", "call_with_numpy"),
     "results": ("call_for_several", "call_kernel"),
@@ -167,9 +169,8 @@ class Victim:
 
     def tighten(self) -> None:
         """Sets the limits of the case."""
-        if (
-            "memory" in self.case["limits"]
-        ):  # OpenBLAS, which Numba's compiler loads, asks for memory for ever without any
+        # OpenBLAS, which Numba's compiler loads, asks for memory for ever without any
+        if "memory" in self.case["limits"]:
             import_module("scipy.linalg")
         used = {"descriptors": max(_descriptors()) + 1, "file size": 0, "memory": _address_space()}
         for what, more in self.case["limits"].items():
@@ -284,9 +285,8 @@ class Victim:
             os.kill(child, signal.SIGCONT)
             ended = os.waitpid(child, os.WUNTRACED)[1]
         status = os.waitstatus_to_exitcode(ended)
-        struck = self.case["harms"] or self.case["act"].startswith(
-            "signal"
-        )  # it may be taken for a rank
+        # it may be taken for a rank
+        struck = self.case["harms"] or self.case["act"].startswith("signal")
         if status and not (status < 0 and struck):
             self.say("wrong status of a child:", status)
 
@@ -358,9 +358,8 @@ class Victim:
         """Drops everything."""
         self.stop.set()
         self.model.world = None
-        for thread in (
-            one for one in self.threads if one.ident is not None
-        ):  # others could not start for lack of memory
+        # others could not start for lack of memory
+        for thread in (one for one in self.threads if one.ident is not None):
             thread.join(PATIENCE)
             if thread.is_alive():
                 self.say("wrong: a thread does not end")
@@ -391,9 +390,8 @@ class Victim:
     def run(self) -> None:
         self.settle()
         if not self.case["cold"]:
-            self.cycle(
-                *(lambda n, at=at: at % n for at in range(WARM))
-            )  # everything that a step picks from, once
+            # everything that a step picks from, once
+            self.cycle(*(lambda n, at=at: at % n for at in range(WARM)))
             self.let_go()
             self.stop.clear()
         before = self.held()
@@ -463,7 +461,6 @@ def _address_space() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # what a shell starts in the background ignores it
+    # what a shell starts in the background ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     Victim(Path(sys.argv[0]).resolve().parent).run()

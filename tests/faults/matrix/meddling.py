@@ -135,9 +135,8 @@ def endless_kernel(x, on, rank, rounds, found):
 def _(calls, ranks):
     world = open_world()
     seconds, world.timeout = world.timeout, None
-    endless_kernel(
-        calls.numbers, 0, synk.RANK, 1
-    )  # compiled, for longer than that on a busy machine
+    # compiled, for longer than that on a busy machine
+    endless_kernel(calls.numbers, 0, synk.RANK, 1)
     world.timeout = seconds
     BOARD.strike()
     endless_kernel(calls.numbers, mask(ranks), synk.RANK, 10**15)

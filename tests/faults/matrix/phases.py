@@ -126,9 +126,8 @@ class Calls:
 
     def collective(self) -> None:
         if self.variable is None:
-            self.variable = synk.variable(
-                np.full(200_000, 2.0)
-            )  # too large for the coordinator to do it alone
+            # too large for the coordinator to do it alone
+            self.variable = synk.variable(np.full(200_000, 2.0))
         assert (synk.all_reduce(self.variable, "max").get_value(0) == 2.0).all()
 
     def combination(self) -> None:
@@ -252,9 +251,8 @@ PHASES: dict[str, Phase] = {
     "ending the ranks": Phase(Processes, "kill"),
     "forking again": Phase(_of_rank(), "open_device"),
 }
-CLOSING = Phase(
-    Processes, "join", call="close", known=False
-)  # what "closing" is in the coordinator
+# what "closing" is in the coordinator
+CLOSING = Phase(Processes, "join", call="close", known=False)
 STARTING = ("opening its device", "between two forks", "awaiting the ranks")
 
 

@@ -31,9 +31,8 @@ STOPPED_SECONDS = 0.2
 
 def serve() -> None:
     """Reads names of cases, writes what was seen of each, a line each."""
-    with synk.fork(
-        2, device="cpu"
-    ):  # what is loaded or compiled at first use is there before a case looks at what is held
+    # what is loaded or compiled at first use is there before a case looks at what is held
+    with synk.fork(2, device="cpu"):
         calls = Calls(2)
         for name in ("total", "double", "kernel", "collective", "combination"):
             getattr(calls, name)()

@@ -59,9 +59,8 @@ class ndarray(NDArrayOperatorsMixin):  # noqa: N801  # CuPy's name
         return _called(value) if callable(value) else _outside(value)
 
     def __getitem__(self, item: Any):
-        return _array(
-            np.asarray(self.simt_values[_inside(item)])
-        )  # an array of no axes for an element, too
+        # an array of no axes for an element, too
+        return _array(np.asarray(self.simt_values[_inside(item)]))
 
     def __setitem__(self, item: Any, value: Any):
         self.simt_values[_inside(item)] = _inside(value)

@@ -152,9 +152,8 @@ def test_calls_beside_an_exchange(held):
     for _ in range(4):
         numbers = np.concatenate([numbers[:1], numbers[:-2] + numbers[2:], numbers[-1:]])
     assert_array_equal(synk.gather(u, nd_up=0), numbers)
-    synk.exchange(
-        v, during=lambda: all_own_rows(u, v, synk.OWN)
-    )  # the call ends before the exchange
+    # the call ends before the exchange
+    synk.exchange(v, during=lambda: all_own_rows(u, v, synk.OWN))
     numbers = np.concatenate(
         [synk.gather(v, nd_up=0)[:1], numbers[:-2] + numbers[2:], synk.gather(v, nd_up=0)[-1:]]
     )
@@ -232,9 +231,8 @@ def test_whose_own_rows(held):
             function(narrow, held.shards, synk.OFFSET, synk.OWN)
         with refused(synk.ArgumentError, "gets synk.OFFSET, but"):
             function(narrow, wide, synk.OFFSET, 3)
-    assert_array_equal(
-        where(narrow, wide, 5, 7 * (1,)), [[5] + 7 * [1]] * 2
-    )  # which asks for neither
+    # which asks for neither
+    assert_array_equal(where(narrow, wide, 5, 7 * (1,)), [[5] + 7 * [1]] * 2)
 
 
 def test_own_rows_of_nothing(held):

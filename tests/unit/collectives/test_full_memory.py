@@ -44,9 +44,8 @@ def mapped(pid):
 def holdings():
     from synknumba._rank.loop import Rank
 
-    (rank,) = [
-        one for one in gc.get_objects() if type(one) is Rank
-    ]  # isinstance would ask weak proxies
+    # isinstance would ask weak proxies
+    (rank,) = [one for one in gc.get_objects() if type(one) is Rank]
     return np.array(len(rank.holdings))
 
 

@@ -29,9 +29,8 @@ class Sliced:
             self.streams, gpu.memory.LockedMemory(lambda _: None), sliced=True
         )
         self.count = len(stored)
-        self.host = [
-            self.pinned(ROWS * self.count) for _ in range(3)
-        ]  # read, changed in place, made
+        # read, changed in place, made
+        self.host = [self.pinned(ROWS * self.count) for _ in range(3)]
         self.host[0][:] = np.arange(1.0, 1 + len(self.host[0]))
         self.host[1][:] = 100 * self.host[0]
         self.host[2][:] = -1
@@ -145,9 +144,8 @@ def test_every_wait_is_needed(run, stored):
         if step.func is example.gpu.runtime.streamWaitEvent
     ]
     assert len(waits) >= 2 * len(stored)
-    del waits[
-        1
-    ]  # the second slice's loads come behind those of the first, which have waited for the start
+    # the second slice's loads come behind those of the first, which have waited for the start
+    del waits[1]
     for i in waits:
         assert any(goes_wrong(run, stored, seed, i) for seed in range(500)), (
             f"step {i} is not needed"

@@ -135,9 +135,8 @@ def test_small_results_of_every_size_and_place(bench, monkeypatch, size):
         replay()
         for memory, target in hosts:
             assert np.all(target == value[0])
-            assert np.count_nonzero(memory == 0xEE) == len(memory) - len(
-                target
-            )  # and nothing else is written
+            # and nothing else is written
+            assert np.count_nonzero(memory == 0xEE) == len(memory) - len(target)
 
 
 def test_runs_without_results_are_over_when_they_end(bench):

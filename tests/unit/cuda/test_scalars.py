@@ -113,9 +113,8 @@ class Known:
         formats = [FORMATS[np.asarray(value).dtype.kind] for value in scalars.values()]
         self.layout = struct.Struct("<" + "".join(formats))
         first = dict(zip(scalars, accumulate(map(len, formats), initial=0), strict=False))
-        self.packing = ScalarPacking(
-            "".join(formats) + "q", self.layout.size, first
-        )  # and a value that selects rows
+        # and a value that selects rows
+        self.packing = ScalarPacking("".join(formats) + "q", self.layout.size, first)
         self.values, self.replay, self.changed = np.zeros(256, np.uint8), replay, []
         self.put(scalars)
         packed = bytes(self.values[: self.layout.size + 8])

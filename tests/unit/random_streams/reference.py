@@ -96,9 +96,8 @@ def _normals(w: list[int]) -> tuple[float, float]:
 
 
 def _normals32(first: int, second: int) -> tuple[float, float]:
-    u = float(
-        np.float32(np.float32(first) / WORD32) + np.float32(0.5 / WORD32)
-    )  # near 1 its rounding shows in the radius
+    # near 1 its rounding shows in the radius
+    u = float(np.float32(np.float32(first) / WORD32) + np.float32(0.5 / WORD32))
     radius, angle = math.sqrt(-2 * math.log(u)), 2 * math.pi * ((second >> 8) / 2**24)
     return radius * math.cos(angle), radius * math.sin(angle)
 

@@ -282,9 +282,8 @@ def test_an_empty_range(low: int, high: int) -> None:
     ):
         random.randint(0, 0, 0, low, high)
     out = np.zeros(3, np.int64)
-    integers[1, 4](
-        0, 0, low, high, out
-    )  # a kernel cannot say it, and does not invent numbers outside of the bounds
+    # a kernel cannot say it, and does not invent numbers outside of the bounds
+    integers[1, 4](0, 0, low, high, out)
     assert_array_equal(out, low)
 
 

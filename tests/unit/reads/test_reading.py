@@ -154,9 +154,8 @@ PART = slice(1, 3)
 def test_sizes_of_what_is_not_an_array_are_not_known():
     assert read_parameters(an_element, {"out": 1}) == frozenset()
     assert read_parameters(an_element, {"x": 1, "out": 1}) == {"x"}
-    assert (
-        read_parameters(by_another_array, {"x": 1, "out": 1}) == frozenset()
-    )  # the index may be anything
+    # the index may be anything
+    assert read_parameters(by_another_array, {"x": 1, "out": 1}) == frozenset()
 
 
 # ---- names that mean something else --------------------------------------------------------------

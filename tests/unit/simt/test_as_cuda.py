@@ -268,10 +268,11 @@ class TestDevice:
 
     def test_several_devices(self):
         d = cuda.to_device(np.zeros(4))
+        # of blocks that overlap the largest number
         with (
             simt.as_cuda(devices=3),
             simt.as_cuda(devices=2),
-        ):  # of blocks that overlap the largest number
+        ):
             assert [gpu.id for gpu in cuda.gpus] == [0, 1, 2]
             assert len({gpu.uuid for gpu in cuda.list_devices()}) == 3
             assert cuda.get_current_device().id == 0
@@ -461,9 +462,8 @@ class TestBlocks:
         assert cuda.jit is not real
         cuda.to_device(np.zeros(1))
         in_thread(more.__enter__)
-        in_thread(
-            lambda: second.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
-        )  # its block has failed
+        # its block has failed
+        in_thread(lambda: second.__exit__(ZeroDivisionError, ZeroDivisionError(), None))
         assert cuda.jit is not real
         in_thread(lambda: more.__exit__(None, None, None))
         assert cuda.jit is real

@@ -39,9 +39,8 @@ CORNERS = np.array(
 needs_type = pytest.mark.skipif(
     bfloat16.kind() is None, reason="numba.cuda has no bfloat16 without numba-cuda"
 )
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*encountered in:RuntimeWarning"
-)  # NumPy's, of the expected values
+# NumPy's, of the expected values
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 
 
 @simt.jit

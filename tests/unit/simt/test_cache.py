@@ -148,9 +148,8 @@ def load(tmp_path: Path, text: str) -> ModuleType:
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules["written"] = module
-    exec(
-        compile(path.read_text(), path, "exec"), vars(module)
-    )  # and not through Python's own cache, which looks at dates
+    # and not through Python's own cache, which looks at dates
+    exec(compile(path.read_text(), path, "exec"), vars(module))
     return module
 
 

@@ -1128,9 +1128,8 @@ def test_a_shuffle_from_a_lane_that_has_ended() -> None:
 
 
 def test_a_shuffle_from_a_lane_that_has_ended_whose_value_is_not_used_is_no_finding() -> None:
-    assert (
-        findings_of(shuffles_down, 1, 32, np.zeros(32), 16, 15) == ()
-    )  # a warning would be an error of this test
+    # a warning would be an error of this test
+    assert findings_of(shuffles_down, 1, 32, np.zeros(32), 16, 15) == ()
 
 
 def test_a_shuffle_from_a_lane_beside_the_mask_or_the_block() -> None:

@@ -605,9 +605,10 @@ def test_long_source_stays_in_python_for_as_long_as_compiling_takes(
     scope: dict[str, Any] = {"cuda": cuda}
     exec(compile(text, "<long kernel>", "exec"), scope)
     ticks = itertools.count()
+    # s, for 64 accesses
     monkeypatch.setattr(
         check_module, "time", SimpleNamespace(perf_counter=lambda: next(ticks) * 0.05)
-    )  # s, for 64 accesses
+    )
     monkeypatch.setattr(
         check_module._Launch, "can_be_compiled", lambda _: changes.append("compiling")
     )
@@ -732,9 +733,8 @@ def test_warp_operations_of_the_runtime_are_those_of_python() -> None:
 
     answers, others = np.zeros((2, 50, 7))
     findings = findings_of(asks, 1, 50, answers, 45, by=False)
-    assert all(
-        "does not take part" in finding.summary for finding in findings
-    )  # shuffles from lanes that have ended
+    # shuffles from lanes that have ended
+    assert all("does not take part" in finding.summary for finding in findings)
     # Warps are answered in another order, so that another lane may be the first.
     found = findings_of(asks, 1, 50, others, 45, by=True)
     first, second = (

@@ -84,10 +84,11 @@ def test_statements_are_parted_where_nothing_need_be_stored(text: str, cut: int)
         ("b = int(x[t] / a)\ny[b] += 1", 1),
         ("v = x[t]\nb = int(math.exp(v))\n_k_atomic_add(y, b, 1)", 2),
         ("b = int(x[t] + a)\ny[b] += 1", 0),  # an addition is not worth it
+        # each thread writes beside its neighbour: that vectorizes
         (
             "b = int(x[t] / a)\ny[t + n] += b",
             0,
-        ),  # each thread writes beside its neighbour: that vectorizes
+        ),
         ("b = int(x[t] / a)\n_k_atomic_add(y, 0, b)", 0),
         ("b = int(x[t] / a)", 0),
         ("y[0] = 1\nb = int(x[t] / a)\ny[b] += 1", 0),
@@ -123,9 +124,8 @@ def test_loops_of_a_parted_region() -> None:
         "range(max(0, _k_first1), _k_end1):",
         "range(max(0, _k_end1), _k_Bx):",
     ]
-    assert spans(text.replace("cuda.syncthreads()\n", "")) == [
-        "range(_k_Bx):"
-    ]  # LLVM does it as well there
+    # LLVM does it as well there
+    assert spans(text.replace("cuda.syncthreads()\n", "")) == ["range(_k_Bx):"]
 
 
 # ---- random regions

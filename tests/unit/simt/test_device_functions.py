@@ -471,9 +471,8 @@ def test_lambdas_are_found_in_their_statements() -> None:
 
 def test_lambdas_that_cannot_be_told_apart_are_refused() -> None:
     first, second = (lambda a: a + 1), (lambda a: a + 2)
-    code = first.__code__.replace(
-        co_linetable=b""
-    )  # as with `python -X no_debug_ranges`, which leaves no columns
+    # as with `python -X no_debug_ranges`, which leaves no columns
+    code = first.__code__.replace(co_linetable=b"")
     first.__code__ = code.replace(co_firstlineno=second.__code__.co_firstlineno)
     f = simt.jit(device=True)(first)
 
@@ -612,10 +611,11 @@ def test_a_recursion_that_is_too_deep_for_the_stack_is_an_error() -> None:
 
     n = np.arange(1000, 1004)
     launches()
+    # a thread's stack is elsewhere, and may be smaller than the process's
     for nbytes in (
         0,
         512 << 10,
-    ):  # a thread's stack is elsewhere, and may be smaller than the process's
+    ):
         before = threading.stack_size(nbytes)
         with ThreadPoolExecutor(1) as pool:
             pool.submit(launches).result()

@@ -49,9 +49,8 @@ CORNERS = np.array(
     H,
 )
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*encountered in:RuntimeWarning"
-)  # NumPy's, of the expected values
+# NumPy's, of the expected values
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 
 halves = st.lists(
     st.tuples(st.integers(0, (1 << 16) - 1), st.integers(0, (1 << 16) - 1)),
@@ -446,9 +445,8 @@ def test_the_extreme_of_a_number_and_a_nan_is_the_number():
     x, y = np.ascontiguousarray(np.array(list(itertools.product(CORNERS, CORNERS))).T)
     out = np.zeros((2, x.size), H)
     run(extremes, x, y, out)
-    np.testing.assert_array_equal(
-        out, [np.fmax(x, y), np.fmin(x, y)]
-    )  # whichever the sign of a zero
+    # whichever the sign of a zero
+    np.testing.assert_array_equal(out, [np.fmax(x, y), np.fmin(x, y)])
 
 
 def test_every_function_of_numba_is_there():
@@ -633,9 +631,8 @@ def atomics(x, out):
 
 
 def test_atomics_change_float16_arrays():
-    x = (
-        np.random.default_rng(4).integers(-8, 8, 64).astype(H)
-    )  # whole numbers: their sums are exact in any order
+    # whole numbers: their sums are exact in any order
+    x = np.random.default_rng(4).integers(-8, 8, 64).astype(H)
     out = np.zeros((6, 2), H)
     out[5] = np.nan
     atomics[2, 32](x, out)

@@ -120,12 +120,13 @@ def test_answers_are_those_of_a_gpu(answers: dict[str, np.ndarray]) -> None:
             continue
         if theirs.dtype.kind == "i":
             both_nan = False
+            # the bits of a NaN are free
             if name in {
                 "float_as_int",
                 "double_as_longlong",
                 "double2hiint",
                 "double2loint",
-            }:  # the bits of a NaN are free
+            }:
                 both_nan = np.isnan(inputs(tuple(map(str, declared()[name].args)))[0][::STEP])
             agree = (theirs == ours) | both_nan
         else:

@@ -229,10 +229,11 @@ class TestPackage:
             i = cuda.grid(1)
             out[i] = twice(xoroshiro128p_uniform_float32(states, i))
 
+        # it seeds generators in Python, by uint64 that wrap
         with (
             simt.as_cuda(),
             np.errstate(over="ignore"),
-        ):  # it seeds generators in Python, by uint64 that wrap
+        ):
             states, out = create_xoroshiro128p_states(64, 1), cuda.device_array(64)
             draw[1, 64](states, out)
             assert 0.5 < out.copy_to_host().mean() < 1.5

@@ -16,12 +16,13 @@ from numba import cuda
 from synknumba import simt
 from tests.quick import whole
 
+# the last two once read a uniform variable that Numba called undefined
 SEEDS = [
     *range(3),
     *whole(*range(3, 14)),
     604,
     1048,
-]  # the last two once read a uniform variable that Numba called undefined
+]
 GRID, BLOCK = 3, 16  # strided loops of fewer threads are not interchanged
 VARIABLES = ["v0", "v1", "v2"]
 UNIFORM = ["u0", "u1"]

@@ -829,11 +829,12 @@ def test_arguments_that_no_kernel_takes(value: Any, says: str) -> None:
 FLOATS = np.ones((2, 3), np.float32)
 DECLARED: list[tuple[Any, tuple[Any, ...], bool]] = [
     ("void(float32[:], int64)", (FLOATS[0], 1), True),
+    # numbers are converted, and A takes every layout
     (
         "void(float32[:], int64)",
         (FLOATS[:, 0], 2.5),
         True,
-    ),  # numbers are converted, and A takes every layout
+    ),
     ("void(float32[:], int64)", (FLOATS[0].astype(np.float64), 1), False),
     ("void(float32[:], int64)", (FLOATS[0].astype(np.int32), 1), False),
     ("void(float32[:], int64)", (FLOATS, 1), False),

@@ -23,9 +23,8 @@ def spelling(function: Entry | None = None, *, simulator: str = "") -> Any:
     if function is None:
         return lambda decorated: spelling(decorated, simulator=simulator)
     known = ENTRIES.get(function.__name__)
-    if (
-        known is not None and known.__code__.co_filename != function.__code__.co_filename
-    ):  # pytest may import a file twice
+    # pytest may import a file twice
+    if known is not None and known.__code__.co_filename != function.__code__.co_filename:
         raise ValueError(f"two entries are called {function.__name__}")
     ENTRIES[function.__name__] = function
     if simulator:
