@@ -249,8 +249,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             of a Python function, the tree that it returns.
 
         Raises:
-            ArgumentError, PartitionError, BatchError, DataError, ReductionError: invalid input; nothing was sent.
-            LaunchError: invalid input; nothing was sent.
+            ArgumentError, PartitionError, BatchError, DataError: invalid input; nothing was sent.
+            ReductionError, LaunchError: invalid input; nothing was sent.
             WorldError: there is no world, or it is busy.
             RankError: an exception on a rank; the world remains usable.
             RankDied, CallTimeout: all ranks have been terminated; `fork()` works again.

@@ -276,7 +276,7 @@ def _items(holder: Any) -> list[Any] | None:
     return None
 
 
-def contents(array: Any) -> bytes:
+def bytes_of(array: Any) -> bytes:
     """Returns what an array, or `Data`, holds: its bytes, or a digest of many."""
     data = np.asarray(array).tobytes()
     return data if len(data) <= DIGEST_BYTES else hashlib.blake2b(data).digest()
@@ -284,7 +284,7 @@ def contents(array: Any) -> bytes:
 
 def _array_key(holder: Any) -> tuple[Any, ...]:
     view = np.asarray(holder)
-    return view.dtype, view.shape, contents(view)
+    return view.dtype, view.shape, bytes_of(view)
 
 
 def _key(value: Any) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 from synknumba import _tracing as tracing
 from synknumba._call.call import Call, leaves_of
 from synknumba._call.options import CallOptions
-from synknumba._call.outer_values import contents
+from synknumba._call.outer_values import bytes_of
 from synknumba._errors import ArgumentError, BatchError
 from synknumba._host.data import Data
 from synknumba._host.file_data import over_file
@@ -443,7 +443,7 @@ class Recording(ABC):
 
     def note_read(self, data: Array | Data) -> None:
         if id(data) not in self.looked:
-            self.looked[id(data)] = data, contents(data)
+            self.looked[id(data)] = data, bytes_of(data)
             self._looked_at[id(data)] = tracing.where()
 
     def check_looked(self) -> None:

@@ -30,7 +30,7 @@ from synknumba._call.function import planned_partition
 from synknumba._call.future import Future
 from synknumba._call.method import Method
 from synknumba._call.options import CallOptions
-from synknumba._call.outer_values import OuterValues, Values, contents
+from synknumba._call.outer_values import OuterValues, Values, bytes_of
 from synknumba._call.plan import FunctionPlan, KernelPlan
 from synknumba._call.progress_bars import iterations_shown
 from synknumba._call.recording import (
@@ -329,7 +329,7 @@ class SequencePlan:
                 return False
             if isinstance(copy, FileData) and copy._version != copy.renewed_version():  # noqa: SLF001
                 return False
-        return not self._looked or all(contents(data) == before for data, before in self._looked)
+        return not self._looked or all(bytes_of(data) == before for data, before in self._looked)
 
     def renew_outside(self) -> list[tuple[Array, Data]]:
         """Copies NumPy arrays that are no arguments for the next call; returns those that get

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from numba import cuda, njit
+from scipy import sparse
 
 import synknumba as synk
 from synknumba._device import DeviceReport
@@ -243,6 +244,13 @@ def test_arrays_that_are_not_of_numpy(world):
             what = f"of told is a {type(view).__name__}, whose rows are not divided"
             with refused(synk.ArgumentError, "value", what, "pass np.asarray(...) of"):
                 call(view)
+
+
+@pytest.mark.parametrize("kind", ["csr_matrix", "csr_array", "coo_matrix", "dok_matrix"])
+def test_sparse_matrices_of_kernels(world, kind):
+    matrix = getattr(sparse, kind)(np.eye(4))
+    with refused(synk.ArgumentError, "m.data, m.indices and m.indptr", "tocsr()"):
+        axpy_sum(1.0, matrix, X[:4])
 
 
 def test_ints_of_64_bits_without_sign(world):
