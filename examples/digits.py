@@ -116,8 +116,8 @@ def read_mnist(folder: Path, name: str) -> Digits:
         there = [path for path in paths if path.is_file()]
         if not there:
             raise FileNotFoundError(
-                f"{folder} has no file named "
-                f"{', '.join(path.name for path in paths[:-1])} or {paths[-1].name}"
+                f"{folder} has no file named {', '.join(path.name for path in paths[:-1])} or "
+                f"{paths[-1].name}"
             )
         arrays.append(read_idx(there[0]))
     images, labels = arrays

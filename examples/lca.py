@@ -156,10 +156,9 @@ class Geometry:
             or s.patch * s.channels % 4
         ):
             raise ValueError(
-                f"side must be a multiple of stride, patch − stride an even number of at least "
-                f"0, and patch · channels a "
-                f"multiple of 4; got side {s.side}, stride {s.stride}, patch "
-                f"{s.patch}, channels {s.channels}"
+                "side must be a multiple of stride, patch − stride an even number of at least 0, "
+                f"and patch · channels a multiple of 4; got side {s.side}, stride {s.stride}, "
+                f"patch {s.patch}, channels {s.channels}"
             )
         across = s.side // s.stride
         self.width = (across - 1) * s.stride + s.patch

@@ -92,7 +92,7 @@ def main() -> None:
         print("rows of a variable")
         rows = synk.scatter(synk.variable(np.zeros(1)), np.arange(6.0 * world.world_size))
         print(
-            f"  scattered   "
+            "  scattered   "
             f"{[synk.get_value(rank, rows).tolist() for rank in range(world.world_size)]}"
         )
         chosen = pick(rows, local_batch=[0, -1])  # the first and last row of each rank

@@ -17,10 +17,6 @@ from synknumba._call.distribute import distribute as distribute
 from synknumba._call.function import Function as Function
 from synknumba._call.future import Future as Future
 from synknumba._call.report import PlanReport as PlanReport
-from synknumba._call.sequence import Sequence as Sequence
-from synknumba._call.sequence import carry as carry
-from synknumba._call.sequence import sequence as sequence
-from synknumba._call.sequence import static as static
 from synknumba._device.matmul import matmul as matmul
 from synknumba._errors import ArgumentError as ArgumentError
 from synknumba._errors import BatchError as BatchError
@@ -53,6 +49,10 @@ from synknumba._ops.estimate import Measurement as Measurement
 from synknumba._progress import options as options
 from synknumba._rowwise.expectation import Expectation as Expectation
 from synknumba._rowwise.map import Vectorized as Vectorized
+from synknumba._sequence.sequence import Sequence as Sequence
+from synknumba._sequence.sequence import carry as carry
+from synknumba._sequence.sequence import sequence as sequence
+from synknumba._sequence.sequence import static as static
 from synknumba._timeline.trace import Trace as Trace
 from synknumba._timeline.trace import trace as trace
 from synknumba._tracing import STEP as STEP

@@ -356,8 +356,8 @@ class Access:
             return f"{self.what:<6} {place}"
         text = linecache.getline(self.filename, self.line).strip()
         return (
-            f"{self.what:<6} {place} in {self.function} "
-            f"({self.filename}:{self.line})\n           {text}"
+            f"{self.what:<6} {place} in {self.function} ({self.filename}:{self.line})\n           "
+            f"{text}"
         )
 
 

@@ -440,14 +440,14 @@ def _values(label: str, array: Any) -> list[tuple[str, Cell]]:
 def _card(title: str, facts: Sequence[tuple[str, Cell]], *tables: Table) -> str:
     """Returns a title, a table of facts, and tables below it."""
     told = "".join(
-        f'<tr style="background:none"><td '
-        f'style="{_CELL};text-align:left;{_FAINT}">{_cell(name)}</td>'
-        f'<td style="{_CELL};text-align:left">{_cell(fact)}</td></tr>'
+        '<tr style="background:none"><td '
+        f'style="{_CELL};text-align:left;{_FAINT}">{_cell(name)}</td><td '
+        f'style="{_CELL};text-align:left">{_cell(fact)}</td></tr>'
         for name, fact in facts
     )
     head = f'<div style="font-weight:bold;padding-bottom:.2em">{_cell(title)}</div>'
     return (
-        f'<div style="padding:.2em '
+        '<div style="padding:.2em '
         f'0">{head}{_table(told) if told else ""}{"".join(map(_of_table, tables))}</div>'
     )
 

@@ -104,8 +104,7 @@ def refusal(what: str) -> str:
     """Returns why something that does not wait for the ranks takes no `progress=`."""
     return (
         f"{what} takes progress= in calls only, which wait for the ranks and look at them "
-        f"meanwhile; leave it out of submit(), "
-        "plan(), as_serial() and check()"
+        "meanwhile; leave it out of submit(), plan(), as_serial() and check()"
     )
 
 
@@ -114,8 +113,7 @@ def refuse_inside(progress: Any, where: str, what: str) -> None:
     if progress is not None:
         raise ArgumentError(
             f"{where}: {what} is called in the body of a sequence, which the ranks repeat; pass "
-            f"progress= to the call of the "
-            "sequence, which draws a bar over its iterations"
+            "progress= to the call of the sequence, which draws a bar over its iterations"
         )
 
 

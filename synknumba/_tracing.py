@@ -183,8 +183,8 @@ def refuse_member(label: str, name: str) -> None:
     if current is not None and current.is_here and name in _ARRAY_MEMBERS:
         raise MemberError(
             f"{where()}: {label} has no {name} in the body of {current.name}, which only records "
-            f"calls. Use it before the "
-            "call, and pass what it gives, or compute in a kernel or function"
+            "calls. Use it before the call, and pass what it gives, or compute in a kernel or "
+            "function"
         )
 
 
@@ -237,8 +237,7 @@ class Unknown:
         if current is None:
             raise ArgumentError(
                 f"{where()}: the script has no {self.label}, which a sequence left to the ranks; "
-                f"return it from its body, "
-                "and look at what the call returns"
+                "return it from its body, and look at what the call returns"
             )
         why = self._why(operation)
         raise ArgumentError(
@@ -354,8 +353,7 @@ class Number(Unknown):
                 static = "synk.static(…) for a number that is part of the sequence"
                 return (
                     f"it may change from call to call. {compute} in a kernel or function, or "
-                    f"before the call, and pass it as "
-                    f"an argument; or pass {static}"
+                    f"before the call, and pass it as an argument; or pass {static}"
                 )
             case _:
                 return f"{super()._why(operation)}. {compute} in a kernel or function"
@@ -376,10 +374,9 @@ class Number(Unknown):
             self._refuse_operation(name)
         if ufunc is np.power and all(_are_int("**", *operands)):
             raise ArgumentError(
-                f"{where()}: {_told('**', operands)}: np.power of two ints wraps in NumPy, and "
-                f"a sequence computes ints "
-                "exactly; write n ** k with Python's ints, or compute with floats, "
-                "as in np.power(1.0 * n, k)"
+                f"{where()}: {_told('**', operands)}: np.power of two ints wraps in NumPy, and a "
+                "sequence computes ints exactly; write n ** k with Python's ints, or compute with "
+                "floats, as in np.power(1.0 * n, k)"
             )
         return (
             self._with(_SIGNS[ufunc], *operands)
@@ -391,13 +388,13 @@ class Number(Unknown):
         if self._formula[:1] != ("scalar",):
             raise ArgumentError(
                 f"{where()}: {self.label} is not known while the sequence is traced, so it cannot "
-                f"count a loop of the body or "
-                "be an index of Python; pass it to a kernel or function, with the array to look up"
+                "count a loop of the body or be an index of Python; pass it to a kernel or "
+                "function, with the array to look up"
             )
         raise ArgumentError(
             f"{where()}: {self.label} may change from call to call, so it cannot count a loop of "
-            f"the body or be an index of "
-            "Python; pass synk.static(n) for a number that is part of the sequence"
+            "the body or be an index of Python; pass synk.static(n) for a number that is part of "
+            "the sequence"
         )
 
     @property
@@ -423,8 +420,8 @@ class Number(Unknown):
             wide = "np.float64(1)" if dtype.kind == "f" else "np.int64(1)"
             raise ArgumentError(
                 f"{where()}: a sequence computes numbers in 64 bits, and NumPy would compute this "
-                f"in {dtype}: {told}. Pass "
-                f"float(x) for a NumPy scalar, and multiply a result by {wide} first"
+                f"in {dtype}: {told}. Pass float(x) for a NumPy scalar, and multiply a result by "
+                f"{wide} first"
             )
         return "uint64" if dtype == np.uint64 else None
 
@@ -542,8 +539,7 @@ def _is_int(sign: str, operands: Sequence[Any], place: int) -> bool:
     way = "write int(x) for a bool" if is_bool else "compute with it in a kernel or function"
     raise ArgumentError(
         f"{where()}: {_told(sign, operands)}: a sequence computes with ints and floats; got a "
-        f"{type(operand).__name__}{value} "
-        f"as the {('first', 'second')[place]} operand; {way}"
+        f"{type(operand).__name__}{value} as the {('first', 'second')[place]} operand; {way}"
     )
 
 
@@ -585,8 +581,7 @@ class _Step(Number):
         if current is None or not current.is_here:
             raise ArgumentError(
                 "synk.STEP is the number of an iteration, and there is none here; use it inside a "
-                "function decorated with "
-                "@synk.sequence"
+                "function decorated with @synk.sequence"
             )
         return ("step", current.depth)
 
@@ -619,8 +614,7 @@ class Line(UnknownArray):
     def _why(self, _operation: str) -> str:
         return (
             "its number is not. Use it as batch= of a call, or pass the data, in broadcast=, and "
-            "the number to a kernel or "
-            "function, which looks it up"
+            "the number to a kernel or function, which looks it up"
         )
 
 

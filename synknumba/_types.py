@@ -300,9 +300,8 @@ class RankConstant(Enum):
             way_out = f"a function may also call synk.rank(); {way_out}"
         return (
             f"{self!r} is no number: a call that passes it fills it in on each rank, and nothing "
-            f"can be computed with it "
-            f"before. Pass it, as in f(x, {self!r}), and compute with the parameter in the "
-            f"kernel or function; {way_out}"
+            f"can be computed with it before. Pass it, as in f(x, {self!r}), and compute with the "
+            f"parameter in the kernel or function; {way_out}"
         )
 
     @shortened

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from synknumba._call.report import PlanReport
-from synknumba._call.sequence_report import SequenceReport
 from synknumba._errors import ArgumentError, shortened
 from synknumba._ops.estimate import Estimate, Measurement
+from synknumba._sequence.report import SequenceReport
 from synknumba._timeline.trace import Trace
 from synknumba._timeline.tracks import SCRIPT, Record, read
 from synknumba._types import Array, known_options
@@ -135,8 +135,7 @@ def rows(plan: PlanReport, *, ax: Axes = None) -> Axes:
     if isinstance(plan, SequenceReport):
         raise ArgumentError(
             f"rows takes the plan of one call, got that of the sequence {plan.sequence}; pass the "
-            f"plan of one of its parts, as "
-            "in synk.plot.rows(report.parts[0].plan)"
+            "plan of one of its parts, as in synk.plot.rows(report.parts[0].plan)"
         )
     if not isinstance(plan, PlanReport):
         raise ArgumentError(
@@ -380,8 +379,7 @@ def _times(times: Any) -> dict[int, Array]:
         if not array.size or not ((array > 0) & np.isfinite(array)).all():
             raise ArgumentError(
                 f"scaling: times of {ranks} ranks must be positive numbers of seconds, one or a "
-                f"list of repetitions; got "
-                f"{_told(seconds)}"
+                f"list of repetitions; got {_told(seconds)}"
             )
         found[operator.index(ranks)] = array
     return dict(sorted(found.items()))
@@ -402,15 +400,13 @@ def _series(estimates: Any, errors: Any, counts: Any) -> _Series:
             if not isinstance(one, Estimate | Measurement):
                 raise ArgumentError(
                     "convergence takes a list of estimates, or means with errors= and counts=; "
-                    "without errors=, one of the "
-                    f"list is {_told(one)}"
+                    f"without errors=, one of the list is {_told(one)}"
                 )
             if np.ndim(one.mean):
                 raise ArgumentError(
                     f"convergence draws one value of an estimate, and this has {len(one.mean)}; "
-                    f"pass one of them, as in "
-                    "convergence([e.mean[0] for e in es], [e.stderr[0] for e in es], "
-                    "counts=[e.count for e in es])"
+                    "pass one of them, as in convergence([e.mean[0] for e in es], [e.stderr[0] for "
+                    "e in es], counts=[e.count for e in es])"
                 )
         if counts is None:
             missing = next((one for one in items if not isinstance(one, Estimate)), None)
@@ -444,9 +440,8 @@ def _series(estimates: Any, errors: Any, counts: Any) -> _Series:
         )
     if (arrays["errors"] < 0).any() or not (arrays["errors"] > 0).any():
         raise ArgumentError(
-            f"convergence: errors must be standard errors, none below 0 and some above, got "
-            f"{_told(errors)}; an estimate of "
-            "one row has none"
+            "convergence: errors must be standard errors, none below 0 and some above, got "
+            f"{_told(errors)}; an estimate of one row has none"
         )
     order = np.argsort(arrays["counts"], kind="stable")
     n, mean, stderr = (arrays[name][order] for name in ("counts", "estimates", "errors"))
@@ -518,8 +513,7 @@ def _pair(ax: Any, what: str, down: int, across: int) -> Any:
     if len(pair) != 2 or not _those(pair):
         raise ArgumentError(
             f"{what} draws into two axes, got ax={_told(ax)}; pass those of plt.subplots({down}, "
-            f"{across})[1], or (None, ax) "
-            "or (ax, None) for one of its pictures alone"
+            f"{across})[1], or (None, ax) or (ax, None) for one of its pictures alone"
         )
     for one in _those(pair):
         _checked(one, what)

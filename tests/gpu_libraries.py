@@ -33,8 +33,8 @@ def main() -> int:
     assert cufft.getVersion() > 0
     print(f"{'NCCL':<12}{nccl.get_version()}")
     print(
-        f"{'CuPy':<12}{cupy.__version__}, numba-cuda "
-        f"{metadata.version('numba-cuda')}, {cuda.__name__} imports"
+        f"{'CuPy':<12}{cupy.__version__}, numba-cuda {metadata.version('numba-cuda')}, "
+        f"{cuda.__name__} imports"
     )
     return 0
 

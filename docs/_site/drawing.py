@@ -73,8 +73,8 @@ class Drawing:
         """Returns the file's text."""
         head = (
             '<defs><marker id="synk-head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
-            'markerHeight="7" orient="auto">'
-            '<path d="M 0 0 L 8 4 L 0 8 z" class="head"/></marker></defs>'
+            'markerHeight="7" orient="auto"><path d="M 0 0 L 8 4 L 0 8 z" '
+            'class="head"/></marker></defs>'
         )
         size = (
             f'width="{self.width}" height="{self.height}" viewBox="0 0 {self.width} {self.height}"'

@@ -150,9 +150,8 @@ def index() -> str:
     parts = [
         "# Gallery",
         "Every example checks its own results, against a closed form, a published number or its "
-        "serial twin in NumPy, and "
-        "runs on GPUs and cores alike. The outputs and pictures are those of small sizes on two "
-        "cores, made with this site.",
+        "serial twin in NumPy, and runs on GPUs and cores alike. The outputs and pictures are "
+        "those of small sizes on two cores, made with this site.",
     ]
     for section, names in SECTIONS.items():
         cards = []

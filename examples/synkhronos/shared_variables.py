@@ -70,7 +70,7 @@ def main() -> None:
         for name, call in ways.items():
             np.testing.assert_allclose(call(), expected, rtol=1e-9, atol=1e-12)
             print(
-                f"  mean of a·b, "
+                "  mean of a·b, "
                 f"{name:<14}{min(timeit.repeat(call, number=1, repeat=5)) * 1e3:9.3f} ms"
             )
 

@@ -1,1 +1,6 @@
-"""One call in the coordinator: arguments, rows, plan, results."""
+"""One call in the coordinator: arguments, rows, plan, results.
+
+Called by the decorators of `_api`, by `_rowwise`, `_sequence` and training; imports `_source`,
+`_variables`, `_world` and what lies below. Read `function.py` first, whose `_call` is the way of a
+call; then `bind.py`, `select_rows.py`, `plan.py` and `collect.py`, in this order.
+"""

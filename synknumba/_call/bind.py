@@ -64,9 +64,8 @@ def signature_names(
             parameter.POSITIONAL_ONLY,
         }:
             raise ArgumentError(
-                f"{what} {function.__name__} has the parameter {parameter}; calls "
-                f"pass arguments by name, "
-                "so use named parameters only"
+                f"{what} {function.__name__} has the parameter {parameter}; calls pass arguments "
+                "by name, so use named parameters only"
             )
         if name in reserved:
             raise ArgumentError(
@@ -133,8 +132,8 @@ class Binder:
         ]
         if missing:
             raise ArgumentError(
-                f"{self._name} is missing the "
-                f"argument{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+                f"{self._name} is missing the argument{'s' if len(missing) > 1 else ''} "
+                f"{', '.join(missing)}"
             )
         given.update(self._options.givens)
         return {
@@ -260,8 +259,7 @@ class Binder:
         if read_only and name not in self._options.givens:
             raise ArgumentError(
                 f"{path} of {self._name} is {variable.label}, which the call also assigns "
-                f"(updates=); bind it with givens= to "
-                f"read its old value"
+                "(updates=); bind it with givens= to read its old value"
             )
         sliceable, writable = name in self._options.sliceable, name in self._options.inout
         self._claim(call, name, path, variable)
@@ -306,9 +304,8 @@ class Binder:
         if call.options.shards is not None and variable.sharded:
             raise ArgumentError(
                 f"{self._name} got shards=…, so that updates[{name!r}] gets the same value on "
-                f"every rank, but the rows of "
-                f"{variable.label} are divided over the ranks; leave shards "
-                f"out, or update a replica"
+                f"every rank, but the rows of {variable.label} are divided over the ranks; leave "
+                "shards out, or update a replica"
             )
         number = self._hold(call, name, variable, assigned=True)
         call.changed.append(variable)
@@ -377,8 +374,8 @@ class Binder:
             if written is not None:
                 raise ArgumentError(
                     f"{path} and {other} of {self._name} are the same variable{_named(variable)}, "
-                    f"and the rows of {written}, "
-                    "which is in inout=, are written; pass a copy of it as another variable"
+                    f"and the rows of {written}, which is in inout=, are written; pass a copy of "
+                    "it as another variable"
                 )
         call.variables[path] = variable
 
@@ -390,9 +387,8 @@ class Binder:
         """
         if call.options.solo and variable.sharded:  # the root lacks the other ranks' rows
             raise ArgumentError(
-                f"{path} of {self._name} is {variable.label}, whose rows are divided "
-                f"over the ranks; as_serial "
-                "needs all rows on the root"
+                f"{path} of {self._name} is {variable.label}, whose rows are divided over the "
+                "ranks; as_serial needs all rows on the root"
             )
         if call.world is None:
             call.key.append(id(variable))
@@ -460,9 +456,9 @@ class Binder:
             call.files.add(segment.id)
         if isinstance(data, FileData | StoredData) and name in self._options.inout:
             raise ArgumentError(
-                f"{_path(name, slot)} of {self._name} is in inout=, so its rows are written, "
-                f"but it is over the file "
-                f"{data.path}, which ranks only read; pass a copy, as np.array(...) of it"
+                f"{_path(name, slot)} of {self._name} is in inout=, so its rows are written, but "
+                f"it is over the file {data.path}, which ranks only read; pass a copy, as "
+                "np.array(...) of it"
             )
         try:
             call.key.append(data._layout)  # noqa: SLF001
@@ -471,8 +467,7 @@ class Binder:
         if data.frozen and name in self._options.inout:
             raise ArgumentError(
                 f"{_path(name, slot)} of {self._name} is in inout=, so its rows are written, but "
-                f"it is frozen; call thaw() "
-                "first"
+                "it is frozen; call thaw() first"
             )
         # as it is since `_layout` looked at the file
         source = data.source if isinstance(data, StoredData) else None
@@ -579,9 +574,8 @@ class Binder:
             or self._options.style == "function"
         ):
             raise ArgumentError(
-                f"{name} of {self._name} is a {type(value).__name__}, which cannot be passed to "
-                f"a {self._options.style}; "
-                f"{array_hint(value)}"
+                f"{name} of {self._name} is a {type(value).__name__}, which cannot be passed to a "
+                f"{self._options.style}; {array_hint(value)}"
             )
         try:
             call.key.append(value if value is None or type(value) is str else _exact(value))
@@ -592,9 +586,8 @@ class Binder:
             if is_of_handler(error):
                 raise
             raise ArgumentError(
-                f"{name} of {self._name} is a {type(value).__name__}, which "
-                f"cannot be sent to the ranks "
-                f"({error}); pass an array, Data, a number, or a picklable object"
+                f"{name} of {self._name} is a {type(value).__name__}, which cannot be sent to the "
+                f"ranks ({error}); pass an array, Data, a number, or a picklable object"
             ) from error
         if call.world is not None:
             call.world.code.uses([value], f"{name} of {self._name}")
@@ -641,9 +634,8 @@ class Binder:
             other = owners.get(segment) if writable else written.get(segment)
             if other is not None:
                 raise ArgumentError(
-                    f"{name} and {other} are the same Data, and "
-                    f"{name if writable else other} is in inout=; "
-                    "ranks would read rows that others write. Pass a copy."
+                    f"{name} and {other} are the same Data, and {name if writable else other} is "
+                    "in inout=; ranks would read rows that others write. Pass a copy."
                 )
             owners[segment] = name
             if writable:
@@ -656,8 +648,8 @@ class Binder:
                     if isinstance(value, Data) and share_memory(array, value.data):
                         raise ArgumentError(
                             f"{_both(name, f'{other}{path}')} in inout=, and {name} is an array "
-                            f"over the memory of the Data "
-                            f"passed as {other}{path}: one would overwrite the other. Pass a copy."
+                            f"over the memory of the Data passed as {other}{path}: one would "
+                            "overwrite the other. Pass a copy."
                         )
 
 

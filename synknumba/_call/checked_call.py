@@ -15,13 +15,13 @@ import numpy as np
 from synknumba import simt
 from synknumba._call.arguments import Output
 from synknumba._call.call import Call
-from synknumba._call.grid_limits import Limits
 from synknumba._call.outputs import OutputBuilder
 from synknumba._errors import ArgumentError, Finding, KernelCheckError, KernelCheckWarning
 from synknumba._ops import reduction
 from synknumba._ops.launch import ELEMENTS, Dim3, Extent, LaunchConfig
 from synknumba._ops.rows import Range, Rows
 from synknumba._ops.variable_layout import VECTOR
+from synknumba._source.grid_limits import Limits
 from synknumba._types import Array, RankConstant, Shape, Span
 from synknumba._variables.state import VariableState
 from synknumba._wire import program
@@ -97,8 +97,7 @@ def check_call(
 _GRID_OF_A_RANK = Finding(
     KernelCheckError,
     "the barrier of the grid waits for the threads of one rank, and the rows are divided among "
-    "several ranks: a total that the "
-    "kernel reads after it is that of the rank's rows",
+    "several ranks: a total that the kernel reads after it is that of the rank's rows",
     (),
     "to use the total of all rows, return it as an output with the op sum, and "
     "pass it to a second kernel",
@@ -132,9 +131,8 @@ def _left_out(
             yield Finding(
                 KernelCheckError,
                 f"a position along {'xyz'[limit.axis]} is compared with {array}.shape[{axis}], "
-                f"which is {shape[axis]}, but the "
-                f"launch has {threads} thread{'' if threads == 1 else 's'} there, and the "
-                f"other elements are left out",
+                f"which is {shape[axis]}, but the launch has {threads} "
+                f"thread{'' if threads == 1 else 's'} there, and the other elements are left out",
                 (),
                 'pass grid="elements" for a thread per element, with the last axis along x (j, i = '
                 "cuda.grid(2) for u[i, j]); "

@@ -435,10 +435,9 @@ def check_ranks(
                 raise ArgumentError(f"check with ranks= cannot compare {summary.reason}")
         if RESULT in {label for _, label in store.read("unrepeatable", set())}:
             raise ArgumentError(
-                f"check with ranks= cannot compare {RESULT} of {name}, which "
-                f"differs between two runs on "
-                f"{counted(numbers[0])}: seed its random numbers, or leave out what is "
-                f"no result of the arguments"
+                f"check with ranks= cannot compare {RESULT} of {name}, which differs between two "
+                f"runs on {counted(numbers[0])}: seed its random numbers, or leave out what is no "
+                "result of the arguments"
             )
 
 

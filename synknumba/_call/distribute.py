@@ -132,10 +132,9 @@ class Decorated:
         if module is None or path is None or _attribute(module, path) is not self:
             raise ArgumentError(
                 f"{self.name} is decorated by synknumba, and such functions are pickled by "
-                f"reference, but {module}.{path} is "
-                "not this object. Decorate it at the top level of a module that the other process "
-                "imports, or send a plain "
-                "function and decorate it there."
+                f"reference, but {module}.{path} is not this object. Decorate it at the top level "
+                "of a module that the other process imports, or send a plain function and decorate "
+                "it there."
             )
         return find_decorated, (module, path)
 
@@ -152,10 +151,9 @@ def find_decorated(module: str, path: str) -> Decorated:
     found = _attribute(module, path)
     if not isinstance(found, Decorated):
         raise ArgumentError(
-            f"{module}.{path}, decorated by synknumba, was pickled by reference, but the "
-            f"module {module} here has no "
-            "such function. Decorate it in a module that both processes import, or send a plain "
-            "function and decorate it here."
+            f"{module}.{path}, decorated by synknumba, was pickled by reference, but the module "
+            f"{module} here has no such function. Decorate it in a module that both processes "
+            "import, or send a plain function and decorate it here."
         )
     return found
 

@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 import numpy as np
 
 from synknumba import _tracing as tracing
-from synknumba._call.access import read_parameters, written_parameters
 from synknumba._call.bind import Binder, same_variable, signature_names
 from synknumba._call.call import Call
 from synknumba._call.checked_call import check_call
 from synknumba._call.collect import Count
 from synknumba._call.distribute import Decorated, Distributed, InnerFunction, make_spec, next_id
 from synknumba._call.future import Future
-from synknumba._call.grid_limits import Limits, grid_limits
 from synknumba._call.launches import check_launches, sized_by
 from synknumba._call.method import Method
 from synknumba._call.options import MOST_PARTS, CallOptions, FunctionOptions, check_names
@@ -33,7 +31,6 @@ from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.plan_cache import KeptPlans
 from synknumba._call.progress_bars import slices_shown
 from synknumba._call.rebinding import check_passed, check_rebinding
-from synknumba._call.rehearsal import Rehearsed
 from synknumba._call.report import PlanReport, make_report
 from synknumba._call.row_warnings import warn_of_all_rows, warn_of_means
 from synknumba._call.select_rows import RowSelector
@@ -60,6 +57,8 @@ from synknumba._ops.launch import LaunchConfig, named_launch
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
 from synknumba._progress import Progress, refuse_inside, wanted
+from synknumba._source.access import read_parameters, written_parameters
+from synknumba._source.grid_limits import Limits, grid_limits
 from synknumba._types import Array, Batch, shown
 from synknumba._variables.state import VariableState, note_failure, writing
 from synknumba._wire.control import RESULT_BYTES
@@ -70,6 +69,7 @@ from synknumba._wire.program import (
     Held,
     HeldRows,
     Program,
+    Result,
     Sharded,
     next_number,
 )
@@ -107,6 +107,33 @@ class Prepared:
     selector: RowSelector  # owns the memory for row numbers
     uses: Uses  # functions that the ranks run, with their code
     numbers: dict[Distributed, int]  # of the function, and of the one inside a generated kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """A call of a sequence that is only planned.
+
+    Attributes:
+        call: its arguments and rows.
+        report: the report on it.
+        results: those of a kernel.
+        ops: tree of ops of a Python function.
+        returns: whether the Python function has ops, and so a result.
+        used: bytes of the ranks' small results up to the end of its own.
+        written: parameters with variables that a kernel may write.
+        is_kernel: whether it is a kernel.
+        is_recorded: whether it is a Python function that GPUs repeat without Python.
+    """
+
+    call: Call
+    report: PlanReport
+    results: tuple[Result, ...]
+    ops: Any
+    returns: bool
+    used: int
+    written: frozenset[str]
+    is_kernel: bool
+    is_recorded: bool
 
 
 class Function(Decorated, Distributed, Generic[P, R]):
@@ -495,8 +522,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             if name in {"__code__", "__defaults__"}:
                 raise MemberError(
                     f"{self.__dict__.get('name', 'it')} is decorated by synknumba already, so "
-                    f"another decorator cannot compile "
-                    "it; write @synk.parallel above @cuda.jit, not below"
+                    "another decorator cannot compile it; write @synk.parallel above @cuda.jit, "
+                    "not below"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -617,9 +644,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
         if self._dynamic_shared is not None and not launch.smem_bytes:
             raise LaunchError(
                 f"{self.name} uses dynamic shared memory ({self._dynamic_shared}), but smem_bytes "
-                f"is 0; pass smem_bytes= to "
-                f"the decorator, or the bytes of a block as the 4th launch argument: "
-                f"{self.name}[grid, block, 0, bytes](...)"
+                "is 0; pass smem_bytes= to the decorator, or the bytes of a block as the 4th "
+                f"launch argument: {self.name}[grid, block, 0, bytes](...)"
             )
 
     def _sized_by(self, call: Call) -> str | None:
@@ -668,9 +694,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._sent_anew += 1
         if self._sent_anew == MANY_EDITIONS:
             warnings.warn(
-                f"{self.name} reads {names}, and has been sent to the ranks and compiled for "
-                f"each of {MANY_EDITIONS + 1} "
-                "values so far; pass what changes often as an argument",
+                f"{self.name} reads {names}, and has been sent to the ranks and compiled for each "
+                f"of {MANY_EDITIONS + 1} values so far; pass what changes often as an argument",
                 RuntimeWarning,
                 stacklevel=depth_of_script(),
             )
@@ -685,9 +710,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
         elif now.key != self._of_ops.key:
             raise ArgumentError(
                 f"an op of {self.name} reads {', '.join(now.differing(self._of_ops))}, which has "
-                f"changed since the op was "
-                "compiled; write the value into the op's function, or make another "
-                "function with another op"
+                "changed since the op was compiled; write the value into the op's function, or "
+                "make another function with another op"
             )
 
     def _take_back(self, world: Engine) -> None:
@@ -753,8 +777,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             )
             raise ArgumentError(
                 f"{self.name}: the {room:,} bytes for the results of all calls of a body are full; "
-                f"make two sequences of it"
-                f"{of_others}"
+                f"make two sequences of it{of_others}"
             )
         fair = left // ROOM_SHARE // 64 * 64 if self._options.has_ops else 0
         return first, max(FIRST_LEAF, min(FUNCTION_BYTES, fair))
@@ -888,8 +911,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
                 if other is not None:
                     raise ArgumentError(
                         f"{self.name} ({where}) writes to {name}, and {other} is the same "
-                        f"variable; pass a copy of it as "
-                        "another variable"
+                        "variable; pass a copy of it as another variable"
                     )
                 what, way_out = (
                     "an input",
@@ -1052,9 +1074,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             isinstance(flag, bool | np.bool_) for flag in flags
         ):
             raise ArgumentError(
-                f"{option} of {self.name}.build_inputs must be True or False, or a "
-                f"list with one of them for "
-                f"each of {', '.join(inputs)}; got {value!r}"
+                f"{option} of {self.name}.build_inputs must be True or False, or a list with one "
+                f"of them for each of {', '.join(inputs)}; got {value!r}"
             )
         return [bool(flag) for flag in flags]
 
@@ -1134,9 +1155,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         """
         if ranks is not None:
             # deferred: no other call needs it
-            from synknumba._call.compared_ranks import (
-                check_ranks,
-            )
+            from synknumba._call.compared_ranks import check_ranks
 
             if world_size is not None:
                 raise ArgumentError(
@@ -1150,9 +1169,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
         launch = self._options.launch
         if launch is None or not self._is_checkable:
             raise ArgumentError(
-                f"check() is for kernels, and {self.name} is none; call it, test "
-                f"it as a plain function, "
-                "or compare its results on several numbers of ranks, as by ranks=(1, 2, 3)"
+                f"check() is for kernels, and {self.name} is none; call it, test it as a plain "
+                "function, or compare its results on several numbers of ranks, as by ranks=(1, 2, "
+                "3)"
             )
         call = self._planned(
             "check", CallOptions(batch, local_batch=local_batch), world_size, args, kwargs

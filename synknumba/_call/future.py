@@ -165,9 +165,8 @@ class Future(concurrent.futures.Future[R]):
     def __reduce__(self) -> NoReturn:
         """Raises `ArgumentError`: the call belongs to this process."""
         raise ArgumentError(
-            f"the future of {self._flight.info} cannot be pickled or copied: its call "
-            f"belongs to this process; "
-            "pass its result()"
+            f"the future of {self._flight.info} cannot be pickled or copied: its call belongs to "
+            "this process; pass its result()"
         )
 
 

@@ -10,12 +10,12 @@ from itertools import pairwise
 import numpy as np
 
 from synknumba._call.call import Call
-from synknumba._call.grid_limits import Limits
 from synknumba._call.variable_rows import shapes_by_rank
 from synknumba._errors import LaunchError
 from synknumba._ops.launch import ELEMENTS, Dim3, Extent, LaunchConfig
 from synknumba._ops.rows import Partition
 from synknumba._ops.variable_layout import VECTOR
+from synknumba._source.grid_limits import Limits
 from synknumba._types import Shape
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, Update
 

@@ -99,10 +99,9 @@ class CallOptions:
         for option, value in (("batch", self.batch), ("local_batch", self.local_batch)):
             if isinstance(value, Variable):
                 raise BatchError(
-                    f"{option} of {function} is {state_of(value).label}, but rows are "
-                    f"selected in the script, and a "
-                    f"variable's values are on the ranks; read them first, as "
-                    f"in {option}=v.get_value()"
+                    f"{option} of {function} is {state_of(value).label}, but rows are selected in "
+                    "the script, and a variable's values are on the ranks; read them first, as in "
+                    f"{option}=v.get_value()"
                 )
         if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
             raise PartitionError(f"num_slices must be an integer of at least 1, got {slices!r}")
@@ -165,9 +164,8 @@ def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[Vari
             reduction.check_dtype(op, dtype, f"updates[{parameter!r}] of {name}")
         if id(variable) in seen:
             raise ArgumentError(
-                f"updates= of {name} names {variable.label} for both "
-                f"{seen[id(variable)]!r} and {parameter!r}; "
-                "use each variable once"
+                f"updates= of {name} names {variable.label} for both {seen[id(variable)]!r} and "
+                f"{parameter!r}; use each variable once"
             )
         seen[id(variable)] = parameter
     return {parameter: (state_of(value[0]), value[1]) for parameter, value in updates.items()}
@@ -190,9 +188,8 @@ def check_names(name: str, parameters: Collection[str], options: FunctionOptions
         for one in names:
             if role == "outputs" and one.startswith("_"):
                 raise ArgumentError(
-                    f"outputs= names {one!r} of {name}, but outputs become "
-                    f"fields of a named tuple, "
-                    "which cannot start with an underscore; rename it"
+                    f"outputs= names {one!r} of {name}, but outputs become fields of a named "
+                    "tuple, which cannot start with an underscore; rename it"
                 )
             if one not in parameters:
                 raise ArgumentError(

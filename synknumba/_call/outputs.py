@@ -247,10 +247,9 @@ class OutputBuilder:
             way_out = "use None"
             if divided:
                 way_out = (
-                    f"name {divided[0]} in sliceable=, for its rows on each rank, or "
-                    f"gather a function of it, as "
-                    f"def frame({divided[0]}, own): return {divided[0]}[own.start:own.stop] by "
-                    f"frame({divided[0]}, synk.OWN)"
+                    f"name {divided[0]} in sliceable=, for its rows on each rank, or gather a "
+                    f"function of it, as def frame({divided[0]}, own): return "
+                    f"{divided[0]}[own.start:own.stop] by frame({divided[0]}, synk.OWN)"
                 )
             raise ReductionError(
                 f"{name} of {self._name} has op {output.op!r}, which works on rows, but no "
@@ -322,8 +321,7 @@ class OutputBuilder:
         except Exception as error:  # the function is the user's
             raise ReductionError(
                 f"the shape of {name} of {self._name} is a function, which raised "
-                f"{type(error).__name__}: {error}; it gets a "
-                f"dict with {', '.join(call.whole)}"
+                f"{type(error).__name__}: {error}; it gets a dict with {', '.join(call.whole)}"
             ) from error
         return self._checked_shape(name, shape)
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from synknumba._call.access import written_parameters
 from synknumba._call.arguments import IndexRange
-from synknumba._call.definition import atomic_operation, read_function
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError
 from synknumba._host.data import Data
+from synknumba._source.access import written_parameters
+from synknumba._source.definition import atomic_operation, read_function
 from synknumba._variables.variable import Variable
 
 _OPS = {

@@ -383,9 +383,8 @@ class FunctionPlan(Plan):
             if one.structure != first:
                 raise ReductionError(
                     f"{self.info} returned {result_told(first)} on {self._part} {ran[0]} but "
-                    f"{result_told(one.structure)} on "
-                    f"{self._part} {rank}; results must have the same structure on every "
-                    f"{self._part} to be combined"
+                    f"{result_told(one.structure)} on {self._part} {rank}; results must have the "
+                    f"same structure on every {self._part} to be combined"
                 )
         return first
 
@@ -409,9 +408,8 @@ class FunctionPlan(Plan):
                 f"nothing returned for {path}" for path in missing
             ]
             raise ReductionError(
-                f"{self.info} returned {result_told(structure)}, and "
-                f"outputs={self.program.ops!r} does not fit "
-                f"that structure{': ' if reasons else ''}{', '.join(reasons)}"
+                f"{self.info} returned {result_told(structure)}, and outputs={self.program.ops!r} "
+                f"does not fit that structure{': ' if reasons else ''}{', '.join(reasons)}"
             )
         return ops
 

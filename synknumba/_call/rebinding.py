@@ -29,11 +29,11 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._call.access import SIZES
-from synknumba._call.definition import Definition, read_code
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError
 from synknumba._ops.tree import flatten
+from synknumba._source.access import SIZES
+from synknumba._source.definition import Definition, read_code
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
 
@@ -201,9 +201,8 @@ def _check_variables(
             way_out = "Accumulate into the parameter that updates= names"
         where = f"{function.__code__.co_filename}:{binding.node.lineno}"
         raise ArgumentError(
-            f"{name} ({where}) assigns to {parameter}, {how}, and never reads it "
-            f"again: this rebinds the "
-            f"name, and {variable.label} keeps its values. {way_out}"
+            f"{name} ({where}) assigns to {parameter}, {how}, and never reads it again: this "
+            f"rebinds the name, and {variable.label} keeps its values. {way_out}"
         )
 
 

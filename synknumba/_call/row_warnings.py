@@ -5,13 +5,13 @@ of the call.
 import warnings
 
 from synknumba._call.call import Call
-from synknumba._call.grid_limits import Limits
 from synknumba._call.launches import shares
 from synknumba._call.options import FunctionOptions
 from synknumba._call.variable_rows import own_by_rank, rows_shapes
 from synknumba._errors import depth_of_script
 from synknumba._ops.launch import ELEMENTS, LaunchConfig
 from synknumba._ops.tree import flatten
+from synknumba._source.grid_limits import Limits
 from synknumba._types import Shape
 from synknumba._wire.program import Sharded
 
@@ -71,9 +71,8 @@ def warn_of_all_rows(
         if most < call.whole[limit.parameter] == total:
             warnings.warn(
                 f"{name} compares a position in the grid with {limit.parameter}, which is {total}, "
-                f"the number of all rows, and "
-                f"a rank has at most {most} of them; pass synk.ROWS for {limit.parameter}, the "
-                f"number that each rank has",
+                f"the number of all rows, and a rank has at most {most} of them; pass synk.ROWS "
+                f"for {limit.parameter}, the number that each rank has",
                 RuntimeWarning,
                 stacklevel=depth_of_script(),
             )

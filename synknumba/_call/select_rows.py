@@ -59,8 +59,7 @@ class RowSelector:
                 )
                 raise BatchError(
                     f"{self._name} got batch={batch!r}, but none of its arguments is sharded, so "
-                    f"there are no rows to select"
-                    f"{other}"
+                    f"there are no rows to select{other}"
                 )
             return None
         agree = len({*lengths.values()}) == 1
@@ -85,8 +84,7 @@ class RowSelector:
             if local_batch is not None:
                 raise ArgumentError(
                     f"{self._name} got local_batch, which selects rows of sliceable variables, but "
-                    f"it has none; name them in "
-                    f"sliceable=(…)"
+                    "it has none; name them in sliceable=(…)"
                 )
             return None
         first, lengths = next(iter(call.own_lengths.items()))
@@ -110,9 +108,8 @@ class RowSelector:
             if expected != count:
                 raise PartitionError(
                     f"{self._name}: rank {rank} gets {expected} rows of the sharded arguments but "
-                    f"{count} of {sliceable}; "
-                    "a kernel needs equally many. Scatter them alike, or select "
-                    "with batch and local_batch."
+                    f"{count} of {sliceable}; a kernel needs equally many. Scatter them alike, or "
+                    "select with batch and local_batch."
                 )
 
     def _check_shards(self, call: Call) -> None:
@@ -207,8 +204,7 @@ def _check_writable(call: Call) -> None:
         if isinstance(rows, Listed) and len(np.unique(rows.indices)) != rows.count:
             raise BatchError(
                 f"local_batch lists a row twice on rank {rank}, and {own_written[0]} is in inout=, "
-                f"so its rows are written; "
-                f"list each row once"
+                "so its rows are written; list each row once"
             )
 
 

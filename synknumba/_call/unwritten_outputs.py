@@ -11,11 +11,11 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from synknumba._call.access import SIZES
 from synknumba._call.arguments import Output
-from synknumba._call.definition import Definition, read_function
 from synknumba._errors import ArgumentError
 from synknumba._ops.reduction import BY_ROWS
+from synknumba._source.access import SIZES
+from synknumba._source.definition import Definition, read_function
 
 _ATOMICS = {"sum": "add", "min": "min", "max": "max"}
 
@@ -33,8 +33,8 @@ def check_stores(name: str, function: Callable[..., Any], outputs: Mapping[str, 
         line = f"{parameter}[0] = …"
         if output.op in _ATOMICS:
             line = (
-                f"an atomic operation, as "
-                f"cuda.atomic.{_ATOMICS[output.op]}({parameter}, 0, …), or {line}"
+                f"an atomic operation, as cuda.atomic.{_ATOMICS[output.op]}({parameter}, 0, …), or "
+                f"{line}"
             )
         elif output.op in BY_ROWS:
             line = f"{parameter}[i] = …, with i = cuda.grid(1)"
@@ -43,9 +43,8 @@ def check_stores(name: str, function: Callable[..., Any], outputs: Mapping[str, 
         )
         raise ArgumentError(
             f"{name} ({function.__code__.co_filename}:{definition.tree.lineno}) never stores to "
-            f"its output {parameter}, which "
-            f"would be {value} in every call. Write {line}; or leave {parameter} out of "
-            f"outputs= and of the parameters."
+            f"its output {parameter}, which would be {value} in every call. Write {line}; or leave "
+            f"{parameter} out of outputs= and of the parameters."
         )
 
 

@@ -97,14 +97,14 @@ def fill_in(name: str, call: Call) -> None:
         if RankConstant.OWN in asked:
             raise ArgumentError(
                 f"{name} gets synk.OWN, the indices of own rows in the array of a variable, but no "
-                f"variable with rows that is "
-                "not in sliceable=; pass one, or synk.arange(n) for the rows of the call"
+                "variable with rows that is not in sliceable=; pass one, or synk.arange(n) for the "
+                "rows of the call"
             )
         if RankConstant.ROWS in asked:
             raise ArgumentError(
                 f"{name} gets synk.ROWS, the number of rows that a rank has, but no argument has "
-                f"rows: none is divided among "
-                "the ranks, and none is a variable with an axis. Pass the number itself"
+                "rows: none is divided among the ranks, and none is a variable with an axis. Pass "
+                "the number itself"
             )
         return
     variable, shapes = call.intact[path], rows_shapes(call, path)
@@ -131,9 +131,8 @@ def _whose(name: str, call: Call, told: str) -> str | None:
         if one.halo != other.halo:
             raise ArgumentError(
                 f"{name} gets {told}, but {first} has {other.halo or 'no halo'} and {path} has "
-                f"{one.halo or 'no halo'}, so "
-                "a row has other indices in one than in the other; scatter both alike, or pass "
-                "numbers by synk.per_rank([...])"
+                f"{one.halo or 'no halo'}, so a row has other indices in one than in the other; "
+                "scatter both alike, or pass numbers by synk.per_rank([...])"
             )
     return scattered[0][0] if scattered else None
 

@@ -128,9 +128,8 @@ class Report:
             return cls(**_of_types(told, _REPORT), machine=machine, results=results)
         except (KeyError, TypeError, ValueError) as error:
             raise CommandError(
-                f"{path} has no results of `synknumba bench` ({type(error).__name__}: "
-                f"{error}); name a file that "
-                "`synknumba bench --json FILE` wrote"
+                f"{path} has no results of `synknumba bench` ({type(error).__name__}: {error}); "
+                "name a file that `synknumba bench --json FILE` wrote"
             ) from error
 
 

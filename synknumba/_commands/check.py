@@ -10,7 +10,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from synknumba import simt
-from synknumba._call.checked_script import SLOW_SECONDS, Checks, checking
 from synknumba._commands import compare_ranks
 from synknumba._commands.run import add_script
 from synknumba._commands.terminal import (
@@ -25,6 +24,7 @@ from synknumba._commands.terminal import (
 from synknumba._errors import DeviceError, Finding
 from synknumba._machines import launch
 from synknumba._ops.agreement import rank_numbers
+from synknumba._sequence.checked_script import SLOW_SECONDS, Checks, checking
 from synknumba.simt.internals import as_cuda_reported
 
 DESCRIPTION = """\
@@ -158,8 +158,7 @@ def _slow(name: str, place: str, before: int) -> None:
     """Says why nothing happens."""
     sys.stderr.write(
         f"synknumba check: the checks of {name} have taken {SLOW_SECONDS:g} s, and go on; call "
-        f"{before + 1}, at {place}, is "
-        "being checked. Pass fewer rows, or --rows K or --calls N\n"
+        f"{before + 1}, at {place}, is being checked. Pass fewer rows, or --rows K or --calls N\n"
     )
     sys.stderr.flush()
 

@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 import synknumba
 from synknumba._call.compared_ranks import Comparison, Store, Summary, compared, counted, summaries
 from synknumba._call.function import Function
-from synknumba._call.sequence import Sequence
 from synknumba._commands.terminal import FAILED, FOUND, CommandError, coloured
 from synknumba._learning.training import TrainFunction
 from synknumba._machines import launch
 from synknumba._rowwise.expectation import Expectation
 from synknumba._rowwise.map import Vectorized
+from synknumba._sequence.sequence import Sequence
 from synknumba._variables.variable import Variable
 from synknumba._world import machines
 
@@ -86,17 +86,15 @@ def _conclude(sizes: list[int], runs: list[Summary], code: int) -> int:
     agree = min(summary.counted for summary in runs)
     numbers = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]} ranks"
     sys.stderr.write(
-        f"synknumba check: {agree:,} "
-        f"{'call agrees' if agree == 1 else 'calls agree'} on {numbers}\n"
+        f"synknumba check: {agree:,} {'call agrees' if agree == 1 else 'calls agree'} on "
+        f"{numbers}\n"
     )
     most = max(runs, key=lambda summary: summary.skipped)
     if most.skipped:
         sys.stderr.write(
             f"synknumba check: {most.skipped:,} not compared, as they or their inputs differ "
-            f"between the runs, though no "
-            "call before does: they depend on the number of ranks, or are random and "
-            "need a seed. The first is "
-            f"{most.reason}\n"
+            "between the runs, though no call before does: they depend on the number of ranks, or "
+            f"are random and need a seed. The first is {most.reason}\n"
         )
     return code or (FAILED if most.skipped and not agree else 0)
 

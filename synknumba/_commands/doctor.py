@@ -85,8 +85,8 @@ def _run(told: argparse.Namespace) -> int:
     else:
         print(
             f"\n{_counted(counts['problem'], 'problem')}, "
-            f"{_counted(counts['warning'], 'warning')}, {counts['ok']} ok, "
-            f"{counts['skipped']} not checked"
+            f"{_counted(counts['warning'], 'warning')}, {counts['ok']} ok, {counts['skipped']} not "
+            "checked"
         )
     return FOUND if counts["problem"] else SUCCESS
 

@@ -199,9 +199,9 @@ def to_install(driver: int | None, found: GpuLibraries | None) -> str | None:
         and int(found.runtime.split(".")[0]) > driver // 1000
     ):
         return (
-            f"a driver of CUDA {found.runtime.split('.')[0]}, or in a new environment the "
-            f"packages for this one, of CUDA "
-            f"{cuda_version(driver)}: pip install 'synknumba[cuda{driver // 1000}]'"
+            f"a driver of CUDA {found.runtime.split('.')[0]}, or in a new environment the packages "
+            f"for this one, of CUDA {cuda_version(driver)}: pip install "
+            f"'synknumba[cuda{driver // 1000}]'"
         )
     if found.missing == ["NCCL"]:
         return install_nccl()
@@ -254,6 +254,5 @@ def numba_cuda() -> str:
     reason = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]
     return (
         f"does not import ({reason}): numba-cuda needs CUDA's libraries; pip install "
-        f"'synknumba[cuda13]' for GPUs, "
-        "or pip uninstall numba-cuda to run on CPU cores"
+        "'synknumba[cuda13]' for GPUs, or pip uninstall numba-cuda to run on CPU cores"
     )

@@ -72,9 +72,7 @@ def _run(told: argparse.Namespace) -> int:
     ):
         sys.stderr.write(
             "synknumba run: numba.cuda finds no GPU here; with SYNKNUMBA_SIMT=1 in the environment "
-            "the kernels run on a core, "
-            "and `synknumba check` looks for errors in them. Without it, cuda.jit with a signature "
-            "asks for a GPU at once: "
-            "leave the signature out\n"
+            "the kernels run on a core, and `synknumba check` looks for errors in them. Without "
+            "it, cuda.jit with a signature asks for a GPU at once: leave the signature out\n"
         )
     return code

@@ -57,8 +57,7 @@ def unmasked(value: Any) -> Array:
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise ReductionError(
             f"a function returned a masked array of shape {value.shape}, but results have no mask; "
-            f"return value.filled(…), or "
-            "the values and the mask as two arrays"
+            "return value.filled(…), or the values and the mask as two arrays"
         )
     return np.asarray(value)
 

@@ -311,9 +311,8 @@ class CudaDevice(Device):
         free, total = runtime.memGetInfo()
         pooled = cupy.get_default_memory_pool().free_bytes()
         return (
-            f"The GPU has {free:,} of {total:,} bytes free, and this rank's pool "
-            f"{pooled:,} more. Use num_slices=, "
-            f"a smaller batch or more GPUs, or drop variables."
+            f"The GPU has {free:,} of {total:,} bytes free, and this rank's pool {pooled:,} more. "
+            "Use num_slices=, a smaller batch or more GPUs, or drop variables."
         )
 
     def attach(self, segment: Segment, *, whole: bool = False) -> None:

@@ -112,8 +112,7 @@ def _kind(name: str, leaf: Any) -> Any:
         return type(leaf), repr(leaf)  # −0.0 is not 0.0, and NaN is NaN
     raise RecordError(
         f"{name} has record=True, which takes arrays, numbers, texts and trees of them; got a "
-        f"{type(leaf).__name__}. Leave "
-        "record= out, or pass what the function needs of it."
+        f"{type(leaf).__name__}. Leave record= out, or pass what the function needs of it."
     )
 
 
@@ -214,8 +213,8 @@ class _Recording(RecordedCall):
         if what is not None:
             raise RecordError(
                 f"{self._name} cannot be recorded: it {what} in each call. Make NumPy arrays CuPy "
-                f"arrays before, or pass them "
-                "as arguments; return what the script is to have. Or leave record=True out."
+                "arrays before, or pass them as arguments; return what the script is to have. Or "
+                "leave record=True out."
             )
         return result
 
@@ -257,8 +256,8 @@ class _Recording(RecordedCall):
         elif isinstance(error, runtime.CUDARuntimeError) or "captur" in str(error):
             way_out = (
                 "A recorded function must not look at numbers of the GPU, as in float(x), x.get(), "
-                "print(x) and `if x:`, nor "
-                "have shapes that depend on them, as in x[x > 0]. Leave record=True out if it must"
+                "print(x) and `if x:`, nor have shapes that depend on them, as in x[x > 0]. Leave "
+                "record=True out if it must"
             )
         text = (str(error).strip().splitlines() or [""])[0].rstrip(".")
         return RecordError(
@@ -277,10 +276,9 @@ class _Recording(RecordedCall):
             return
         raise RecordError(
             f"{self._name} cannot be recorded: run again on the same arrays, it gave other "
-            f"numbers. A recorded function must "
-            "depend on its arguments only: take random numbers from synk.random, and keep what "
-            "changes from call to call in "
-            "variables. Or leave record=True out."
+            "numbers. A recorded function must depend on its arguments only: take random numbers "
+            "from synk.random, and keep what changes from call to call in variables. Or leave "
+            "record=True out."
         )
 
     def close(self) -> None:

@@ -111,8 +111,7 @@ def check_identity(op: UserOp, dtype: Any, name: str) -> None:
     if not (got == start or (got != got and start != start)):  # noqa: PLR0124  # NaN
         raise ReductionError(
             f"{name}: identity={op.identity!r} of op {op!r} is not neutral: {op!r}({start}, "
-            f"{start}) is {got}; pass "
-            f"the number e with {op!r}(e, a) = {op!r}(a, e) = a"
+            f"{start}) is {got}; pass the number e with {op!r}(e, a) = {op!r}(a, e) = a"
         )
 
 

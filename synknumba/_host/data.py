@@ -551,9 +551,8 @@ class Data(ArrayOperations):
     def __reduce__(self) -> NoReturn:
         """Refuses pickling: a copy in another process would not be shared."""
         raise DataError(
-            f"{self._label()} cannot be pickled or deep-copied: it is shared memory. Pass it "
-            f"as an argument instead of "
-            f"capturing it in the function, or use np.array(d) for a copy"
+            f"{self._label()} cannot be pickled or deep-copied: it is shared memory. Pass it as an "
+            "argument instead of capturing it in the function, or use np.array(d) for a copy"
         )
 
     def _label(self) -> str:
@@ -563,8 +562,7 @@ class Data(ArrayOperations):
         if self._segment.closed:
             raise DataError(
                 f"{self._label()} belongs to the coordinator and cannot be used on a rank; pass it "
-                f"as an argument instead of "
-                f"capturing it in the function"
+                "as an argument instead of capturing it in the function"
             )
 
     def _check_thawed(self) -> None:
@@ -676,8 +674,7 @@ def data(
     if isinstance(value, str | os.PathLike) and _is_path(value):
         raise DataError(
             f"value is the path {os.fspath(value)!r}, not an array; pass np.load(path), or "
-            f"np.load(path, mmap_mode='r') with "
-            "copy=False for a file that stays where it is"
+            "np.load(path, mmap_mode='r') with copy=False for a file that stays where it is"
         )
     if not as_flag(copy, "copy"):
         if (shape, dtype, ndim, force_cast, oversize) != (

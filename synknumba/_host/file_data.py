@@ -74,8 +74,7 @@ class MappedFile:
 def _truncated(path: str, size: int, stop: int) -> DataError:
     return DataError(
         f"the file {path} has been truncated to {size:,} bytes since it was opened, and the array "
-        f"ends at byte {stop:,}; open "
-        "it again"
+        f"ends at byte {stop:,}; open it again"
     )
 
 

@@ -84,10 +84,9 @@ def adopted(value: Any, label: str) -> Array | Data:
                 f" with {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else ""
             )
             raise ArgumentError(
-                f"{label} is a {type(value).__name__} of {module.partition('.')[0]}{listed}; "
-                f"pass an array in it, as "
-                f"group[{names[0] if names else 'name'}], or all by name, as "
-                f"f(**synk.columns(group))"
+                f"{label} is a {type(value).__name__} of {module.partition('.')[0]}{listed}; pass "
+                f"an array in it, as group[{names[0] if names else 'name'}], or all by name, as "
+                "f(**synk.columns(group))"
             )
         dtype = getattr(value, "dtype", None)
         if isinstance(dtype, np.dtype) and dtype.hasobject:
@@ -116,8 +115,7 @@ def adopted(value: Any, label: str) -> Array | Data:
     except Exception as error:
         raise ArgumentError(
             f"{label} is a {type(value).__name__}, which cannot be read as an array: {error}. Pass "
-            f"it as an array of NumPy, or "
-            "what it holds"
+            "it as an array of NumPy, or what it holds"
         ) from error
     if array.dtype.hasobject:
         raise DataError(_no_numbers(value, label))
@@ -130,8 +128,8 @@ def _no_numbers(value: Any, label: str) -> str:
     if hasattr(value, "columns"):
         return (
             f"{label} is a {type(value).__name__} of {library}, whose columns have no common type "
-            f"of numbers; pass the columns "
-            "that the function takes, as f(**synk.columns(table, 'price', 'amount'))"
+            "of numbers; pass the columns that the function takes, as f(**synk.columns(table, "
+            "'price', 'amount'))"
         )
     dtype = value.dtype if hasattr(value, "dtype") else "object"
     name = getattr(value, "name", None)
@@ -217,16 +215,14 @@ def columns(table: Any, *names: str, **renamed: str) -> dict[str, Any]:
     if wrong:
         listed = wrong[0] if isinstance(wrong[0], list | tuple) else ["price", "amount"]
         raise ArgumentError(
-            f"columns takes the names of columns one by one, as synk.columns(table, "
-            f"{', '.join(map(repr, listed))}); got "
-            f"{wrong[0]!r}"
+            "columns takes the names of columns one by one, as synk.columns(table, "
+            f"{', '.join(map(repr, listed))}); got {wrong[0]!r}"
         )
     twice = [name for name in names if name in renamed]
     if twice:
         raise ArgumentError(
-            f"columns: the parameter {twice[0]!r} would receive two columns, {twice[0]!r} "
-            f"and {renamed[twice[0]]!r}; "
-            "leave one out"
+            f"columns: the parameter {twice[0]!r} would receive two columns, {twice[0]!r} and "
+            f"{renamed[twice[0]]!r}; leave one out"
         )
     source, known = _columns_of(table)
     wanted = {**{name: name for name in (names or (() if renamed else known))}, **renamed}
@@ -271,7 +267,6 @@ def _columns_of(table: Any) -> tuple[Any, list[str]]:
     if hasattr(table, "keys"):
         return table, list(table.keys())
     raise ArgumentError(
-        f"columns takes a DataFrame, a Table, an array of records, a mapping of arrays or the path "
-        f"of a Parquet file; got a "
-        f"{type(table).__name__}"
+        "columns takes a DataFrame, a Table, an array of records, a mapping of arrays or the path "
+        f"of a Parquet file; got a {type(table).__name__}"
     )

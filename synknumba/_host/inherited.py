@@ -370,11 +370,10 @@ def tell_of_threads() -> None:
     names = ", ".join(f"{thread.name!r}" for thread in others)
     many = len(others) > 1
     message = (
-        f"fork() called while {len(others)} other "
-        f"thread{'s run' if many else ' runs'}: {names}. Ranks do not "
-        f"inherit {'them' if many else 'it'}, and a lock that "
-        f"{'one of them' if many else 'it'} holds now stays "
-        "locked on the ranks forever. Call fork() before starting threads."
+        f"fork() called while {len(others)} other thread{'s run' if many else ' runs'}: {names}. "
+        f"Ranks do not inherit {'them' if many else 'it'}, and a lock that "
+        f"{'one of them' if many else 'it'} holds now stays locked on the ranks forever. Call "
+        "fork() before starting threads."
     )
     warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
 
@@ -389,9 +388,8 @@ def _tell_of_lost_pools() -> None:
             _told.add(library)
             warnings.warn(
                 f"fork() called after {library} has started its threads, which ranks do not "
-                f"inherit: {library} on a rank "
-                f"would wait for them forever. If ranks use {library}, move the line with "
-                f"fork() above its first use.",
+                f"inherit: {library} on a rank would wait for them forever. If ranks use "
+                f"{library}, move the line with fork() above its first use.",
                 RuntimeWarning,
                 stacklevel=depth_of_script(),
             )

@@ -166,7 +166,7 @@ def _nccl4py() -> NcclBindings | str:
         version = nccl.get_version()
     except Exception as error:  # noqa: BLE001  # of the import, of cuda-pathfinder that finds no library, of an old NCCL
         return (
-            f"nccl4py does not work "
+            "nccl4py does not work "
             f"({(str(error).strip().splitlines() or [type(error).__name__])[0]})"
         )
 

@@ -237,9 +237,8 @@ class Segment:
         """
         if self.fd < 0 or self.is_file:
             raise SharedMemoryError(
-                f"{self!r} cannot grow: it is a file or closed, or another process "
-                f"created it. Grow it there and "
-                "attach it again."
+                f"{self!r} cannot grow: it is a file or closed, or another process created it. "
+                "Grow it there and attach it again."
             )
         size = _round_to_pages(nbytes)
         if size <= self.size:
@@ -641,8 +640,8 @@ def _reserve(fd: int, start: int, stop: int, nbytes: int) -> None:
     ):
         raise SharedMemoryError(
             f"{nbytes:,} bytes of shared memory were requested, but {left.limit} has "
-            f"{left.nbytes:,} bytes left. "
-            f"Free Data that is no longer needed (free_memory()), or {left.remedy}."
+            f"{left.nbytes:,} bytes left. Free Data that is no longer needed (free_memory()), or "
+            f"{left.remedy}."
         )
     try:
         for offset in range(start, stop, _RESERVE_STEP):
@@ -716,8 +715,7 @@ def _no_space(nbytes: int, free: int | None) -> SharedMemoryError:
         )
     return SharedMemoryError(
         f"{nbytes:,} bytes of shared memory were requested, but {left}. Free Data that is no "
-        f"longer needed (free_memory()), or "
-        f"{remedy}."
+        f"longer needed (free_memory()), or {remedy}."
     )
 
 
@@ -727,8 +725,8 @@ def _refused(call: str, nbytes: int, error: OSError) -> SharedMemoryError:
     """
     return SharedMemoryError(
         f"{nbytes:,} bytes of shared memory were requested, but the system refuses {call}: "
-        f"{error}. Let the sandbox (seccomp) "
-        f"allow it, or let {_SHM} be writable and larger, with posix_ipc installed."
+        f"{error}. Let the sandbox (seccomp) allow it, or let {_SHM} be writable and larger, with "
+        "posix_ipc installed."
     )
 
 
@@ -737,8 +735,8 @@ def _cannot_have(nbytes: int, error: Exception) -> SharedMemoryError:
     if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE} or "files" in str(error):
         return _NoDescriptorError(
             f"{nbytes:,} bytes of shared memory were requested, but the process has no file "
-            f"descriptor left. Every Data and "
-            "every Variable uses one or two: free some, or raise the limit with ulimit -Hn."
+            "descriptor left. Every Data and every Variable uses one or two: free some, or raise "
+            "the limit with ulimit -Hn."
         )
     limit = ""
     if getattr(error, "errno", None) == errno.EFBIG:

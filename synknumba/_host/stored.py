@@ -162,9 +162,9 @@ class StoredData(Data):
         if state != source.state:
             if source.kind == "parquet":
                 raise DataError(
-                    f"the file {source.path} has changed since synk.columns read its schema; "
-                    f"make the columns again, as "
-                    f"synk.columns({os.path.basename(source.path)!r}, {source.name!r})"
+                    f"the file {source.path} has changed since synk.columns read its schema; make "
+                    f"the columns again, as synk.columns({os.path.basename(source.path)!r}, "
+                    f"{source.name!r})"
                 )
             self._source = replace(source, state=state)
             self._version = next_version() if state else 0
@@ -231,8 +231,7 @@ def refuse_closed(value: Any, label: str) -> None:
     if type(value).__module__.startswith("h5py.") and hasattr(value, "id") and not value:
         raise DataError(
             f"{label} is a {type(value).__name__} of h5py whose file has been closed; open the "
-            f"file again, and call within its "
-            "with block"
+            "file again, and call within its with block"
         )
 
 
@@ -354,9 +353,8 @@ def refuse_nulls(count: int, label: str) -> None:
     """Raises `DataError` for an array with nulls."""
     if count:
         raise DataError(
-            f"{label} has {count} null{'s' if count > 1 else ''}, and ranks have no masks; "
-            f"fill them (fill_null of "
-            "pyarrow.compute, fillna of pandas) or leave those rows out"
+            f"{label} has {count} null{'s' if count > 1 else ''}, and ranks have no masks; fill "
+            "them (fill_null of pyarrow.compute, fillna of pandas) or leave those rows out"
         )
 
 
@@ -470,8 +468,7 @@ class _H5Reader(Reader):
             found = "is not there" if shape is None else f"has the shape {shape}"
             raise DataError(
                 f"the dataset {source.name} of {source.path} had the shape {source.shape} when it "
-                f"was opened, and {found} now; "
-                "open the file again"
+                f"was opened, and {found} now; open the file again"
             )
 
     def read(self, target: Array, rows: slice | Array) -> None:

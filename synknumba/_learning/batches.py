@@ -120,11 +120,9 @@ class Batches:
         number = _integer(epoch, "order: epoch", 0)
         if not self._drop_last and self._n % self._size:
             raise PartitionError(
-                f"order: {self._n} rows make {self._n // self._size} batches of "
-                f"{self._size} rows and one of "
-                f"{self._n % self._size}, which is no 2-D array; pass drop_last=True to "
-                f"synk.batches(), or a size that divides "
-                "the rows"
+                f"order: {self._n} rows make {self._n // self._size} batches of {self._size} rows "
+                f"and one of {self._n % self._size}, which is no 2-D array; pass drop_last=True to "
+                "synk.batches(), or a size that divides the rows"
             )
         return self._rows(number)[: self.steps_per_epoch * self._size].reshape(-1, self._size)
 
@@ -163,8 +161,7 @@ class Batches:
         if self._epochs is not None and step > self._epochs * self.steps_per_epoch:
             raise ArgumentError(
                 f"start_at: there are {self._epochs * self.steps_per_epoch} batches, and {step} "
-                f"cannot be left out; pass more "
-                "epochs= to synk.batches()"
+                "cannot be left out; pass more epochs= to synk.batches()"
             )
         return Batches(
             **self._arguments(), epochs=self._epochs, start=step, progress=self._progress

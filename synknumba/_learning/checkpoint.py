@@ -263,9 +263,8 @@ def _check_header(encoded: Encoded) -> None:
     if nbytes > _MOST_HEADER_BYTES:
         raise DataError(
             f"save: the tree has {len(encoded.arrays):,} arrays, and {len(encoded.text):,} bytes "
-            f"of keys and other values: "
-            "more than the header of a safetensors file holds. Make arrays of long "
-            "lists of numbers: np.array(…)"
+            "of keys and other values: more than the header of a safetensors file holds. Make "
+            "arrays of long lists of numbers: np.array(…)"
         )
 
 

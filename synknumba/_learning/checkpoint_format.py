@@ -160,8 +160,7 @@ def unsupported(value: object, name: str) -> ArgumentError:
         )
     return ArgumentError(
         f"{name or 'the tree'} has type {told}; checkpoints hold variables, Data, NumPy arrays, "
-        f"numbers, strings, bools and "
-        f"None, in dicts, lists, tuples and named tuples. {way_out}"
+        f"numbers, strings, bools and None, in dicts, lists, tuples and named tuples. {way_out}"
     )
 
 
@@ -198,8 +197,7 @@ def _key(key: Any, name: str) -> Node:
         return _plain(key)
     raise ArgumentError(
         f"save: {name or 'the tree'} has the key {key!r}; keys are strings, ints, floats, bools, "
-        f"None, or tuples of these, and "
-        "no NaN. Use str(key)"
+        "None, or tuples of these, and no NaN. Use str(key)"
     )
 
 

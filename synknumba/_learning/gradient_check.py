@@ -61,8 +61,8 @@ def check_gradient(
     if not np.isclose(again, loss, rtol=1e4 * eps, atol=0):
         raise DataError(
             f"{name} returns a loss of {loss:.6g}, and of {again:.6g} when called again with the "
-            f"same rows and parameters, so "
-            "that slopes cannot be compared with it; seed its random numbers by an argument"
+            "same rows and parameters, so that slopes cannot be compared with it; seed its random "
+            "numbers by an argument"
         )
     parts = [evaluate(half, near) for half in np.split(rows, 2)]
     for what, total, *halves in zip(
@@ -118,9 +118,8 @@ def _check_sum(
             f"broadcast to ({rows}, {rows})"
         )
     raise DataError(
-        f"{what} by {name} is no sum over rows: of {rows} rows it is "
-        f"{_told(all_rows)}, and of their halves "
-        f"{_told(halves[0])} + {_told(halves[1])}; {reason}"
+        f"{what} by {name} is no sum over rows: of {rows} rows it is {_told(all_rows)}, and of "
+        f"their halves {_told(halves[0])} + {_told(halves[1])}; {reason}"
     )
 
 
@@ -165,10 +164,9 @@ def _check_direction(
         ratio = f", {by_slopes / fine:.3g} times as much" if fine else ""
         raise DataError(
             f"the slope of {told} by {name} is not that of its loss: along a random direction the "
-            f"loss changes by {fine:.6g}, "
-            f"by central differences, and by the slope {by_slopes:.6g}{ratio}. Look for a factor, "
-            f"a sign, a missing term, or "
-            "arrays that broadcast"
+            f"loss changes by {fine:.6g}, by central differences, and by the slope "
+            f"{by_slopes:.6g}{ratio}. Look for a factor, a sign, a missing term, or arrays that "
+            "broadcast"
         )
 
 

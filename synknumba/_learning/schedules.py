@@ -118,16 +118,16 @@ def schedule_of(what: str, name: str, value: Schedule | float) -> Schedule:
     if not isinstance(value, FunctionType):
         raise ArgumentError(
             f"{what} needs {name} as a number, or as a function by def or lambda, which Numba "
-            f"compiles for the ranks; got "
-            f"{value!r}. Write lambda count: …, with the numbers that it needs around it"
+            f"compiles for the ranks; got {value!r}. Write lambda count: …, with the numbers that "
+            "it needs around it"
         )
     try:
         first = value(0.0)
     except Exception as error:
         raise ArgumentError(
             f"{what} got as {name} a function that fails for step 0.0: {type(error).__name__}: "
-            f"{error}. It gets the number of "
-            "steps as a float; a table needs int(count), and its own check of the end"
+            f"{error}. It gets the number of steps as a float; a table needs int(count), and its "
+            "own check of the end"
         ) from error
     _number(what, f"{name}(0)", first)
     return value

@@ -22,13 +22,10 @@ import numpy as np
 from synknumba import _tracing as tracing
 from synknumba import simt
 from synknumba._api import function, parallel
-from synknumba._call.access import element_uses
 from synknumba._call.arguments import IndexRange
 from synknumba._call.distribute import Distributed
 from synknumba._call.function import Function
 from synknumba._call.future import Future
-from synknumba._call.sequence import Sequence as CallSequence
-from synknumba._call.sequence import sequence
 from synknumba._device.compilers import KERNEL_DECORATORS
 from synknumba._errors import (
     ArgumentError,
@@ -64,6 +61,9 @@ from synknumba._ops.tree import count_leaves, describe, parts_like, paths, unfla
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._progress import Bar, Progress, wanted
 from synknumba._rowwise.generate import define
+from synknumba._sequence.sequence import Sequence as CallSequence
+from synknumba._sequence.sequence import sequence
+from synknumba._source.access import element_uses
 from synknumba._tracing import STEP
 from synknumba._types import Array, Block, Grid, Span, known_options, shown
 from synknumba._variables.collectives import all_reduce, get_lengths
@@ -129,10 +129,9 @@ class TrainFunction:
         if not name.startswith("_") and name not in {"params", "not_recorded"}:
             raise AttributeError(
                 f"a training step has no attribute {name} to set: it keeps what it was made of. "
-                f"For another learning rate, "
-                "give the optimiser a schedule, as sgd(lambda count: 0.1 / (1 + count)); or make "
-                "another step, whose state "
-                "synk.load(file, like=other.state) takes from synk.save(file, step.state)"
+                "For another learning rate, give the optimiser a schedule, as sgd(lambda count: "
+                "0.1 / (1 + count)); or make another step, whose state synk.load(file, "
+                "like=other.state) takes from synk.save(file, step.state)"
             )
         object.__setattr__(self, name, value)
 
@@ -445,9 +444,8 @@ class TrainFunction:
         if why == BAD_NUMBERS:
             raise NonFiniteError(
                 f"a schedule of the optimiser gives a NaN or an infinity after {self.steps} steps, "
-                f"or has no value there, as a "
-                f"table behind its end, so the step{which} was not made, and the "
-                f"parameters are as before"
+                f"or has no value there, as a table behind its end, so the step{which} was not "
+                "made, and the parameters are as before"
             )
         if why == NO_WEIGHT:
             raise NonFiniteError(
@@ -467,8 +465,7 @@ class TrainFunction:
         if not is_finite:
             raise NonFiniteError(
                 f"{found}, and so have the parameters themselves, so no step can be made. Write "
-                f"step.params.set_value(…), or "
-                "synk.load a checkpoint from before"
+                "step.params.set_value(…), or synk.load a checkpoint from before"
             )
         after = f", after {self.steps} steps" if which else ""
         raise NonFiniteError(
@@ -639,9 +636,9 @@ def make_train_function(
         arrays = ", ".join(f"np.array({float(one)})" for one in params[:2])
         more = ", …" if len(params) > 2 else ""
         raise ArgumentError(
-            f"params are a {type(params).__name__} of numbers, one array or "
-            f"{len(params)}; pass [{arrays}{more}] "
-            f"for {len(params)}, each an argument of the gradient, or np.asarray(…) of it for one"
+            f"params are a {type(params).__name__} of numbers, one array or {len(params)}; pass "
+            f"[{arrays}{more}] for {len(params)}, each an argument of the gradient, or "
+            "np.asarray(…) of it for one"
         )
     made = params if isinstance(params, Variable) else flatten(params, name="params")
     check_vector("make_train_function", "params", made)
@@ -746,9 +743,8 @@ class _Gradient:
         if len(after) != 2 * self._leaves + 1:
             raise ArgumentError(
                 f"{self.name} has {', '.join(after) or 'no parameters'} behind its inputs, but "
-                f"needs {self._leaves} for the "
-                "model's parameters, the loss, and a slope for each of them: "
-                "(*batch, *params, loss, *slopes)"
+                f"needs {self._leaves} for the model's parameters, the loss, and a slope for each "
+                "of them: (*batch, *params, loss, *slopes)"
             )
         params, loss, slopes = after[: self._leaves], after[self._leaves], after[self._leaves + 1 :]
         meant = (
@@ -758,9 +754,8 @@ class _Gradient:
         )
         order = (
             "A kernel has the parameters (*batch, *params, loss, *slopes), in this order, with a "
-            "slope for each of params: of "
-            f"{self.name} the batch is {', '.join(self.inputs)}, params {', '.join(params)}, the "
-            f"loss {loss}, and slopes {', '.join(slopes)}"
+            f"slope for each of params: of {self.name} the batch is {', '.join(self.inputs)}, "
+            f"params {', '.join(params)}, the loss {loss}, and slopes {', '.join(slopes)}"
         )
         if meant is not None:
             order += f"; write {meant} behind the parameters and before the slopes"
@@ -774,15 +769,14 @@ class _Gradient:
                 )
                 raise ArgumentError(
                     f"{place} writes to {name}, a parameter of the model, which ranks with other "
-                    f"rows would not do{way_out}. "
-                    f"{order}"
+                    f"rows would not do{way_out}. {order}"
                 )
             if name == loss and not use.is_first:
                 element = name if use.index is None else f"{name}[{use.index}]"
                 raise ArgumentError(
                     f"{place} {'writes to' if use.is_stored else 'reads'} {element}, but {name} "
-                    f"stands where the loss does, "
-                    f"which has one element: {name}[0], or cuda.atomic.add({name}, 0, …). {order}"
+                    f"stands where the loss does, which has one element: {name}[0], or "
+                    f"cuda.atomic.add({name}, 0, …). {order}"
                 )
 
     def free(self, *names: str) -> list[str]:
@@ -847,9 +841,8 @@ class _Gradient:
         if rows is None:
             raise ArgumentError(
                 f"{name} is the first input of {self.name} that is divided, and must be an array, "
-                f"whose rows are counted; got "
-                f"{shown(first)}. Write np.asarray(…) of a list of numbers; put numbers behind it, "
-                f"or name them in broadcast="
+                f"whose rows are counted; got {shown(first)}. Write np.asarray(…) of a list of "
+                "numbers; put numbers behind it, or name them in broadcast="
             )
         if not rows:
             raise BatchError(f"a step of {self.name} needs rows, and {name} has none")
@@ -912,8 +905,7 @@ class _Gradient:
             if isinstance(given[index], IndexRange):
                 raise BatchError(
                     f"{option}= selects rows by number, but {self.inputs[index]} is an index "
-                    f"range; pass the numbers as an "
-                    f"array, such as np.arange({len(given[index])})"
+                    f"range; pass the numbers as an array, such as np.arange({len(given[index])})"
                 )
         leaves = [
             (self.inputs[index], leaf)
@@ -935,9 +927,8 @@ class _Gradient:
             )
             raise BatchError(
                 f"{option}= selects rows of arrays, but {several}, whose rows are on the ranks. "
-                f"Pass an array of their numbers "
-                f"there: def {self.name}(rows, {', '.join(self.inputs)}, …), "
-                f"which takes {names[0]}[rows]"
+                f"Pass an array of their numbers there: def {self.name}(rows, "
+                f"{', '.join(self.inputs)}, …), which takes {names[0]}[rows]"
             )
         scattered = [
             name
@@ -948,12 +939,10 @@ class _Gradient:
             first = scattered[0]
             raise BatchError(
                 f"{option}= selects rows of arrays, as {selected}, but {first} is a scattered "
-                f"variable, whose rows are on the "
-                f"ranks, so that its rows would not be those of {selected}. Pass an array "
-                f"as {first}, too, such as "
-                f"synk.gather({first}), or scatter both, and pass an array of "
-                f"row numbers before them: "
-                f"def {self.name}(rows, {first}, …), which takes {first}[rows]"
+                "variable, whose rows are on the ranks, so that its rows would not be those of "
+                f"{selected}. Pass an array as {first}, too, such as synk.gather({first}), or "
+                "scatter both, and pass an array of row numbers before them: def "
+                f"{self.name}(rows, {first}, …), which takes {first}[rows]"
             )
         return len(array)
 
@@ -1108,10 +1097,9 @@ def _refuse_in_sequences() -> None:
     if recorder is not None and recorder.is_here:
         raise ArgumentError(
             f"{tracing.where()}: a step of make_train_function is a sequence of its own, whose "
-            f"loss the script looks at, so it "
-            f"cannot be part of {recorder.name}. step.epoch(…, order=…) makes many steps in one "
-            f"round; in a loop of your own, "
-            "call what synk.optim.updater(optimizer, params, gradient) returns"
+            f"loss the script looks at, so it cannot be part of {recorder.name}. step.epoch(…, "
+            "order=…) makes many steps in one round; in a loop of your own, call what "
+            "synk.optim.updater(optimizer, params, gradient) returns"
         )
 
 
@@ -1122,8 +1110,8 @@ def _lines(order: Any) -> Any:
     what = "order needs row numbers, int64 of shape (steps, size)"
     if order is None:
         raise ArgumentError(
-            f"an epoch is missing order=: {what[6:]}, as "
-            f"order=synk.batches(x, 100, seed=0).order(0)"
+            f"an epoch is missing order=: {what[6:]}, as order=synk.batches(x, 100, "
+            "seed=0).order(0)"
         )
     if isinstance(order, Batches | Iterator):
         instead = (
@@ -1228,17 +1216,16 @@ def _inputs(gradient: Any, name: str, after: int, *, is_kernel: bool) -> tuple[s
         )
     if len(parameters) <= after and is_kernel:
         raise ArgumentError(
-            f"{name} takes {', '.join(one.name for one in parameters)}, of which the last "
-            f"{after} would be the model's "
-            "parameters, the loss, and a slope for each of the parameters, so that none is left "
-            "for the batch; a kernel has "
-            "the parameters (*batch, *params, loss, *slopes)"
+            f"{name} takes {', '.join(one.name for one in parameters)}, of which the last {after} "
+            "would be the model's parameters, the loss, and a slope for each of the parameters, so "
+            "that none is left for the batch; a kernel has the parameters (*batch, *params, loss, "
+            "*slopes)"
         )
     if len(parameters) <= after:
         raise ArgumentError(
-            f"{name} takes {', '.join(one.name for one in parameters)}, of which the last "
-            f"{after} are for the model's "
-            "parameters, so that none is left for the batch; write it as gradient(x, y, *params)"
+            f"{name} takes {', '.join(one.name for one in parameters)}, of which the last {after} "
+            "are for the model's parameters, so that none is left for the batch; write it as "
+            "gradient(x, y, *params)"
         )
     return tuple(one.name for one in parameters[: len(parameters) - after])
 
@@ -1417,8 +1404,7 @@ def _checked(
     if leaves is None:
         raise DataError(
             f"the gradient returned slopes {describe(take_apart(found[1])[1])}, but the parameters "
-            f"are {describe(structure)}; "
-            "return the loss first, then one slope for each parameter"
+            f"are {describe(structure)}; return the loss first, then one slope for each parameter"
         )
     returned = [*leaves, found[0], count]
     names = [f"the slope of params{path}" for path in paths(structure)]
@@ -1466,8 +1452,8 @@ def _check_range(loss: Any, dtype: Any) -> None:
     if isinstance(loss, np.ndarray | np.generic) and largest < np.abs(loss) < np.inf:
         raise DataError(
             f"the loss, a sum over rows, is {loss:.3g}, beyond what {dtype}, the dtype of the "
-            f"parameters and of sums, can be; "
-            "pass parameters of float64, or divide loss and slopes by a number"
+            "parameters and of sums, can be; pass parameters of float64, or divide loss and slopes "
+            "by a number"
         )
 
 

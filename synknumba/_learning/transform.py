@@ -199,7 +199,7 @@ class Optimizer:
         """Shows the parts by name."""
         told = ", ".join(one.rule.__name__ for one in self.transforms)
         return (
-            f"<Optimizer "
+            "<Optimizer "
             f"{told}{f', a step every {self.every} gradients' if self.every > 1 else ''}>"
         )
 
@@ -322,8 +322,7 @@ def check_descends(what: str, optimizer: Optimizer) -> None:
     if all(part.goes_up for part in optimizer.transforms):
         raise ArgumentError(
             f"{what} got {optimizer!r}, of which no part takes a learning rate: it would add the "
-            f"gradient, and go uphill; "
-            "write chain(…, sgd(0.1)) with it"
+            "gradient, and go uphill; write chain(…, sgd(0.1)) with it"
         )
 
 
@@ -333,9 +332,8 @@ def _parameters(params: Any) -> tuple[list[Any], Structure]:
         if isinstance(leaf, Data | Variable):
             kind = type(leaf).__name__
             raise ArgumentError(
-                f"params{path} is a {kind}: init and update are functions of arrays. For "
-                f"variables on the ranks use "
-                "synk.train.make_train_function, or optimizer's "
+                f"params{path} is a {kind}: init and update are functions of arrays. For variables "
+                "on the ranks use synk.train.make_train_function, or optimizer's "
                 "synk.optim.updater(optimizer, params, gradient)"
                 if kind == "Variable"
                 else f"params{path} is a Data: init and update return new arrays; pass its "

@@ -119,8 +119,8 @@ class Updater:
             if state.root_shapes() != shapes:
                 raise DataError(
                     f"{state.label} had the shapes {shapes} when the optimiser was made for it, "
-                    f"and has {state.root_shapes()} "
-                    "now; make another optimiser's updater or training step for it"
+                    f"and has {state.root_shapes()} now; make another optimiser's updater or "
+                    "training step for it"
                 )
         for one, filled in self._renewed:
             one.renew_if_lost(filled)
@@ -220,8 +220,8 @@ def updater(
     ):
         raise DataError(
             f"gradient is {describe(other.structure())} with shapes {gradient.shape} of "
-            f"{other.dtypes()[0]}, but params are "
-            f"{describe(one.structure())} with shapes {params.shape} of {one.dtypes()[0]}"
+            f"{other.dtypes()[0]}, but params are {describe(one.structure())} with shapes "
+            f"{params.shape} of {one.dtypes()[0]}"
         )
     if on_nonfinite not in {None, "skip"}:
         raise ArgumentError(f'updater needs on_nonfinite as None or "skip", got {on_nonfinite!r}')

@@ -185,9 +185,8 @@ class _World:
         except OSError as error:
             raise WorldError(
                 f"the script's working directory, {scene.directory!r}, in which all ranks start, "
-                f"cannot be entered here: "
-                f"{error.strerror}. Start the job in a folder that all machines have, or "
-                f"os.chdir() to one before fork()"
+                f"cannot be entered here: {error.strerror}. Start the job in a folder that all "
+                "machines have, or os.chdir() to one before fork()"
             ) from None
         sys.path[:] = scene.path
         os.environ.clear()

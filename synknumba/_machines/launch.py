@@ -149,16 +149,15 @@ def _for_srun(vendor: str) -> str:
     which = f", which is {vendor}," if vendor else ""
     return (
         f"srun has to start them for the MPI of mpi4py{which} by `srun {option}`, or "
-        f"SLURM_MPI_TYPE in the environment; "
-        f"`srun --mpi=list` shows what there is. For another MPI, `module load` it {WHICH_MPI}"
+        "SLURM_MPI_TYPE in the environment; `srun --mpi=list` shows what there is. For another "
+        f"MPI, `module load` it {WHICH_MPI}"
     )
 
 
 def _for_mpiexec(vendor: str) -> str:
     return (
-        f"mpi4py uses another MPI than the launcher's, {vendor}. Start the script with the "
-        f"mpiexec of that MPI; or "
-        f"`module load` the launcher's {WHICH_MPI}; or install an mpi4py for it"
+        f"mpi4py uses another MPI than the launcher's, {vendor}. Start the script with the mpiexec "
+        f"of that MPI; or `module load` the launcher's {WHICH_MPI}; or install an mpi4py for it"
     )
 
 
@@ -167,9 +166,8 @@ def _warn_of_other_nodes() -> None:
     nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")
     if nodes.isdigit() and int(nodes) > 1 and "SLURM_STEP_NUM_NODES" not in os.environ:
         sys.stderr.write(
-            f"synknumba run: this job has {nodes} nodes, and the script runs on "
-            f"one of them: start it by "
-            "`srun --ntasks-per-node=1 python -m synknumba run …` for all\n"
+            f"synknumba run: this job has {nodes} nodes, and the script runs on one of them: start "
+            "it by `srun --ntasks-per-node=1 python -m synknumba run …` for all\n"
         )
 
 

@@ -127,8 +127,7 @@ class OtherRelay:
             (first, *_), index = self._job.hosts, self._job.index
             sys.stderr.write(
                 f"synknumba run: machine {index} ({self._job.hosts[index]}) has not heard of "
-                f"machine 0 ({first}) for "
-                f"{between.ORPHAN_SECONDS:.0f} s, and ends\n"
+                f"machine 0 ({first}) for {between.ORPHAN_SECONDS:.0f} s, and ends\n"
             )
             sys.stderr.flush()
             os._exit(1)  # the agent, and the ranks with it, end with their relay

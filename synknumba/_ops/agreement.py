@@ -31,9 +31,8 @@ MOST_OF = 0.9
 # The usual cause of an index out of bounds on several ranks.
 BEYOND = (
     "an index beyond the rank's rows: a guard by a length that is not the rank's, which synk.ROWS "
-    "passes (or x.shape[0]); the index of a row in the whole, where arrays "
-    "have the rank's rows; or "
-    "other ranks' rows, which broadcast= passes, and a variable with halo= those of neighbours"
+    "passes (or x.shape[0]); the index of a row in the whole, where arrays have the rank's rows; "
+    "or other ranks' rows, which broadcast= passes, and a variable with halo= those of neighbours"
 )
 BORDER = 2  # rows on each side of a border between ranks, as halos mostly have
 
@@ -224,34 +223,29 @@ def cause(
         )
     if has_few_threads:
         return (
-            "grid= launches as many blocks on each rank, for as many rows: go on by strides, for "
-            "i in range(cuda.grid(1), "
-            "x.shape[0], cuda.gridsize(1)), or leave grid= out"
+            "grid= launches as many blocks on each rank, for as many rows: go on by strides, for i "
+            "in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)), or leave grid= out"
         )
     borders = {edge for size in ranks for edge in Partition.even(size).edges(count)[1:-1]}
     if rows and all(any(edge - BORDER <= row < edge + BORDER for edge in borders) for row in rows):
         return (
-            "rows at the borders between ranks: a guard by a length that is not the rank's, "
-            "which synk.ROWS passes (or "
-            "x.shape[0]); or neighbours that are other ranks' rows, which a variable with halo= "
-            "has, and synk.exchange renews"
+            "rows at the borders between ranks: a guard by a length that is not the rank's, which "
+            "synk.ROWS passes (or x.shape[0]); or neighbours that are other ranks' rows, which a "
+            "variable with halo= has, and synk.exchange renews"
         )
     start = max(_first_share(size, count) for size in ranks)
     if rows and rows[0] >= start and len(rows) > MOST_OF * (count - start):
         return (
             "rows of all ranks but the first: an index in the whole where arrays have the rank's "
-            "rows, which begin at 0; the "
-            "rank's row where that of the whole is meant, as of random numbers, which is "
-            "synk.OFFSET more; or a guard by a "
-            "length that is not the rank's, which synk.ROWS passes, so that rows are written twice"
+            "rows, which begin at 0; the rank's row where that of the whole is meant, as of random "
+            "numbers, which is synk.OFFSET more; or a guard by a length that is not the rank's, "
+            "which synk.ROWS passes, so that rows are written twice"
         )
     return (
-        "rows that are counted twice, left out, or another rank's: a guard by a length that "
-        "is not the rank's, which "
-        "synk.ROWS passes (or x.shape[0]); a loop over halo rows, which are other ranks' "
-        "(synk.OWN passes its own); or "
-        "reads of rows beside its own, which take a variable with halo= and synk.exchange, "
-        "or broadcast= for all rows"
+        "rows that are counted twice, left out, or another rank's: a guard by a length that is not "
+        "the rank's, which synk.ROWS passes (or x.shape[0]); a loop over halo rows, which are "
+        "other ranks' (synk.OWN passes its own); or reads of rows beside its own, which take a "
+        "variable with halo= and synk.exchange, or broadcast= for all rows"
     )
 
 

@@ -134,9 +134,8 @@ class _Quantity(ABC):
 def _no_array(called: str, one: _Quantity) -> str:
     return (
         f"{called} is for arrays, and this is one {type(one).__name__}, a mean with its standard "
-        f"error; write a.mean, a.stderr "
-        "or a.variance for its numbers, a + b for the estimate of the rows of both, and 2 * a or "
-        "np.exp(a) for functions of it"
+        "error; write a.mean, a.stderr or a.variance for its numbers, a + b for the estimate of "
+        "the rows of both, and 2 * a or np.exp(a) for functions of it"
     )
 
 
@@ -415,8 +414,8 @@ class Estimate(_Quantity):
         if self._moments.squares is not None:
             raise ReductionError(
                 "propagate of several values needs their covariance, which is not implemented for "
-                "weights; make an estimate of "
-                "each value, from different rows, and pass them all to propagate"
+                "weights; make an estimate of each value, from different rows, and pass them all "
+                "to propagate"
             )
         with np.errstate(invalid="ignore", over="ignore"):
             return math.sqrt(max(float(g @ self.covariance @ g) / self.count, 0.0))  # rounding
@@ -448,7 +447,7 @@ class Estimate(_Quantity):
             return f"a.propagate({function}{', b' if len(others) > 1 else ''})"
         mean = "mean" if self._scalar else "mean[0]"
         return (
-            f"a.propagate(lambda mean: "
+            "a.propagate(lambda mean: "
             f"{function}({', '.join(mean if one is self else 'x' for one in others)}))"
         )
 
@@ -508,10 +507,9 @@ class Estimate(_Quantity):
         if not {*self._rows}.isdisjoint(other._rows):
             raise ReductionError(
                 "estimates of different rows can be added, but the same rows occur in both, so "
-                "that the error bar would be too "
-                "small; add each estimate once; for a multiple write 2 * a, and for a sum of means "
-                "a function of them, as in "
-                "a.propagate(lambda x: x + x)"
+                "that the error bar would be too small; add each estimate once; for a multiple "
+                "write 2 * a, and for a sum of means a function of them, as in a.propagate(lambda "
+                "x: x + x)"
             )
         moments = moments_module.merge(moments_module.joined(self._moments, other._moments))
         return Estimate(moments, self._scalar, (*self._rows, *other._rows)[-_MOST_ROWS:])
@@ -709,8 +707,7 @@ def _slopes(
 def _shared() -> ReductionError:
     return ReductionError(
         "errors are propagated for independent rows, but the same rows occur in more than one "
-        "operand; write one function of "
-        "the means, as in a.propagate(lambda x, y: x / (x + y), b)"
+        "operand; write one function of the means, as in a.propagate(lambda x, y: x / (x + y), b)"
     )
 
 

@@ -117,8 +117,8 @@ class Halo:
         total, leave = sum(counts), "leaves" if sum(counts) == 1 else "leave"
         return (
             f"halo={self.width} needs {_counted(self.width, 'row')} on every rank, and "
-            f"{_counted(total, 'row')} of {what} on "
-            f"{_counted(len(counts), 'rank')} {leave} {min(counts)}"
+            f"{_counted(total, 'row')} of {what} on {_counted(len(counts), 'rank')} {leave} "
+            f"{min(counts)}"
         )
 
     def __str__(self) -> str:

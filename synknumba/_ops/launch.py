@@ -110,8 +110,7 @@ class LaunchConfig:
         if self.smem_bytes > MAX_SMEM_BYTES:
             raise LaunchError(
                 f"smem_bytes={self.smem_bytes} is more than a block can have on any GPU, "
-                f"{MAX_SMEM_BYTES} bytes; use smaller "
-                "blocks, or global memory"
+                f"{MAX_SMEM_BYTES} bytes; use smaller blocks, or global memory"
             )
 
     @property
@@ -172,8 +171,8 @@ class LaunchConfig:
         if blocks > MAX_GRID[0]:
             raise LaunchError(
                 f"one thread per row needs {blocks} blocks of {block[0]} for {rows} rows; a grid "
-                f"has at most {MAX_GRID[0]}. "
-                "Pass grid= and loop over the rows with a stride of cuda.gridsize(1)."
+                f"has at most {MAX_GRID[0]}. Pass grid= and loop over the rows with a stride of "
+                "cuda.gridsize(1)."
             )
         return (blocks, 1, 1), block
 
@@ -195,8 +194,7 @@ class LaunchConfig:
         except Exception as error:  # the function is the user's
             raise LaunchError(
                 f"{told} raised {type(error).__name__}: {error}; grid= takes the rows of a launch, "
-                f"or in a parameter named "
-                "shapes the shapes of its arrays by name, or both"
+                "or in a parameter named shapes the shapes of its arrays by name, or both"
             ) from error
         return _dim3(told, size, MAX_GRID)
 

@@ -14,8 +14,7 @@ from synknumba._types import Array
 
 _ACCEPTED = (
     "a local_batch is one selection for all ranks (an int, a slice, or a list of row numbers), or "
-    "a list with one selection "
-    "for each rank"
+    "a list with one selection for each rank"
 )
 
 

@@ -248,9 +248,9 @@ def minibatch_rows(rows: Rows, length: int, name: str) -> Range:
     """
     if length < rows.count:
         raise PartitionError(
-            f"{name} has {length} rows but the batch selects {rows.count}; a minibatch "
-            f"input needs one row per row "
-            f"of the batch. Give {name} at least {rows.count} rows, or select fewer."
+            f"{name} has {length} rows but the batch selects {rows.count}; a minibatch input needs "
+            f"one row per row of the batch. Give {name} at least {rows.count} rows, or select "
+            "fewer."
         )
     return Range(0, 1, rows.count)
 

@@ -228,9 +228,8 @@ class FunctionRoutine(Routine):
             return result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
         except (LookupError, TypeError):
             raise ReductionError(
-                f"{self._function.__name__} returned "
-                f"{result_told(flatten(result)[1])}, which lacks some of "
-                f"output_subset={list(subset)}"
+                f"{self._function.__name__} returned {result_told(flatten(result)[1])}, which "
+                f"lacks some of output_subset={list(subset)}"
             ) from None
 
     def argument(
@@ -341,9 +340,8 @@ class FunctionRoutine(Routine):
         if isinstance(error, pickle.PicklingError) and "not the same object" in str(error):
             error.add_note(
                 "Functions and classes of the script are copies on a rank, which multiprocessing "
-                "cannot find by their names. "
-                "Define them in a module of their own and import it, or use "
-                "multiprocessing.pool.ThreadPool."
+                "cannot find by their names. Define them in a module of their own and import it, "
+                "or use multiprocessing.pool.ThreadPool."
             )
         if any(words in str(error) for words in _NEEDS_NUMBER):
             self._explain_arrays(error)
@@ -365,11 +363,10 @@ class FunctionRoutine(Routine):
             if names:
                 several = "are arrays" if len(names) > 1 else "is an array"
                 error.add_note(
-                    f"{', '.join(names)} {several} of the rank's {what}, for which the function "
-                    f"is called once. Write it "
-                    "for arrays, as np.exp(x) in place of math.exp(x) and np.where(x > 0, a, "
-                    "b) in place of if x > 0; "
-                    "synk.vectorize and synk.expectation take a function of one row."
+                    f"{', '.join(names)} {several} of the rank's {what}, for which the function is "
+                    "called once. Write it for arrays, as np.exp(x) in place of math.exp(x) and "
+                    "np.where(x > 0, a, b) in place of if x > 0; synk.vectorize and "
+                    "synk.expectation take a function of one row."
                 )
                 return
 

@@ -518,8 +518,7 @@ def _settled(config: RankConfig) -> bool:
         where = traceback.extract_tb(error.__traceback__)[-1]
         told = WorldError(
             f"rank {config.rank} could not start, since {where.line or where.name} failed: "
-            f"{type(error).__name__}: {error}."
-            f"{_way_out(error)}"
+            f"{type(error).__name__}: {error}.{_way_out(error)}"
         )
         answer = messages.Answer(config.rank, messages.Parcel.of(describe_failure(told)))
         channel.send(config.socket, channel.pack(answer), [], lambda: None)

@@ -146,8 +146,7 @@ def _checked(array: Any, name: str) -> Any:
             else f"array of dtype {array.dtype}"
         )
         raise ReductionError(
-            f"{name} returned an {kind}; only numbers and arrays of a "
-            f"fixed-size dtype can be combined. "
-            "Return arrays, numbers, or dicts, lists and tuples of them."
+            f"{name} returned an {kind}; only numbers and arrays of a fixed-size dtype can be "
+            "combined. Return arrays, numbers, or dicts, lists and tuples of them."
         )
     return array

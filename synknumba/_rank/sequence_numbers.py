@@ -195,6 +195,5 @@ class Numbers:
             line = self._lines.get((part, formula))
             raise OverflowError(
                 f"{f'{line}: ' if line else ''}a number that the sequence computes for {part} "
-                f"{what}: {shown(value)}; compute "
-                "with floats, as in 1.0 * n"
+                f"{what}: {shown(value)}; compute with floats, as in 1.0 * n"
             ) from None

@@ -119,8 +119,8 @@ def refuse_span(function: str, name: str, constant: Any) -> None:
     if constant is RankConstant.OWN:
         raise ArgumentError(
             f"{name} of {function} is synk.OWN, the span of a variable's own rows, which kernels "
-            f"and functions of arrays take; "
-            "pass numbers, or name the variable in sliceable= to get its own rows"
+            "and functions of arrays take; pass numbers, or name the variable in sliceable= to get "
+            "its own rows"
         )
 
 
@@ -232,9 +232,8 @@ def result_row(
     ndims |= {} if out is None else {OUT: len(out)}
     if not ndims and not any(one.kind == "indices" for one in given.values()):
         raise ArgumentError(
-            f"{function} gets one element of each row, but none of its arguments has "
-            f"rows; pass Data, an array, "
-            f"synknumba.arange(n) for the indices 0 … n − 1, or out={hint}"
+            f"{function} gets one element of each row, but none of its arguments has rows; pass "
+            f"Data, an array, synknumba.arange(n) for the indices 0 … n − 1, or out={hint}"
         )
     axes = max(ndims.values(), default=0)
     for name, ndim in ndims.items():
@@ -261,9 +260,8 @@ def result_row(
         arrays = [f"{name} {one.text}" for name, one in given.items() if one.kind in _ARRAYS]
         arrays += [] if out is None else [f"{OUT} {Given('rows', None, out).text}"]
         raise DataError(
-            f"{function}: the shapes {', '.join(arrays)} do not broadcast. As in NumPy, "
-            f"trailing axes are aligned; only "
-            f"sharded arguments have an axis for the rows{hint}"
+            f"{function}: the shapes {', '.join(arrays)} do not broadcast. As in NumPy, trailing "
+            f"axes are aligned; only sharded arguments have an axis for the rows{hint}"
         )
     return found
 

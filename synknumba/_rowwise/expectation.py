@@ -197,11 +197,9 @@ class Expectation(RowFunction):
         if until is not None or given:
             option = "until" if until is not None else given[0]
             raise ArgumentError(
-                f"{self.name}.submit takes no {option}=, since until= decides "
-                f"between parts of a call; write "
-                f"{self.name}(..., until=...), or submit parts, as in {self.name}.submit(..., "
-                f"batch=slice(0, 1000)), and add "
-                "the estimates"
+                f"{self.name}.submit takes no {option}=, since until= decides between parts of a "
+                f"call; write {self.name}(..., until=...), or submit parts, as in "
+                f"{self.name}.submit(..., batch=slice(0, 1000)), and add the estimates"
             )
         estimate.check_block(block)
         selecting = {
@@ -267,9 +265,8 @@ class Expectation(RowFunction):
         if given:
             raise ArgumentError(
                 f"plan() of {self.name} got {', '.join(given)}, but how many rows a call with "
-                f"until= takes shows only when it "
-                f"runs; plan a part of them: without these options, and with batch=slice(0, "
-                f"{MIN_ROWS}) for the first part"
+                "until= takes shows only when it runs; plan a part of them: without these options, "
+                f"and with batch=slice(0, {MIN_ROWS}) for the first part"
             )
         selection = split_selection(kwargs)
         function, _, passed = self._prepared(
@@ -405,9 +402,8 @@ class Expectation(RowFunction):
                     what = "a minibatch input"
                 if what:
                     raise ArgumentError(
-                        f"until= of {self.name} takes parts of its rows, but {name} is "
-                        f"{what}; pass Data, an array, "
-                        "synknumba.arange(n), or a function that makes rows"
+                        f"until= of {self.name} takes parts of its rows, but {name} is {what}; "
+                        "pass Data, an array, synknumba.arange(n), or a function that makes rows"
                     )
         return rows
 
@@ -443,16 +439,14 @@ class Expectation(RowFunction):
         for name, value in values.items():
             if callable(value) and parameters[name] == "whole":
                 raise ArgumentError(
-                    f"{name} of {self.name} is a function; if it makes rows, pass "
-                    f"until= and max_rows=, as in "
-                    f"until=lambda e: e.stderr < 1e-3, max_rows=1_000_000; "
-                    f"else pass what it returns"
+                    f"{name} of {self.name} is a function; if it makes rows, pass until= and "
+                    "max_rows=, as in until=lambda e: e.stderr < 1e-3, max_rows=1_000_000; else "
+                    "pass what it returns"
                 )
         if moment_kernels.DIVIDED.isdisjoint(parameters.values()):
             raise ArgumentError(
-                f"{self.name} is an expectation over rows, but none of its arguments has any; "
-                f"pass Data, an array, or "
-                f"synknumba.arange(n) for the indices 0 … n − "
+                f"{self.name} is an expectation over rows, but none of its arguments has any; pass "
+                "Data, an array, or synknumba.arange(n) for the indices 0 … n − "
                 f"1{rows_hint(values, self._options.sliceable)}"
             )
         weight = self._weight
@@ -511,9 +505,8 @@ class Expectation(RowFunction):
         )
         if recipe.values > moment_kernels.MAX_VALUES:
             raise ArgumentError(
-                f"{self.name} returns {recipe.values} values, but a GPU's shared memory "
-                f"holds the sums of at most "
-                f"{moment_kernels.MAX_VALUES}; return fewer values at a time"
+                f"{self.name} returns {recipe.values} values, but a GPU's shared memory holds the "
+                f"sums of at most {moment_kernels.MAX_VALUES}; return fewer values at a time"
             )
         float64 = np.dtype(np.float64)
         outputs = {
@@ -573,8 +566,7 @@ def _size(name: str, function: Callable[..., Any], size: Any) -> int | None:
         if len(sizes) != 1 or any(node.value is None for node in returns):
             raise ArgumentError(
                 f"{name} must return a number, or tuples of one length; if its source does not "
-                f"show which, pass size=: the "
-                "length of the tuple, or 0 for a number"
+                "show which, pass size=: the length of the tuple, or 0 for a number"
             )
         return sizes.pop()
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:

@@ -347,8 +347,7 @@ class Vectorized(Reducible):
             flat=layout.flat,
             unfit=(
                 f"{self.name} gives its result to the script, which waits for the whole sequence; "
-                f"pass out=, a variable or an "
-                "array"
+                "pass out=, a variable or an array"
                 if gathered
                 else ""
             ),

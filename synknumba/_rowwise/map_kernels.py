@@ -296,7 +296,7 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
         "        if synk_i + synk_step < synk_used:",
         "            synk_i += synk_place",
         (
-            f"            synk_threads[synk_i] = "
+            "            synk_threads[synk_i] = "
             f"{_both(recipe, 'synk_threads[synk_i]', 'synk_threads[synk_i + synk_step]')}"
         ),
         "        cuda.syncwarp()",
@@ -385,7 +385,7 @@ def _reduced(recipe: ReductionRecipe, chunk: str, first: str, others: str) -> li
         f"synk_value = {_cast(recipe.cast, f'{x}[{first}{index}]')}",
         f"for synk_i in range({others}):",
         (
-            f"    synk_value = "
+            "    synk_value = "
             f"{_both(recipe, 'synk_value', _cast(recipe.cast, f'{x}[synk_i{index}]'))}"
         ),
         f"synk_partials[synk_slice, {chunk}{index}] = synk_value",

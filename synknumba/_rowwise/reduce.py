@@ -114,9 +114,8 @@ class Reducible(RowFunction):
         """
         if len(self._parameters) != 2 or self._options.givens:
             raise ArgumentError(
-                f"{self.name}.reduce needs a function of two numbers, none of "
-                f"them in givens=; it has "
-                f"({', '.join(self._parameters)})"
+                f"{self.name}.reduce needs a function of two numbers, none of them in givens=; it "
+                f"has ({', '.join(self._parameters)})"
             )
         if isinstance(axis, bool) or axis != 0:
             raise ArgumentError(
@@ -160,9 +159,8 @@ class Reducible(RowFunction):
         """Raises ReductionError: ranks cannot accumulate independently."""
         raise ReductionError(
             f"{self.name}.accumulate is not implemented: each row of its result needs all rows "
-            f"before it, so the ranks "
-            f"could not work in parallel. Use reduce for the last row, or NumPy's "
-            f"accumulate in the script"
+            "before it, so the ranks could not work in parallel. Use reduce for the last row, or "
+            "NumPy's accumulate in the script"
         )
 
     def _reduction(self, device: DeviceKind, array: Any, dtype: Any, slices: int) -> _Reduction:
@@ -223,9 +221,8 @@ class Reducible(RowFunction):
             flat=flat,
             unfit=(
                 f"{self.name}.reduce cannot be called in a sequence, since the script combines "
-                f"what the ranks have; call a "
-                "kernel with an output whose op is the plain function, as in "
-                "synk.output(function, identity=0, shape=())"
+                "what the ranks have; call a kernel with an output whose op is the plain function, "
+                "as in synk.output(function, identity=0, shape=())"
             ),
         )
 

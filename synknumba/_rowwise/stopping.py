@@ -44,9 +44,8 @@ class RowSource:
         if held and self._makers:
             raise ArgumentError(
                 f"rows of {next(iter(self._makers))} of {function} are made by a function, but "
-                f"{next(iter(held))} is an array; "
-                "pass functions for both, or name the array in broadcast= if "
-                "each row needs all of it"
+                f"{next(iter(held))} is an array; pass functions for both, or name the array in "
+                "broadcast= if each row needs all of it"
             )
         self._held = {name: self._shared(name, value) for name, value in held.items()}
 
@@ -72,8 +71,7 @@ class RowSource:
         if max_rows is None and self._makers:
             raise ArgumentError(
                 f"{next(iter(self._makers))} of {self._function} is a function that makes rows, "
-                f"without end; pass max_rows=, "
-                "the most rows to take"
+                "without end; pass max_rows=, the most rows to take"
             )
         lengths = [*map(len, self._held.values()), *([] if max_rows is None else [int(max_rows)])]
         most = min(lengths, default=0)  # the call raises where there are no rows
@@ -97,15 +95,14 @@ class RowSource:
             if isinstance(rows, list | tuple):
                 raise ArgumentError(
                     f"{name} of {self._function} is a function that makes rows, and returned a "
-                    f"{type(rows).__name__}; return "
-                    "an array, as in numpy.asarray(rows)"
+                    f"{type(rows).__name__}; return an array, as in numpy.asarray(rows)"
                 )
             if np.ndim(rows) == 0 or len(rows) != stop - start:
                 shape = f"shape {np.shape(rows)}" if np.ndim(rows) else f"{type(rows).__name__}"
                 raise ArgumentError(
                     f"{name} of {self._function} is a function that makes rows: it was asked for "
-                    f"{stop - start}, and returned "
-                    f"{shape}; return an array with so many rows along axis 0"
+                    f"{stop - start}, and returned {shape}; return an array with so many rows "
+                    "along axis 0"
                 )
             made[name] = rows
         return {**values, **made}, {}
@@ -125,9 +122,8 @@ class RowSource:
                 return  # written in C, without a signature
         if problem:
             raise ArgumentError(
-                f"until of {self._function} takes a condition, a function of one argument, "
-                f"the estimate so far, as in "
-                f"until=lambda e: e.stderr < 1e-3; {problem}"
+                f"until of {self._function} takes a condition, a function of one argument, the "
+                f"estimate so far, as in until=lambda e: e.stderr < 1e-3; {problem}"
             )
 
     def holds(self, answer: Any) -> bool:

@@ -78,8 +78,8 @@ def infer_result(inner: InnerFunction, kinds: Sequence[Any]) -> Any:
         code = inner.py_func.__code__
         raise ArgumentError(
             f"{plain[1]}, called in {inner.name} ({code.co_filename}:{code.co_firstlineno}) or in "
-            f"a function that it calls, "
-            "is a plain Python function; decorate it with @numba.njit or @cuda.jit(device=True)"
+            "a function that it calls, is a plain Python function; decorate it with @numba.njit or "
+            "@cuda.jit(device=True)"
         ) from cause(error)
 
 
@@ -149,8 +149,7 @@ class Signatures:
         if loop.result != kind or {*loop.args} != {kind}:
             raise ArgumentError(
                 f"{self._name} returns a {loop.result} for two {kind}, so its result cannot be "
-                f"reduced further; pass dtype= "
-                f"or a signature of the form T(T, T)"
+                "reduced further; pass dtype= or a signature of the form T(T, T)"
             )
         return kind
 
@@ -236,8 +235,8 @@ def out_of_range(function: str, name: str, value: int, least: float, most: float
     """The error for a Python integer that its type does not hold, which NumPy raises as well."""
     return ArgumentError(
         f"{name} of {function} is {value}, but its signature takes integers of {least} to {most} "
-        f"there; pass one in that "
-        f"range, or an array or NumPy scalar, whose type selects the signature"
+        "there; pass one in that range, or an array or NumPy scalar, whose type selects the "
+        "signature"
     )
 
 

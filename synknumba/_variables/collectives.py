@@ -321,8 +321,7 @@ def destinations(
             if gives != gets or len(mine) != len(theirs):
                 raise DataError(
                     f"{what}: {target.label} in dest= is {len(theirs)}-D {gets}, but {one.label} "
-                    f"is {len(mine)}-D {gives}; "
-                    "use the same dtype and number of dimensions"
+                    f"is {len(mine)}-D {gives}; use the same dtype and number of dimensions"
                 )
     return targets
 

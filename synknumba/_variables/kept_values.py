@@ -58,9 +58,8 @@ class Kept:
         if not self.sharded or not joinable:
             raise PartitionError(
                 f"{label} has an array of its own on each of {len(self.parts)} ranks, which have "
-                f"no place on {size}; call "
-                f"fork({len(self.parts)}), or set it: synk.broadcast(v, value) for replicas, "
-                f"synk.scatter(v, value) for rows"
+                f"no place on {size}; call fork({len(self.parts)}), or set it: synk.broadcast(v, "
+                "value) for replicas, synk.scatter(v, value) for rows"
             )
         wholes = [np.concatenate(leaf) for leaf in zip(*self.own(), strict=True)]
         problems = (

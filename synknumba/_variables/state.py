@@ -301,9 +301,8 @@ class VariableState:
         if rank is None:
             self.check_whole(
                 "value to set",
-                "use set_value(value, rank=…) for one rank's part, synk.scatter(v, value) "
-                "to divide the value, or "
-                "synk.broadcast(v, value) to make it a replica on every rank",
+                "use set_value(value, rank=…) for one rank's part, synk.scatter(v, value) to "
+                "divide the value, or synk.broadcast(v, value) to make it a replica on every rank",
             )
         if open_world() is None and (rank is None or self._storage is None):
             _refuse_in_body()  # with a world `begin` does
@@ -595,10 +594,9 @@ class VariableState:
                 if arrays[leaf].shape != shapes[rank]:
                     raise PartitionError(
                         f"set_value: {self.label_of(leaf)} is scattered with {layout.halo}, so its "
-                        f"own rows on rank {rank} "
-                        f"keep their shape {shapes[rank]}; got "
-                        f"{arrays[leaf].shape}. Divide other rows with "
-                        f"synk.scatter(v, value, halo={layout.halo.width})"
+                        f"own rows on rank {rank} keep their shape {shapes[rank]}; got "
+                        f"{arrays[leaf].shape}. Divide other rows with synk.scatter(v, value, "
+                        f"halo={layout.halo.width})"
                     )
         return self.storage(), True
 

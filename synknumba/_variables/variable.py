@@ -193,8 +193,8 @@ class Variable:
             )
         if self._state.is_tree:
             raise ArgumentError(
-                f"{self._state.label} is a tree "
-                f"{describe(self._state.structure())}; use get_value()"
+                f"{self._state.label} is a tree {describe(self._state.structure())}; use "
+                "get_value()"
             )
         return np.asarray(self.get_value(), dtype=dtype)
 
@@ -224,8 +224,7 @@ class Variable:
         """Raises `DataError`: a copy in another process would not be the variable."""
         raise DataError(
             f"{self._state.label} cannot be pickled or deep-copied: it lives on the ranks. Pass it "
-            f"as an argument instead of "
-            f"capturing it in the function, or use get_value()"
+            "as an argument instead of capturing it in the function, or use get_value()"
         )
 
 
@@ -239,9 +238,8 @@ def _of_a_body(label: str, sequence: str) -> str:
     """Returns that the body of a sequence has no values of a variable, and the way out."""
     return (
         f"{tracing.where()}: {label} lives on the ranks, and the body of {sequence} cannot compute "
-        f"with it or index it; pass "
-        "it to a kernel or function, which for a sum, mean or maximum has an output, whose "
-        "result the body may return"
+        "with it or index it; pass it to a kernel or function, which for a sum, mean or maximum "
+        "has an output, whose result the body may return"
     )
 
 
@@ -251,8 +249,7 @@ def _refuse_arithmetic(self: Variable, *_: object) -> NoReturn:
         raise ArgumentError(_of_a_body(self._state.label, tracing.current.name))
     raise ArgumentError(
         f"{self._state.label} lives on the ranks, and the script cannot compute with it or index "
-        f"it; use get_value(), as in "
-        "v.get_value() + 1 or v.get_value()[0], or pass it to a function"
+        "it; use get_value(), as in v.get_value() + 1 or v.get_value()[0], or pass it to a function"
     )
 
 
@@ -260,8 +257,7 @@ def _refuse_arithmetic(self: Variable, *_: object) -> NoReturn:
 def _refuse_assignment(self: Variable, *_: object) -> NoReturn:
     raise ArgumentError(
         f"{self._state.label} lives on the ranks, and the script cannot assign its elements; use "
-        f"set_value(), or pass it to "
-        "a function"
+        "set_value(), or pass it to a function"
     )
 
 
@@ -306,8 +302,7 @@ class Branch:
         if name in {"get_value", "set_value"}:
             raise MemberError(
                 f"{tracing.where()}: {self.label} is for calls, and has no {name}(); use that of "
-                f"{self.variable.label}, before "
-                "or after the call"
+                f"{self.variable.label}, before or after the call"
             )
         tracing.refuse_member(self.label, name)
         raise MemberError(
@@ -345,9 +340,8 @@ def _branch(self: Variable, key: Any) -> Branch:
     if tracing.current is None or not tracing.current.is_here:
         raise ArgumentError(
             f"{state.label} is a tree whose arrays live on the ranks, and only the body of a "
-            f"sequence can index it, to pass "
-            f"one; use get_value(), as in v.get_value()[{key!r}], or pass the "
-            f"whole tree to a function"
+            f"sequence can index it, to pass one; use get_value(), as in v.get_value()[{key!r}], "
+            "or pass the whole tree to a function"
         )
     return Branch(state, state.structure(), state.leaves(), state.label)[key]
 

@@ -22,8 +22,7 @@ _LENGTH = struct.Struct("<Q")
 MAX_DESCRIPTORS = 128  # Linux passes at most 253 in one message (SCM_MAX_FD)
 NO_DESCRIPTOR = (
     "the process has no file descriptor left. Every Data and every Variable uses one or two: free "
-    "some, or raise the limit "
-    "with ulimit -Hn"
+    "some, or raise the limit with ulimit -Hn"
 )
 LOOK_SECONDS = 0.05  # how often a blocked transfer checks that the peer is alive
 

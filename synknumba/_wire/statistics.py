@@ -144,8 +144,7 @@ class Statistics:
             f"{self.calls:,} calls in {self.rounds:,} rounds, by {self.plans:,} plans",
             f"{size_text(self.scattered_bytes)} scattered",
             f"{seconds.open:.3f} s open: {seconds.starting:.3f} s starting, "
-            f"{seconds.preparing:.3f} s preparing, "
-            f"{seconds.working:.3f} s working",
+            f"{seconds.preparing:.3f} s preparing, {seconds.working:.3f} s working",
             f"{size_text(memory.shared)} of shared memory; each rank's own: {own or 'ended'}",
         ]
         if any(held is not None for held in memory.devices):

@@ -58,8 +58,6 @@ def refuse(function: FunctionType, name: str) -> NoReturn:
     used = "" if function.__name__ == name else f", which {name} uses,"
     raise WorldError(
         f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno}){used} was changed in "
-        f"place, as %autoreload does, "
-        "and the ranks have the code from before. Call close() and fork() again: the new ranks "
-        "have the new code, and Data and "
-        "variables keep their contents."
+        "place, as %autoreload does, and the ranks have the code from before. Call close() and "
+        "fork() again: the new ranks have the new code, and Data and variables keep their contents."
     )

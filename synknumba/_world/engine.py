@@ -149,9 +149,8 @@ class OpenWorld:
         elif self.is_parents or _is_of_multiprocessing():
             message = (
                 "no world is open in this process: a world belongs to the process that has called "
-                "synknumba.fork(), and this "
-                "is the child of another. Make the calls in the parent process, or call "
-                "synknumba.fork() here for another world"
+                "synknumba.fork(), and this is the child of another. Make the calls in the parent "
+                "process, or call synknumba.fork() here for another world"
             )
         elif self.closed:
             message = (
@@ -527,16 +526,13 @@ class Engine:
             tracing.refuse(f"{calling().function}()")
             if self.judged and self._is_mine():
                 raise WorldError(
-                    f"until= of {self.judged} is judged between the rounds of its call, and "
-                    f"cannot make calls or read "
-                    f"variables. It gets what the body returns, so return what it looks at; or "
-                    f"call {self.judged} with times= "
-                    "in a loop of the script"
+                    f"until= of {self.judged} is judged between the rounds of its call, and cannot "
+                    "make calls or read variables. It gets what the body returns, so return what "
+                    f"it looks at; or call {self.judged} with times= in a loop of the script"
                 )
             raise WorldError(
-                "another call is in progress, in another thread or around this one; a world "
-                "runs one call at a time. "
-                "Make calls from one thread, or guard them with a lock."
+                "another call is in progress, in another thread or around this one; a world runs "
+                "one call at a time. Make calls from one thread, or guard them with a lock."
             )
         if self._rounds.under_way:
             self._rounds.break_off()

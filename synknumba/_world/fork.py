@@ -270,8 +270,7 @@ def _resolve_machines(
     if devices is not None:
         raise PartitionError(
             f"devices={list(devices)!r} places ranks on GPUs of one machine, but this job has "
-            f"{count}; leave it out, and start "
-            "synknumba with --ranks-per-node"
+            f"{count}; leave it out, and start synknumba with --ranks-per-node"
         )
     told = machines.devices()
     kind: DeviceKind = "cpu"
@@ -326,9 +325,8 @@ def _check_again(kind: DeviceKind) -> None:
     if kind == "cuda" and cuda_is_initialised():
         raise DeviceError(
             "the ranks cannot be started again: CUDA has been initialised in this process "
-            "meanwhile, and its children cannot "
-            "use it. Move whatever touches the GPU into functions that run on the ranks, "
-            "and start the script again."
+            "meanwhile, and its children cannot use it. Move whatever touches the GPU into "
+            "functions that run on the ranks, and start the script again."
         )
 
 
@@ -365,9 +363,8 @@ def _check_mpi() -> None:
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         raise WorldError(
             "MPI has been initialised in this process before fork(), and its children cannot use "
-            "it. Import mpi4py.MPI after "
-            "fork(), or set mpi4py.rc.initialize = False before the import and call "
-            "MPI.Init() after fork()."
+            "it. Import mpi4py.MPI after fork(), or set mpi4py.rc.initialize = False before the "
+            "import and call MPI.Init() after fork()."
         )
     launchers = {
         name: os.environ[name]
@@ -379,10 +376,9 @@ def _check_mpi() -> None:
         _told_of_launcher.append(True)
         warnings.warn(
             f"fork() in one of {count} processes that a launcher has started ({name}={count}): "
-            f"each opens a world of its own, "
-            "on the same devices unless `devices` says otherwise. For one world on "
-            "all machines, start it as "
-            "`python -m synknumba run script.py`; else start it once, without mpiexec or srun.",
+            "each opens a world of its own, on the same devices unless `devices` says otherwise. "
+            "For one world on all machines, start it as `python -m synknumba run script.py`; else "
+            "start it once, without mpiexec or srun.",
             RuntimeWarning,
             stacklevel=depth_of_script(),
         )

@@ -53,8 +53,7 @@ def check_room(world_size: int) -> None:
         )
         raise PartitionError(
             f"world_size={shown(world_size)} is more than this machine has room for: {told}. Pass "
-            f"at most {max(most, 1)}; a "
-            "rank per core, the default, is the fastest on CPU cores"
+            f"at most {max(most, 1)}; a rank per core, the default, is the fastest on CPU cores"
         )
 
 

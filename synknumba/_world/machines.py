@@ -175,10 +175,9 @@ def cores_of(told: Sequence[MachineDevices], hosts: Sequence[str]) -> list[int]:
             ):
                 cores[index] = max(1, int(count))
             log.info(
-                "%d processes of the job are on %s, and share out its %d cores; for one "
-                "process a machine, start it by "
-                "mpiexec --map-by ppr:1:node (Open MPI), mpiexec -ppn 1 (MPICH, Intel MPI), or "
-                "srun --ntasks-per-node=1",
+                "%d processes of the job are on %s, and share out its %d cores; for one process a "
+                "machine, start it by mpiexec --map-by ppr:1:node (Open MPI), mpiexec -ppn 1 "
+                "(MPICH, Intel MPI), or srun --ntasks-per-node=1",
                 len(indices),
                 host,
                 total,

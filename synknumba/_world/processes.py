@@ -52,9 +52,8 @@ def _naming_a_lack_of_descriptors() -> Iterator[None]:
         raise OSError(
             error.errno,
             f"{error.strerror}: the ranks could not be started: the limit of open files is "
-            f"reached, and each rank takes up to "
-            f"{DESCRIPTORS} while it starts. Raise the limit by `ulimit -n`, close "
-            f"files, or fork fewer ranks.",
+            f"reached, and each rank takes up to {DESCRIPTORS} while it starts. Raise the limit by "
+            "`ulimit -n`, close files, or fork fewer ranks.",
         ) from error
 
 
@@ -193,9 +192,8 @@ class Processes:
             raise OSError(
                 error.errno,
                 f"{error.strerror}: rank {config.rank} of {config.control.world_size} could not be "
-                f"started: the system is out "
-                "of processes or memory. See `ulimit -u` and `free`; close other "
-                "programs, or fork fewer ranks.",
+                "started: the system is out of processes or memory. See `ulimit -u` and `free`; "
+                "close other programs, or fork fewer ranks.",
             ) from error  # OSError picks its subclass by errno
         self.pids.append(pid)
 

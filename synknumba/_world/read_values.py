@@ -6,7 +6,7 @@ has another by now.
         └───── functions_in ─────┘  functions within methods, partial functions, classes, …
 
 `walk` follows both. What it looks at in classes, containers and objects is its client's: ranks have
-them as they were pickled, and the body of a sequence (`_call/outer_values.py`) is recorded anew
+them as they were pickled, and the body of a sequence (`_sequence/outer_values.py`) is recorded anew
 when one of them has changed.
 
     the function is sent ──> ReadValues: where each value is found, and what it was

@@ -502,9 +502,8 @@ class Rounds:
             way_out = "The next call starts them again; set world.timeout to a larger one"
         error = CallTimeout(
             f"{info} took longer than timeout={self.timeout} s; still working: rank "
-            f"{', '.join(map(str, missing))}. All ranks "
-            f"have been terminated; every Data keeps its contents. {way_out} if the call needs it."
-            f"\n{whereabouts(stacks, places)}",
+            f"{', '.join(map(str, missing))}. All ranks have been terminated; every Data keeps its "
+            f"contents. {way_out} if the call needs it.\n{whereabouts(stacks, places)}",
             stacks=stacks,
         )
         raise self._located(error, missing)

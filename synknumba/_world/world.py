@@ -162,9 +162,8 @@ class World:
     def __reduce__(self) -> NoReturn:
         """Raises `TypeError`: the ranks are children of this process."""
         raise TypeError(
-            "cannot pickle a World, whose ranks are children of this process. In functions "
-            "that run on the ranks, use "
-            "synk.rank() and synk.world_size()"
+            "cannot pickle a World, whose ranks are children of this process. In functions that "
+            "run on the ranks, use synk.rank() and synk.world_size()"
         )
 
     def __repr__(self) -> str:
@@ -197,9 +196,8 @@ def rank() -> int:
     number = this_process.current_rank()
     if number is None:
         raise WorldError(
-            "rank() was called in the script, which is no rank; call it in a function that "
-            "runs on the ranks, or pass "
-            "synk.RANK as an argument"
+            "rank() was called in the script, which is no rank; call it in a function that runs on "
+            "the ranks, or pass synk.RANK as an argument"
         )
     return number
 

@@ -101,10 +101,9 @@ def refuse_names(kernel: str, named: Mapping[str, Any]) -> None:
     """Raises ArgumentError for arguments of a launch that are given by name."""
     if named:
         raise ArgumentError(
-            f"{kernel} is a kernel, which takes its arguments by position, as "
-            f"those of numba.cuda do; got "
-            f"{', '.join(f'{name}=' for name in named)}: write the values alone, in "
-            f"the order of its parameters"
+            f"{kernel} is a kernel, which takes its arguments by position, as those of numba.cuda "
+            f"do; got {', '.join(f'{name}=' for name in named)}: write the values alone, in the "
+            "order of its parameters"
         )
 
 
@@ -260,8 +259,7 @@ class Kernel(ShowsNoCode):
             name = self.py_func.__name__
             raise LaunchError(
                 f"{self.py_func.__qualname__} is a device function, which kernels call; on the "
-                f"host call its Python function, "
-                f"{name}.py_func(...)"
+                f"host call its Python function, {name}.py_func(...)"
             )
         raise LaunchError(
             f"{self.py_func.__qualname__} is a kernel: launch it as "
@@ -323,10 +321,9 @@ class Kernel(ShowsNoCode):
         if not smem and self._dynamic_shared is not None:
             name = self.py_func.__name__
             raise LaunchError(
-                f"{name} uses dynamic shared memory ({self._dynamic_shared}), but the launch has "
-                f"0 bytes of it; pass the "
-                f"bytes of a block as the 4th launch argument, {name}[grid, block, 0, bytes](...), "
-                f"or smem_bytes= of parallel"
+                f"{name} uses dynamic shared memory ({self._dynamic_shared}), but the launch has 0 "
+                f"bytes of it; pass the bytes of a block as the 4th launch argument, {name}[grid, "
+                "block, 0, bytes](...), or smem_bytes= of parallel"
             )
 
     def _must_be_a_kernel(self) -> None:
@@ -751,8 +748,8 @@ class Kernel(ShowsNoCode):
             )
         return ArgumentError(
             f"{where} writes to an array that is read-only, one of {', '.join(fixed)}; "
-            f"{_WRITABLE.format(name='...')}. A "
-            "variable that is passed twice is read-only, too; pass a copy of it as another variable"
+            f"{_WRITABLE.format(name='...')}. A variable that is passed twice is read-only, too; "
+            "pass a copy of it as another variable"
         )
 
 

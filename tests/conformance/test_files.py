@@ -291,8 +291,8 @@ def test_data_over_files_are_data(world, path):
     assert "in a file" in plan.arguments[0]
     assert sum(rank.file_bytes for rank in plan.ranks) == 4800
     assert (
-        f"reads {plan.ranks[0].input_bytes:,} bytes, "
-        f"{plan.ranks[0].input_bytes:,} of them from files" in str(plan)
+        f"reads {plan.ranks[0].input_bytes:,} bytes, {plan.ranks[0].input_bytes:,} of them from "
+        "files" in str(plan)
     )
     assert sum(rank.file_bytes for rank in plus.plan(ROWS, 1.0).ranks) == 0
     for wrong, text in (

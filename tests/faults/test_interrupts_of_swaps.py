@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba._call.sequence import Sequence
-from synknumba._call.trace import Trace
+from synknumba._sequence.install import Trace
+from synknumba._sequence.sequence import Sequence
 from synknumba._variables.state import VariableState
 
 

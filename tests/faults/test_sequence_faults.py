@@ -12,8 +12,8 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
-from synknumba._call.sequence import Sequence
 from synknumba._rank import sequence_routine
+from synknumba._sequence.sequence import Sequence
 from tests.quick import whole
 
 FOREVER = 10**12  # iterations

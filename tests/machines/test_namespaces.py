@@ -95,10 +95,8 @@ def test_a_machine_lacks_the_working_directory(tmp_path):
         refusal, result = job.finish()
         assert refusal == (
             f"the script's working directory, {str(home / 'only')!r}, in which all ranks start, "
-            f"cannot be entered here: "
-            "No such file or directory. Start the job in a folder that all machines have, or "
-            "os.chdir() to one before fork() "
-            "raised on machine 1 (machine1)"
+            "cannot be entered here: No such file or directory. Start the job in a folder that all "
+            "machines have, or os.chdir() to one before fork() raised on machine 1 (machine1)"
         )
         assert result == "500500.0"
         job.check_nothing_left()

@@ -129,7 +129,7 @@ def paths_of(port: Port, python: Path, env: Path) -> tuple[Path, list[str]]:
     package, _, below = port.tests[0].partition(":")
     if below:
         code = (
-            f"import importlib.util as u; "
+            "import importlib.util as u; "
             f"print(u.find_spec({package!r}).submodule_search_locations[0])"
         )
         told = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
@@ -210,8 +210,8 @@ def main() -> int:
     for port in ports:
         counts, failed, seconds = run(port, python, env)
         lines.append(
-            f"| {port.release.replace('==', ' ')} | "
-            f"{' | '.join(map(str, counts.values()))} | {seconds:.0f} |"
+            f"| {port.release.replace('==', ' ')} | {' | '.join(map(str, counts.values()))} | "
+            f"{seconds:.0f} |"
         )
         unexplained += [f"{port.name}: {test}" for test in failed if reason_of(port, test) is None]
         unexplained += [f"{port.name}: no test passed"] if not counts["passed"] else []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba._call.access import written_parameters
+from synknumba._source.access import written_parameters
 
 
 @synk.function(outputs="sum")

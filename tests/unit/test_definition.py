@@ -8,7 +8,7 @@ from numba import cuda
 
 import synknumba as synk
 from synknumba._call import definition
-from synknumba._call.access import read_parameters, written_parameters
+from synknumba._source.access import read_parameters, written_parameters
 
 
 def test_one_reading_serves_every_analysis():

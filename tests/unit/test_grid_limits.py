@@ -10,7 +10,7 @@ from numba import cuda
 
 import synknumba as synk
 from synknumba import simt
-from synknumba._call.grid_limits import Limit, Limits, grid_limits
+from synknumba._source.grid_limits import Limit, Limits, grid_limits
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -444,11 +444,9 @@ def test_more_than_a_container_may_have_is_refused(
         Segment(61 * MIB)
     assert memory.available(machine=False).nbytes == 60 * MIB
     assert str(caught.value) == (
-        "63,963,136 bytes of shared memory were requested, but the memory limit of this "
-        "container (control group) has "
-        "62,914,560 bytes left. Free Data that is no longer needed (free_memory()), or "
-        "raise it, as by docker run "
-        "--memory=<bytes>."
+        "63,963,136 bytes of shared memory were requested, but the memory limit of this container "
+        "(control group) has 62,914,560 bytes left. Free Data that is no longer needed "
+        "(free_memory()), or raise it, as by docker run --memory=<bytes>."
     )
     one = Segment(PAGE)
     with pytest.raises(SharedMemoryError, match=r"docker run --memory"):

@@ -726,10 +726,9 @@ def exchanged_variables(w, g, rate):
 def test_a_variable_that_a_call_passes(function, line, advice):
     code = function.py_func.__code__
     found = re.escape(
-        f"{function.name} ({code.co_filename}:{code.co_firstlineno + line}) assigns to w, to "
-        f"which the call passes a "
-        "variable, and never reads it again: this rebinds the name, and "
-        "variable 'w' keeps its values. " + advice
+        f"{function.name} ({code.co_filename}:{code.co_firstlineno + line}) assigns to w, to which "
+        "the call passes a variable, and never reads it again: this rebinds the name, and variable "
+        "'w' keeps its values. " + advice
     )
     with pytest.raises(synk.ArgumentError, match=f"^{found}$"):
         function.plan(*variables(), 0.1, world_size=2)

@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
-from synknumba._call.sequence_report import LoopReport
+from synknumba._sequence.report import LoopReport
 from synknumba._wire.sequence import Loop
 from tests.environment import ROOT, run_program
 from tests.quick import examples

@@ -133,8 +133,8 @@ def annotate(found: KernelCheckError | KernelCheckWarning | Iterable[Finding]) -
     if findings is None or not all(isinstance(one, Finding) for one in findings):
         raise ArgumentError(
             "simt.annotate takes the KernelCheckError that simt.check(kernel)[grid, block](...) "
-            "raises, its KernelCheckWarning "
-            f"or an iterable of findings such as error.findings; got {found!r}"
+            "raises, its KernelCheckWarning or an iterable of findings such as error.findings; got "
+            f"{found!r}"
         )
     return AnnotatedSource(findings)
 
@@ -226,7 +226,7 @@ def _html_of(function: _Function) -> str:
         for note in notes:
             text = html.escape("\n".join(note.lines()))
             style = (
-                f"border-left:.3em solid "
+                "border-left:.3em solid "
                 f"{_COLOURS[note.finding.is_warning].replace('.20', '.8')};padding-left:.6em"
             )
             rows.append(_row("", f'<div style="{style};font-style:italic">{text}</div>', ""))
@@ -239,6 +239,6 @@ def _row(number: str, text: str, style: str) -> str:
     cell = "padding:0 .8em 0 0;border:none;text-align:left;vertical-align:top"
     return (
         f'<tr style="background:none;{style}"><td '
-        f'style="{cell};opacity:.6;text-align:right">{number}</td>'
-        f'<td style="{cell}">{text}</td></tr>'
+        f'style="{cell};opacity:.6;text-align:right">{number}</td><td '
+        f'style="{cell}">{text}</td></tr>'
     )

@@ -47,8 +47,7 @@ class PythonKernel:
         if function is None:
             raise ArgumentError(
                 f"simt.{word} takes a kernel: a function, one decorated by cuda.jit or "
-                f"synk.parallel, or a simt kernel; "
-                f"got {kernel!r}"
+                f"synk.parallel, or a simt kernel; got {kernel!r}"
             )
         self.py_func: FunctionType = function
         self._kernel = kernel if isinstance(kernel, Kernel) else jit(function)
@@ -131,6 +130,6 @@ def _refuse_containers(what: str, arg: Any) -> None:
     is_host = isinstance(arg, np.ndarray) or hasattr(arg, "_ary")
     if not is_host and hasattr(arg, "__cuda_array_interface__"):
         raise ArgumentError(
-            f"{what} is an array in a GPU's memory "
-            f"({type(arg).__qualname__}); pass a copy on the host"
+            f"{what} is an array in a GPU's memory ({type(arg).__qualname__}); pass a copy on the "
+            "host"
         )

@@ -85,9 +85,7 @@ def _compiled(value: Any, options: Options, code: ThreadCode, *, inline: bool) -
         return tuple(_compiled(part, options, code, inline=inline) for part in value)
     if isinstance(value, OverloadedFunction):
         # which compiles functions as this module does
-        from synknumba.simt._emit.overloads import (
-            stand_in,
-        )
+        from synknumba.simt._emit.overloads import stand_in
 
         return stand_in(value.function, options)
     if type(value).__name__ == "_Intrinsic":

@@ -165,8 +165,8 @@ def located(entry: Callable[..., None], function: FunctionType) -> Callable[...,
             line = _line(error)
             if not line and where[_LINE]:
                 line = (
-                    f"In function {function.__name__!r}, file "
-                    f"{function.__code__.co_filename}, line {where[_LINE]}, "
+                    f"In function {function.__name__!r}, file {function.__code__.co_filename}, "
+                    f"line {where[_LINE]}, "
                 )
             place = f"{line}tid={where[:3].tolist()} ctaid={where[3:_LINE].tolist()}"
             first, rest = error.args[:1], error.args[1:]

@@ -93,9 +93,8 @@ elif {gone}:
         where = f"{self.source.name} ({self.source.filename}:{statement.lineno})"
         message = (
             f"{where}: a barrier under {what} that some threads of a block enter and others do "
-            f"not; on a GPU they wait "
-            "for each other forever, or go on with wrong values. Move the barrier out, so "
-            "that all threads reach it"
+            "not; on a GPU they wait for each other forever, or go on with wrong values. Move the "
+            "barrier out, so that all threads reach it"
         )
         if not self.grid:
             message += (

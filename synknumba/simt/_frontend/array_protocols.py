@@ -53,8 +53,7 @@ def as_arrays(arg: Any, what: str) -> Any:
         where = "a GPU's memory" if device in _ON_GPUS else "memory of an unknown kind"
         raise ArgumentError(
             f"{what} is a {_name(arg)} in {where} (DLPack device {device}); pass a copy on the "
-            f"host, or run the kernel on "
-            "its device"
+            "host, or run the kernel on its device"
         )
     try:
         view = np.from_dlpack(arg)
@@ -81,8 +80,7 @@ def _device(arg: Any, what: str) -> int:
     except (TypeError, ValueError):
         raise ArgumentError(
             f"{what} is a {_name(arg)} whose __dlpack_device__() gives {given!r}, not a device's "
-            f"type and number; pass a NumPy "
-            "array"
+            "type and number; pass a NumPy array"
         ) from None
 
 

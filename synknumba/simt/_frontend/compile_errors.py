@@ -408,9 +408,8 @@ def _fewer_dimensions(text: str, source: Source, node: ast.AST | None) -> str | 
             flat = f", such as {name}.ravel()," if indices == 1 else ","
             used = "1 index" if indices == 1 else f"{indices} indices"
             return (
-                f"{name} has {_dimensions(ndim)}, and {ast.unparse(parts[0])} has "
-                f"{used}. Pass an array of "
-                f"{_dimensions(indices)}{flat} or use {ndim} indices."
+                f"{name} has {_dimensions(ndim)}, and {ast.unparse(parts[0])} has {used}. Pass an "
+                f"array of {_dimensions(indices)}{flat} or use {ndim} indices."
             )
     return None
 
@@ -590,8 +589,7 @@ def _overload_for_cuda(name: str) -> str:
         return ""
     return (
         f"The program's {name} for the target 'cuda' is none of the CPU's: if it is meant, "
-        f"register it for every target, "
-        "as by numba.extending.overload without target=. "
+        "register it for every target, as by numba.extending.overload without target=. "
     )
 
 

@@ -11,9 +11,7 @@ def cuda_module() -> ModuleType:
     """Imports and returns the module `numba.cuda`; raises DeviceError if it cannot be imported."""
     try:
         # the import takes 0.3 s, and fails if the CUDA installation is broken
-        from numba import (
-            cuda,
-        )
+        from numba import cuda
     except Exception as error:
         # A bare numba-cuda raises DynamicLibNotFoundError, which is a RuntimeError, not an
         # ImportError.

@@ -194,8 +194,8 @@ def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signat
         code = function.__code__
         raise ArgumentError(
             f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno}): No matching "
-            f"definition for argument type(s) "
-            f"{given}; declared: {declared}. Convert the arguments, or declare a signature for them"
+            f"definition for argument type(s) {given}; declared: {declared}. Convert the "
+            "arguments, or declare a signature for them"
         )
     return signatures[next(place for place, case in enumerate(cases) if case is best)]
 

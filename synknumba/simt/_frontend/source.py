@@ -263,8 +263,7 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
         if function.__code__.co_filename == "<stdin>" and not _is_prompt():
             raise KernelError(
                 f"{name} was read from standard input, as by python - < script.py, which keeps no "
-                f"source, and running a kernel "
-                "on the CPU needs it; pass the script's file to python"
+                "source, and running a kernel on the CPU needs it; pass the script's file to python"
             ) from None
         if (
             function.__code__.co_filename == "<string>"
@@ -273,22 +272,19 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
         ):
             raise KernelError(
                 f"{name} was given to python -c, which keeps no source, and running a kernel on "
-                f"the CPU needs it; write it to "
-                "a file, and run that"
+                "the CPU needs it; write it to a file, and run that"
             ) from None
         if function.__code__.co_filename == "<stdin>":
             raise KernelError(
                 f"{name} was typed at Python's prompt, which before Python 3.13 keeps no source, "
-                f"and running a kernel on the "
-                "CPU needs it; define it in a file that you import, or use IPython or "
-                "the prompt of Python 3.13"
+                "and running a kernel on the CPU needs it; define it in a file that you import, or "
+                "use IPython or the prompt of Python 3.13"
             ) from None
         raise KernelError(
-            f"{name}: the Python source of the kernel cannot be found ({error}), and running "
-            f"it on the CPU needs it; "
-            "define the kernel in a file or a notebook cell; for one made by exec(compile(text, "
-            "name, 'exec')), enter its text "
-            "first: linecache.cache[name] = (len(text), None, text.splitlines(True), name)"
+            f"{name}: the Python source of the kernel cannot be found ({error}), and running it on "
+            "the CPU needs it; define the kernel in a file or a notebook cell; for one made by "
+            "exec(compile(text, name, 'exec')), enter its text first: linecache.cache[name] = "
+            "(len(text), None, text.splitlines(True), name)"
         ) from error
     except SyntaxError as error:
         raise KernelError(

@@ -127,10 +127,9 @@ def check_text(function: FunctionType) -> None:
     if (is_plain or changed >= _started()) and code not in _compiled_from(function):
         raise KernelError(
             f"{function.__qualname__} ({filename}:{code.co_firstlineno}): the file has been edited "
-            f"since this process read it, "
-            "so the source of the kernel is no longer known, and running it on the CPU needs it; "
-            "start the script again, or "
-            "call the function as it was defined last"
+            "since this process read it, so the source of the kernel is no longer known, and "
+            "running it on the CPU needs it; start the script again, or call the function as it "
+            "was defined last"
         )
 
 

@@ -124,9 +124,8 @@ def as_dtype(given: types.Type) -> "np.dtype[Any]":
         dtype = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
     except ImportError:
         raise KernelError(
-            "bfloat16 runs in Python, as simt.debug and simt.check run kernels, where ml_dtypes "
-            "is installed: pip install "
-            "ml_dtypes, or compute in float32"
+            "bfloat16 runs in Python, as simt.debug and simt.check run kernels, where ml_dtypes is "
+            "installed: pip install ml_dtypes, or compute in float32"
         ) from None
     adopt(dtype)
     prepare()

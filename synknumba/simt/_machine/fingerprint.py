@@ -234,8 +234,8 @@ class Fingerprint:
         elif isinstance(value, (tuple, list)):
             self._text(
                 "sequence",
-                f"{kind.__module__} {kind.__qualname__} "
-                f"{getattr(value, '_fields', '')} {len(value)}",
+                f"{kind.__module__} {kind.__qualname__} {getattr(value, '_fields', '')} "
+                f"{len(value)}",
             )
             for item in value:
                 self.value(item, name)

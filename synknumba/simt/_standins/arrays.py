@@ -317,10 +317,9 @@ def from_cuda_array_interface(desc: Any, owner: Any = None, sync: bool = True) -
     values = getattr(desc, "simt_values", getattr(owner, "simt_values", None))
     if values is None:
         raise DeviceError(
-            f"the array of shape {tuple(desc['shape'])} has a CUDA array interface that "
-            f"is not of cuda.to_device, "
-            "cuda.device_array and the like, whose arrays kernels on cores take: pass such an "
-            "array, or one in host memory"
+            f"the array of shape {tuple(desc['shape'])} has a CUDA array interface that is not of "
+            "cuda.to_device, cuda.device_array and the like, whose arrays kernels on cores take: "
+            "pass such an array, or one in host memory"
         )
     return DeviceArray(values)
 
@@ -460,10 +459,9 @@ def _check_basic(item: Any) -> None:
     for part in item if isinstance(item, tuple) else (item,):
         if not isinstance(part, (int, np.integer, slice, type(Ellipsis), str)):
             raise TypeError(
-                f"a device array takes integers and slices as indices, not "
-                f"{with_article(type(part).__name__)}; "
-                "select the elements in a kernel, or copy the array to the "
-                "host: copy_to_host()[...]"
+                "a device array takes integers and slices as indices, not "
+                f"{with_article(type(part).__name__)}; select the elements in a kernel, or copy "
+                "the array to the host: copy_to_host()[...]"
             )
 
 

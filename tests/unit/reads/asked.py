@@ -4,7 +4,7 @@ Python runs it on NumPy arrays.
 
 import numpy as np
 
-from synknumba._call.access import read_parameters
+from synknumba._source.access import read_parameters
 
 
 def arguments(kernel):

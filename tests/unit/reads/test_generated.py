@@ -7,7 +7,6 @@ import pytest
 from numba import cuda
 from numba.core import types
 
-from synknumba._call.access import read_parameters
 from synknumba._rowwise.generate import define_kernel
 from synknumba._rowwise.map_kernels import (
     MapRecipe,
@@ -17,6 +16,7 @@ from synknumba._rowwise.map_kernels import (
     reduction_source,
 )
 from synknumba._rowwise.moment_kernels import Recipe, kernel_source
+from synknumba._source.access import read_parameters
 
 
 def kernel_of(text, function):

@@ -12,7 +12,7 @@ import pytest
 from numba import cuda, uint64
 from numba.cuda import threadIdx
 
-from synknumba._call.access import read_parameters
+from synknumba._source.access import read_parameters
 from tests.unit.reads.asked import read, run
 
 

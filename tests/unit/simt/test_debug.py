@@ -718,9 +718,8 @@ def test_after_an_error_a_debugger_stands_in_the_thread() -> None:
 @pytest.mark.whole
 def test_runs_under_the_simulator_too() -> None:
     program = (
-        f"import runpy; "
-        f"runpy.run_path({str(Path(HERE).with_name('debug_in_simulator.py'))!r}, "
-        f"run_name='__main__')"
+        f"import runpy; runpy.run_path({str(Path(HERE).with_name('debug_in_simulator.py'))!r}, "
+        "run_name='__main__')"
     )
     env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     run = subprocess.run(

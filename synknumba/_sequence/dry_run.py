@@ -7,7 +7,7 @@ host's memory collectives have more steps.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
@@ -16,13 +16,12 @@ import numpy as np
 from synknumba._call.call import Call
 from synknumba._call.distribute import result_class
 from synknumba._call.options import CallOptions
-from synknumba._call.recording import Outcome, Recording, Seen, ordered
-from synknumba._call.report import PlanReport
-from synknumba._call.sequence_report import LoopReport, PartReport, ResultReport, Whom
 from synknumba._call.variable_rows import planned_shape, shapes_by_rank
 from synknumba._host.data import Data
 from synknumba._ops.rows import Partition
 from synknumba._ops.variable_layout import line_type
+from synknumba._sequence.recorder import Outcome, Recording, Seen, ordered
+from synknumba._sequence.report import LoopReport, PartReport, ResultReport, Whom
 from synknumba._tracing import Number, Unknown
 from synknumba._types import CollectiveKind, CollectiveOp
 from synknumba._variables.collective_plans import access_in_place, stage_bytes, staged_accesses
@@ -33,33 +32,6 @@ from synknumba._wire.sequence import Access, Key, Loop, Part
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function
-
-
-@dataclass(frozen=True, slots=True)
-class Rehearsed:
-    """A call of a sequence that is only planned.
-
-    Attributes:
-        call: its arguments and rows.
-        report: the report on it.
-        results: those of a kernel.
-        ops: tree of ops of a Python function.
-        returns: whether the Python function has ops, and so a result.
-        used: bytes of the ranks' small results up to the end of its own.
-        written: parameters with variables that a kernel may write.
-        is_kernel: whether it is a kernel.
-        is_recorded: whether it is a Python function that GPUs repeat without Python.
-    """
-
-    call: Call
-    report: PlanReport
-    results: tuple[Result, ...]
-    ops: Any
-    returns: bool
-    used: int
-    written: frozenset[str]
-    is_kernel: bool
-    is_recorded: bool
 
 
 @final

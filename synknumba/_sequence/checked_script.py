@@ -24,8 +24,6 @@ import numpy as np
 from synknumba import _tracing as tracing
 from synknumba import simt
 from synknumba._call.function import Function
-from synknumba._call.recording import known_value
-from synknumba._call.sequence import Sequence
 from synknumba._errors import (
     Finding,
     KernelCheckError,
@@ -35,6 +33,8 @@ from synknumba._errors import (
     where,
 )
 from synknumba._host import this_process
+from synknumba._sequence.recorder import known_value
+from synknumba._sequence.sequence import Sequence
 from synknumba._tracing import Line, Number, Unknown
 from synknumba.simt.internals import Launcher
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType
 
-from synknumba._call.definition import Definition, read_code
 from synknumba._errors import KernelError
+from synknumba._source.definition import Definition, read_code
 from synknumba.simt.internals import CudaPath, Scope, read_definition
 
 _AXES = {"x": 0, "y": 1, "z": 2}

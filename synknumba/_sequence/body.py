@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from synknumba._call.definition import Definition, read_function
 from synknumba._errors import ArgumentError
 from synknumba._ops.tree import flatten
+from synknumba._source.definition import Definition, read_function
 from synknumba._tracing import Number
 
 _GENERATORS = np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random
@@ -77,8 +77,8 @@ def _check_assignments(definition: Definition, place: Callable[[ast.AST], str]) 
             continue
         raise ArgumentError(
             f"{place(statement)}: {text} has no effect: it changes names until the end of the "
-            f"body, and each iteration begins "
-            f"with the arguments again. {_way_out(_elements(target), _elements(value))}"
+            "body, and each iteration begins with the arguments again. "
+            f"{_way_out(_elements(target), _elements(value))}"
         )
 
 
@@ -128,19 +128,17 @@ def _check_stores(definition: Definition, place: Callable[[ast.AST], str]) -> No
         done = "called" if is_grown else "assigned"
         way_out = (
             "For a number of each iteration write synk.carry, to exchange the memory of variables "
-            "synk.swap; return results, "
-            "which every=1 gives of each iteration, and assign other things after the call"
+            "synk.swap; return results, which every=1 gives of each iteration, and assign other "
+            "things after the call"
         )
         if isinstance(node, ast.Subscript) and root.id in definition.parameters:
             way_out = (
-                f"Elements of a variable or an array are written on the ranks: call a kernel or a "
-                f"function with {root.id}, "
-                "which writes to them"
+                "Elements of a variable or an array are written on the ranks: call a kernel or a "
+                f"function with {root.id}, which writes to them"
             )
         raise ArgumentError(
-            f"{place(node)}: {ast.unparse(node)} would be {done} once, while the body is "
-            f"recorded, and not in each "
-            f"iteration. {way_out}"
+            f"{place(node)}: {ast.unparse(node)} would be {done} once, while the body is recorded, "
+            f"and not in each iteration. {way_out}"
         )
 
 
@@ -152,12 +150,10 @@ def _check_generators(definition: Definition, place: Callable[[ast.AST], str]) -
                 func=ast.Name(id=made) | ast.Attribute(attr=made), args=[], keywords=[]
             ) if made in _MAKERS:
                 raise ArgumentError(
-                    f"{place(node)}: {ast.unparse(node)} has other numbers each time, and the "
-                    f"body runs once, so that all "
-                    "iterations and later calls would get the same ones. Draw in kernels with "
-                    "synk.random, which takes "
-                    "synk.STEP as an index; or draw before the call, and pass "
-                    "the numbers as an argument"
+                    f"{place(node)}: {ast.unparse(node)} has other numbers each time, and the body "
+                    "runs once, so that all iterations and later calls would get the same ones. "
+                    "Draw in kernels with synk.random, which takes synk.STEP as an index; or draw "
+                    "before the call, and pass the numbers as an argument"
                 )
 
 

@@ -22,7 +22,7 @@ from weakref import ref
 
 import numpy as np
 
-from synknumba._call.definition import read_function
+from synknumba._source.definition import read_function
 from synknumba._world.read_values import (
     MISSING,
     Read,

@@ -31,8 +31,8 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from synknumba._call.definition import Definition, atomic_operation, read_code, read_function
 from synknumba._errors import SynkError
+from synknumba._source.definition import Definition, atomic_operation, read_code, read_function
 from synknumba.simt.internals import CudaPath, Scope, read_definition
 
 SIZES = {"shape", "size", "ndim", "itemsize", "nbytes", "strides", "dtype"}

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 from synknumba._call.distribute import Distributed, result_class
 from synknumba._call.options import CallOptions
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
-from synknumba._call.recording import Lines, Outcome, Recording, rows_of
 from synknumba._device import fold_kernel
 from synknumba._host.data import Data
 from synknumba._host.lent_results import Lender
 from synknumba._ops import reduction
+from synknumba._sequence.recorder import Lines, Outcome, Recording, rows_of
 from synknumba._tracing import Formula, Line, Number, where
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation

@@ -30,23 +30,8 @@ from synknumba._call.function import planned_partition
 from synknumba._call.future import Future
 from synknumba._call.method import Method
 from synknumba._call.options import CallOptions
-from synknumba._call.outer_values import OuterValues, Values, bytes_of
 from synknumba._call.plan import FunctionPlan, KernelPlan
 from synknumba._call.progress_bars import iterations_shown
-from synknumba._call.recording import (
-    InnerTimes,
-    Outcome,
-    Recording,
-    Seen,
-    free_of_recorded,
-    ordered,
-    told_dtype,
-)
-from synknumba._call.rehearsal import Rehearsal
-from synknumba._call.sequence_body import check_body, differ, watch_draws
-from synknumba._call.sequence_by_rounds import PartByPart
-from synknumba._call.sequence_report import LAST_ONLY, Schedule, SequenceReport, schedule
-from synknumba._call.trace import Trace, Unseen
 from synknumba._call.variable_rows import planned_shape
 from synknumba._errors import (
     ArgumentError,
@@ -68,6 +53,21 @@ from synknumba._host.stored import StoredData
 from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, NONE, Structure, flatten, parts_like, paths, unflatten
 from synknumba._progress import Progress, default, refusal, refuse_inside, wanted
+from synknumba._sequence.body import check_body, differ, watch_draws
+from synknumba._sequence.dry_run import Rehearsal
+from synknumba._sequence.install import Trace, Unseen
+from synknumba._sequence.outer_values import OuterValues, Values, bytes_of
+from synknumba._sequence.recorder import (
+    InnerTimes,
+    Outcome,
+    Recording,
+    Seen,
+    free_of_recorded,
+    ordered,
+    told_dtype,
+)
+from synknumba._sequence.report import LAST_ONLY, Schedule, SequenceReport, schedule
+from synknumba._sequence.rounds import PartByPart
 from synknumba._tracing import Number, Unknown
 from synknumba._types import Array, known_options, unknown_keyword
 from synknumba._variables.state import note_failure
@@ -142,9 +142,8 @@ def static(value: Any) -> Any:
         hash(value)
     except TypeError:
         raise ArgumentError(
-            f"synk.static takes a number, or a tuple of numbers, that the body can compute with; "
-            f"got a {type(value).__name__}. "
-            "Pass an array as it is"
+            "synk.static takes a number, or a tuple of numbers, that the body can compute with; "
+            f"got a {type(value).__name__}. Pass an array as it is"
         ) from None
     return Static(value)
 
@@ -185,9 +184,8 @@ def carry(number: Any, value: Any) -> None:
     recorder = tracing.current
     if recorder is None or not recorder.is_here:
         raise ArgumentError(
-            "synk.carry gives a number of a sequence its next value, and there is none here; "
-            "use it inside a function "
-            "decorated with @synk.sequence"
+            "synk.carry gives a number of a sequence its next value, and there is none here; use "
+            "it inside a function decorated with @synk.sequence"
         )
     recorder.carry(number, value)
 
@@ -631,9 +629,9 @@ def stack(entries: Iterable[Any]) -> Any:
         first = [np.shape(leaf) for leaf in flat[0][0]]
         if other != structure or shapes != first:
             raise ReductionError(
-                f"results of kept iterations must have the same shapes to be stacked, but entry "
-                f"{index} has {shapes} and entry "
-                f"0 has {first}; use every=None for the last ones only"
+                "results of kept iterations must have the same shapes to be stacked, but entry "
+                f"{index} has {shapes} and entry 0 has {first}; use every=None for the last ones "
+                "only"
             )
     leaves = [np.stack(column) for column in zip(*(one[0] for one in flat), strict=True)]
     return _joined(unflatten(structure, leaves))
@@ -804,8 +802,8 @@ class Sequence(Generic[P, R]):
         if until is not None:
             raise ArgumentError(
                 f"{self.name}: until= is judged in the script at each kept result, and submit() "
-                f"returns before the first; call "
-                f"{self.name}(...), or submit it with times= and every="
+                f"returns before the first; call {self.name}(...), or submit it with times= and "
+                "every="
             )
         times, every = self._checked(times, every, None)
         world = current_world()
@@ -909,14 +907,12 @@ class Sequence(Generic[P, R]):
         if until is not None:
             raise ArgumentError(
                 f"{self.name}: until= needs times=, the largest number of iterations, and a call "
-                f"without times= makes one; "
-                f"write {self.name}(..., times=10_000, until=...)"
+                f"without times= makes one; write {self.name}(..., times=10_000, until=...)"
             )
         if every is not None and _count(self.name, "every", every, 1) > 1:
             raise ArgumentError(
                 f"{self.name}: every= needs times=, the number of iterations, and a call without "
-                f"times= makes one; write "
-                f"{self.name}(..., times=1_000, every={every!r})"
+                f"times= makes one; write {self.name}(..., times=1_000, every={every!r})"
             )
 
     def _bound(
@@ -1269,20 +1265,16 @@ class Sequence(Generic[P, R]):
         if passed and differ(passed, rehearsal.passed):
             raise ArgumentError(
                 f"{self.name} ({place}) draws random numbers in its body, which runs once, so that "
-                f"all iterations and later "
-                "calls would get the same ones: run again, it passes others to its calls. Draw in "
-                "kernels with synk.random, "
-                "which takes synk.STEP as an index; or draw before the call, and pass "
-                "the numbers as an argument"
+                "all iterations and later calls would get the same ones: run again, it passes "
+                "others to its calls. Draw in kernels with synk.random, which takes synk.STEP as "
+                "an index; or draw before the call, and pass the numbers as an argument"
             )
         if name is not None:
             raise ArgumentError(
                 f"{self.name} ({place}) changes {name}, itself or in a function that it calls. "
-                f"That would be done once, "
-                "while the body is recorded, and not in each iteration. For a number of each "
-                "iteration write synk.carry; "
-                "return results, which every=1 gives of each iteration, and change "
-                "other things after the call"
+                "That would be done once, while the body is recorded, and not in each iteration. "
+                "For a number of each iteration write synk.carry; return results, which every=1 "
+                "gives of each iteration, and change other things after the call"
             )
 
     def _values(self, told: _Arguments) -> list[Values]:
@@ -1324,8 +1316,7 @@ class Sequence(Generic[P, R]):
             if copy is not data and written and share_memory(array, memory):
                 raise ArgumentError(
                     f"{name} and {other} are arrays over the same memory, and calls write to one "
-                    f"of them, which the other "
-                    "would not show. Pass a copy."
+                    "of them, which the other would not show. Pass a copy."
                 )
 
     def _run_turns(
@@ -1362,8 +1353,8 @@ class Sequence(Generic[P, R]):
             if isinstance(leaf, Unknown) and not isinstance(leaf, Seen | Outcome):
                 raise ArgumentError(
                     f"{self.name} returns {leaf.label}, which no call makes, so that the script "
-                    f"cannot get it; return the "
-                    "results of calls, and compute with them after the call"
+                    "cannot get it; return the results of calls, and compute with them after the "
+                    "call"
                 )
         return results
 

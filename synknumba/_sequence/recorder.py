@@ -18,13 +18,13 @@ import numpy as np
 from synknumba import _tracing as tracing
 from synknumba._call.call import Call, leaves_of
 from synknumba._call.options import CallOptions
-from synknumba._call.outer_values import bytes_of
 from synknumba._errors import ArgumentError, BatchError
 from synknumba._host.data import Data
 from synknumba._host.file_data import over_file
 from synknumba._host.foreign import adopted, is_foreign
 from synknumba._ops import reduction
 from synknumba._ops.tree import flatten, is_nested, unflatten
+from synknumba._sequence.outer_values import bytes_of
 from synknumba._tracing import Formula, Here, Line, Number, Unknown, UnknownArray
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
@@ -71,8 +71,7 @@ class Outcome(UnknownArray):
             return super()._why(operation)
         return (
             "its calls run later, on the ranks. Return it and look at it after the call, or pass "
-            "until=. Later calls cannot "
-            f"take it: {problem}"
+            f"until=. Later calls cannot take it: {problem}"
         )
 
 
@@ -190,9 +189,8 @@ class Lines:
         if low < 0 or high >= self.rows:
             at = np.argwhere((array < 0) | (array >= self.rows))[0]
             raise BatchError(
-                f"{name}: batch= of {self.function} has row {array[tuple(at)]} in line "
-                f"{at[0]}, but its rows are 0 to "
-                f"{self.rows - 1}"
+                f"{name}: batch= of {self.function} has row {array[tuple(at)]} in line {at[0]}, "
+                f"but its rows are 0 to {self.rows - 1}"
             )
 
 
@@ -213,8 +211,7 @@ class InnerTimes:
         if found is not None and found < 0:
             raise ArgumentError(
                 f"{self.line}: times of {self.inner} must be an int of at least 0, but "
-                f"{self.times.label} is {found} in this "
-                f"call of {name}"
+                f"{self.times.label} is {found} in this call of {name}"
             )
 
 
@@ -270,8 +267,7 @@ def _check_carried(number: Number, value: Number) -> None:
         )
         raise ArgumentError(
             f"{tracing.where()}: {number.label} is {theirs}, and its next value, {value.label}, "
-            f"{mine}; pass a number of "
-            "the same dtype at first"
+            f"{mine}; pass a number of the same dtype at first"
         )
 
 
@@ -364,8 +360,7 @@ class Recording(ABC):
         if options.shards is not None and function.update_modes:
             raise ArgumentError(
                 f"{tracing.where()}: {function.name} has shards= and updates=, which the script "
-                f"combines; leave shards= out in "
-                f"{self.name}"
+                f"combines; leave shards= out in {self.name}"
             )
         for rows in (options.batch, options.local_batch):
             if isinstance(rows, Data | np.ndarray):
@@ -410,8 +405,8 @@ class Recording(ABC):
         if data.ndim != 2 or data.dtype != np.int64 or not data.shape[0] or not data.shape[1]:
             raise ArgumentError(
                 f"{tracing.where()}: batch= of {function.name} takes a line of row numbers: "
-                f"{line.label} must be 2-D and "
-                f"int64, with a line for each iteration, and is {data.dtype} {data.shape}"
+                f"{line.label} must be 2-D and int64, with a line for each iteration, and is "
+                f"{data.dtype} {data.shape}"
             )
 
     def _argument(self, value: Any) -> Any:
@@ -455,10 +450,9 @@ class Recording(ABC):
             if data is not None and data._segment.id in self.written:  # noqa: SLF001  # shared with this package
                 raise ArgumentError(
                     f"{self._looked_at[key]}: {self.name} reads an array that its calls write, and "
-                    f"would get what it holds "
-                    "before the first of them: the body runs once, and its calls run later, on the "
-                    "ranks. Read it in a kernel "
-                    "or a function, or after the call"
+                    "would get what it holds before the first of them: the body runs once, and its "
+                    "calls run later, on the ranks. Read it in a kernel or a function, or after "
+                    "the call"
                 )
 
     def _check_located(
@@ -468,8 +462,7 @@ class Recording(ABC):
         if located and isinstance(options.batch, Line):
             raise ArgumentError(
                 f"{tracing.where()}: {located[0]} of {function} is a row number, which rows of "
-                f"{options.batch.label} do not "
-                "have in a sequence; use another output"
+                f"{options.batch.label} do not have in a sequence; use another output"
             )
 
     def _stand_in(
@@ -577,8 +570,7 @@ class Recording(ABC):
                             label = results[array.segment].label
                             raise ArgumentError(
                                 f"{tracing.where()}: {name} is in inout=, and {label} would be "
-                                f"changed for all calls that take "
-                                "it; write to a variable"
+                                "changed for all calls that take it; write to a variable"
                             )
                         (shared_writes if writable else shared_reads).add(("data", array.segment))
                         self.written |= {array.segment} if writable else set()
@@ -698,16 +690,14 @@ class Recording(ABC):
         if self._outer:
             inner = self.running[-1].name
             raise ArgumentError(
-                f"{tracing.where()}: carry in {inner}, which {self.name} calls: an inner "
-                f"sequence begins with the "
-                f"numbers that the call passes; carry in {self.name}"
+                f"{tracing.where()}: carry in {inner}, which {self.name} calls: an inner sequence "
+                f"begins with the numbers that the call passes; carry in {self.name}"
             )
         if not isinstance(number, Number) or number.formula[:1] != ("scalar",):
             told = number.label if isinstance(number, Unknown) else repr(number)
             raise ArgumentError(
-                f"{tracing.where()}: carry takes a number that is passed to {self.name}, "
-                f"and its next value, as in "
-                f"synk.carry(old, new); got {told}"
+                f"{tracing.where()}: carry takes a number that is passed to {self.name}, and its "
+                f"next value, as in synk.carry(old, new); got {told}"
             )
         if isinstance(value, Unknown) and not isinstance(value, Number):
             value._refuse()  # noqa: SLF001

@@ -1,0 +1,6 @@
+"""Sequences: a body of calls and collectives that runs once, and that ranks repeat without it.
+
+Called by scripts, by training and by `synknumba check`; imports `_call` and what lies below. Read
+`sequence.py` first: the function that the decorator makes; then `recorder.py`, which takes the
+calls of a body, and its two ends: `install.py` sends them, and `dry_run.py` reports on them.
+"""
