@@ -215,9 +215,8 @@ def main() -> None:
                 f"equation's {errors[-1]:.2e}"
             )
             print(f"      the energy changes by {drift:.1e}")
-            exact = (cells / 2) ** 2 * math.sin(
-                kept
-            ) ** 2  # 2EΔt²/h² of the mode, whose squares add up to (n/2)²
+            # 2EΔt²/h² of the mode, whose squares add up to (n/2)²
+            exact = (cells / 2) ** 2 * math.sin(kept) ** 2
             assert rounding < 1e-15 * (steps + 10), "the result is not that of the scheme"
             assert drift < 1e-15 * (steps + 10), "the energy is not conserved"
             np.testing.assert_allclose(energies, exact, rtol=1e-14 * cells * steps)

@@ -34,9 +34,8 @@ _ROUND = "write (n + 0.5) // 1, which rounds halves up, in place of round(n)"
 _FLOOR = (
     "write n // 1, which rounds down and is a float for a float, in place of int(n) or floor(n)"
 )
-_HINTS: Mapping[
-    str, str
-] = {  # what to write in place of an operation, a method or a function of NumPy
+# what to write in place of an operation, a method or a function of NumPy
+_HINTS: Mapping[str, str] = {
     **dict.fromkeys(("&", "bitwise_and"), "write n % 2 ** k for the last k bits of n"),
     **dict.fromkeys(("<<", "left_shift"), "write n * 2 ** k in place of n << k"),
     **dict.fromkeys((">>", "right_shift"), "write n // 2 ** k in place of n >> k"),
@@ -149,9 +148,8 @@ _READ = (
     "read it after the call; for values of each iteration, return the result of a kernel or "
     "function, and pass every="
 )
-_OTHERWISE: Mapping[
-    str, str
-] = {  # what to do in place of something that the body of a sequence cannot
+# what to do in place of something that the body of a sequence cannot
+_OTHERWISE: Mapping[str, str] = {
     "submit()": (
         "leave .submit out, since ranks make all calls of a body without the "
         "script; submit the sequence"

@@ -280,9 +280,8 @@ def bits4(seed: Integers, index: Integers, draw: Integers) -> Any:
 @_for_kernels
 def _fraction(low: Any, high: Any) -> Any:
     """Returns a float64 in [0, 1) from the 53 highest of 64 bits."""
-    return (
-        ((high << _HALF) | low) >> _FRACTION
-    ) * _ULP  # not np.float64(…): before NumPy 2.4 it makes a number of one element
+    # not np.float64(…): before NumPy 2.4 it makes a number of one element
+    return (((high << _HALF) | low) >> _FRACTION) * _ULP
 
 
 @_for_kernels

@@ -77,9 +77,8 @@ def _read(app: Any, docname: str, source: list[str]) -> None:
     source[0] = rewrite(source[0], here, here)
 
 
-def _include(
-    app: Any, path: Path, parent: str, source: list[str]
-) -> None:  # MyST's `parent` has no folder
+# MyST's `parent` has no folder
+def _include(app: Any, path: Path, parent: str, source: list[str]) -> None:
     here = Path(app.srcdir, path).resolve().relative_to(ROOT).as_posix()
     if here.endswith(".md"):
         source[0] = rewrite(source[0], here, f"docs/{app.env.docname}.md")

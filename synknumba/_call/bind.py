@@ -104,9 +104,8 @@ class Binder:
         ]
         self.fixed += (variable for variable, _ in options.updates.values())
         self._staging: dict[object, Data] = {}
-        self._files: dict[
-            object, FileData
-        ] = {}  # last ones, so that the ranks keep the mappings of files that are opened anew
+        # last ones, so that the ranks keep the mappings of files that are opened anew
+        self._files: dict[object, FileData] = {}
 
     def match(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns argument values by name, in the order of the signature; each parameter that
@@ -579,10 +578,11 @@ class Binder:
             )
         try:
             call.key.append(value if value is None or type(value) is str else _exact(value))
+        # what a class of the script raises in its __reduce__
         except (
             Exception,
             SystemExit,
-        ) as error:  # what a class of the script raises in its __reduce__
+        ) as error:
             if is_of_handler(error):
                 raise
             raise ArgumentError(

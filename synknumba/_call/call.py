@@ -91,9 +91,8 @@ class Call:
     # encoding of `rows` for the ranks
     source: RowSource = field(default_factory=lambda: RowSource("none"))
     own_source: OwnSource | None = None  # encoding of `own` for the ranks
-    row_values: tuple[
-        int, ...
-    ] = ()  # those parts of the encodings that are sent with each call, after `values`
+    # those parts of the encodings that are sent with each call, after `values`
+    row_values: tuple[int, ...] = ()
 
     @property
     def run_partition(self) -> Partition:

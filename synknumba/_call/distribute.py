@@ -264,9 +264,8 @@ class InnerFunction(Distributed):
         super().__init__()
         self.name = name
         self.py_func = py_func
-        self.dependent: list[
-            dict[Any, Any]
-        ] = []  # caches of what was made from the function, and the values that it reads
+        # caches of what was made from the function, and the values that it reads
+        self.dependent: list[dict[Any, Any]] = []
 
     @property
     def number(self) -> int:

@@ -197,9 +197,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._builder = OutputBuilder(self.name, options.outputs)
         self._world: Engine | None = None
         self._plans = KeptPlans(self._binder)
-        self._others = OrderedDict[
-            Any, tuple[int, KeptPlans]
-        ]()  # its number and plans with other values
+        # its number and plans with other values
+        self._others = OrderedDict[Any, tuple[int, KeptPlans]]()
         self._of_ops: ReadValues | None = None
         self._sent_anew = 0  # how often in this world
         self._uses: Uses = ()  # functions that the ranks of this world have, with their code

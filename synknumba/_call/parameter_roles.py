@@ -182,6 +182,7 @@ def _analyse(function: Any, lines: Mapping[str, int]) -> dict[str, Writes]:
                 name in found
             ):
                 _note(found[name], None, index, read)
+            # a field of a record, whose others stay
             case (
                 ast.Attribute(
                     value=ast.Subscript(value=ast.Name(id=name), slice=index), ctx=ast.Store()
@@ -189,7 +190,7 @@ def _analyse(function: Any, lines: Mapping[str, int]) -> dict[str, Writes]:
                 | ast.Subscript(
                     value=ast.Subscript(value=ast.Name(id=name), slice=index), ctx=ast.Store()
                 )
-            ) if name in found:  # a field of a record, whose others stay
+            ) if name in found:
                 _note(found[name], None, index, read)
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Load()) if name in found:
                 found[name].is_read = True

@@ -58,9 +58,8 @@ class Exchange:
     targets: tuple[Any, ...]  # by rank; None as for sources
     source_counts: tuple[int, ...]  # elements that each rank sends
     target_counts: tuple[int, ...]  # elements that each rank receives
-    copies: tuple[
-        Copy, ...
-    ] = ()  # what an exchange copies, in elements; empty for other collectives
+    # what an exchange copies, in elements; empty for other collectives
+    copies: tuple[Copy, ...] = ()
 
 
 class Communicator(ABC):

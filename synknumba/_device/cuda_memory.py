@@ -69,9 +69,8 @@ class LockedMemory:
     def __init__(self, before_relocking: Callable[[int], None]) -> None:
         self._before_relocking = before_relocking
         self._known: dict[int, tuple[int, int]] = {}  # by segment address: bytes and id
-        self._locked: dict[
-            int, tuple[int, int]
-        ] = {}  # by segment address: first locked byte, and the one after the last
+        # by segment address: first locked byte, and the one after the last
+        self._locked: dict[int, tuple[int, int]] = {}
 
     def add(self, segment_id: int, memory: Array, *, whole: bool) -> None:
         """Registers a segment, and locks it if it is small or will be used as a whole."""

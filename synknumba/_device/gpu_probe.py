@@ -33,9 +33,8 @@ class DeviceReport:
     problem: str | None = (
         None  # what is wrong with the CUDA installation, in one line; None if nothing is
     )
-    ids: tuple[
-        str, ...
-    ] = ()  # of the GPUs, which no others in the world have; empty where they were not asked for
+    # of the GPUs, which no others in the world have; empty where they were not asked for
+    ids: tuple[str, ...] = ()
 
 
 def _driver(mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL | None:

@@ -26,9 +26,8 @@ class _Watch(weakref.ref[Any]):
 
 # of objects that have died; callers of `settle` look first whether there are any
 noted: deque[_Watch] = deque()
-_watches: dict[
-    int, _Watch
-] = {}  # of all objects, by id: a weak reference that is gone calls nothing
+# of all objects, by id: a weak reference that is gone calls nothing
+_watches: dict[int, _Watch] = {}
 
 
 def when_gone(watched: object, act: Callable[[], object]) -> None:

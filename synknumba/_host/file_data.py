@@ -249,9 +249,8 @@ def file_data(array: Array, *, minibatch: bool = False, name: str | None = None)
 
 _areas: "WeakTable[mmap.mmap, _Area]" = WeakTable()
 _roots: WeakTable[mmap.mmap, tuple[MappedFile, int, bool]] = WeakTable()
-_files: dict[
-    tuple[str, str], weakref.ref[MappedFile]
-] = {}  # by device and inode; callbacks in C remove those that have gone
+# by device and inode; callbacks in C remove those that have gone
+_files: dict[tuple[str, str], weakref.ref[MappedFile]] = {}
 
 
 def _root(array: Array) -> Any:

@@ -89,9 +89,8 @@ _C = TypeVar("_C")
 _ids = itertools.count(1)
 _listeners: dict[object, Callable[[int], None]] = {}
 _preparers: dict[object, Callable[[], None]] = {}
-_descriptors: dict[
-    int, tuple[int, int, int]
-] = {}  # segment id: descriptor, process and thread that created it
+# segment id: descriptor, process and thread that created it
+_descriptors: dict[int, tuple[int, int, int]] = {}
 _alive: "WeakTable[Segment, None]" = WeakTable()
 _maps: WeakTable[mmap.mmap, int] = WeakTable()  # segment ids; views may outlive a Segment
 

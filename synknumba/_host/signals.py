@@ -32,9 +32,8 @@ _ALL = tuple(_signal.valid_signals())
 # do.
 OF_JOBS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2)
 
-_handled_here: dict[
-    int, tuple[Any, Any]
-] = {}  # by signal: a handler, and the one that children get
+# by signal: a handler, and the one that children get
+_handled_here: dict[int, tuple[Any, Any]] = {}
 _mask: Any = ()  # of signals, before a fork
 
 

@@ -330,12 +330,10 @@ class _Match:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
-        self._targets: dict[
-            tuple[int, int], tuple[Part | Data, Stored]
-        ] = {}  # by identity, and array of the variable
-        self._again: list[
-            tuple[Stored, Stored, str]
-        ] = []  # arrays for a target that is twice in `like`
+        # by identity, and array of the variable
+        self._targets: dict[tuple[int, int], tuple[Part | Data, Stored]] = {}
+        # arrays for a target that is twice in `like`
+        self._again: list[tuple[Stored, Stored, str]] = []
 
     def merge(self, like: Any, found: Any, name: str) -> Any:
         """Compares two trees; returns one like `like`, with what the file has for arrays and

@@ -113,9 +113,8 @@ class TrainFunction:
         self._sequences: dict[tuple[bool, bool, bool, int], CallSequence[..., Any]] = {}
         self._orders: dict[tuple[int, ...], Data] = {}
         self._part_steps = 1  # in a round of an epoch that a signal may stop
-        self._read: tuple[
-            Data, ...
-        ] = ()  # row numbers that ranks may still be reading, of a submitted step
+        # row numbers that ranks may still be reading, of a submitted step
+        self._read: tuple[Data, ...] = ()
         self._unasked: tuple[weakref.ref[Future[float]], Flight] | None = (
             None  # of the last submitted step
         )

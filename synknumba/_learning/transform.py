@@ -212,9 +212,8 @@ def _applied(
     if not one.changing:
         return found, ()
     step, slots = found[0], found[1:]
-    return (
-        step.copy() if any(step is slot for slot in slots) else step
-    ), slots  # the caller may change it in place
+    # the caller may change it in place
+    return (step.copy() if any(step is slot for slot in slots) else step), slots
 
 
 def chain(*optimizers: Optimizer) -> Optimizer:

@@ -72,9 +72,8 @@ class Updater:
         self._params, self._gradient = params, gradient
         self._slots: list[tuple[Slot, Variable]] = []
         dtype = state_of(params).dtypes()[0]
-        self._renewed: list[
-            tuple[VariableState, list[float]]
-        ] = []  # what nobody saves, with the numbers that fill it
+        # what nobody saves, with the numbers that fill it
+        self._renewed: list[tuple[VariableState, list[float]]] = []
         parts = []
         for number, (one, part) in enumerate(zip(optimizer.transforms, start.parts, strict=True)):
             made = {

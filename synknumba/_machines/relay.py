@@ -52,9 +52,8 @@ class Mapped:
 
     def __init__(self) -> None:
         self._maps: dict[int, tuple[int, mmap.mmap]] = {}  # descriptor, mapping
-        self._reserved: dict[
-            int, set[tuple[int, int]]
-        ] = {}  # (offset, bytes) that mirrors have memory for
+        # (offset, bytes) that mirrors have memory for
+        self._reserved: dict[int, set[tuple[int, int]]] = {}
 
     def add(self, segment: int, fd: int, nbytes: int) -> None:
         """Maps a segment, or maps all of it again after it has grown; keeps the descriptor."""
@@ -128,9 +127,8 @@ class Relay:
         self.under_way: Any = None  # the last receive
         self.moved = 0  # bytes of rows that were sent or received
         self.routes: dict[int, Route] = {}
-        self._lengths: dict[
-            tuple[int, int, int], tuple[int, bool]
-        ] = {}  # by program, rank and spec: bytes, whether large
+        # by program, rank and spec: bytes, whether large
+        self._lengths: dict[tuple[int, int, int], tuple[int, bool]] = {}
         self.large: dict[tuple[int, int], tuple[int, mmap.mmap]] = {}  # by program and rank
 
     def learn(self, number: int, rank: int, news: Parcel) -> None:

@@ -352,9 +352,8 @@ class Present:
 
     def __init__(self) -> None:
         self._sent: set[tuple[int, int, int, int]] = set()  # keys of consecutive bytes
-        self._rows: dict[
-            tuple[int, int, int], Array
-        ] = {}  # by segment, version and offset of a table: whether a row is there
+        # by segment, version and offset of a table: whether a row is there
+        self._rows: dict[tuple[int, int, int], Array] = {}
 
     def unsent(self, moves: Iterable[Move]) -> list[Move]:
         """Returns the moves whose bytes are not there yet, and notes frozen ones as sent; of

@@ -254,9 +254,8 @@ class Estimate(_Quantity):
         with np.errstate(invalid="ignore", divide="ignore"):
             while 2 * block <= n:
                 growth = np.divide(cls.from_values(values, block=block).stderr, plain.stderr)
-                if not (
-                    block**3 <= 2 * n * growth**4
-                ).any():  # NaN if the value is constant or not finite
+                # NaN if the value is constant or not finite
+                if not (block**3 <= 2 * n * growth**4).any():
                     return cls.from_values(values, covariance=covariance, block=block)
                 block *= 2
         return cls.from_values(values, covariance=covariance, block=n)

@@ -75,9 +75,8 @@ class FunctionBinding:
 
     checks: Sequence[Step]  # loads that are run before, at the beginning of a round
     steps: list[Step]
-    in_line: Sequence[
-        LineRows
-    ] = ()  # gathers to run before the steps, if the rows are those of a line that may change
+    # gathers to run before the steps, if the rows are those of a line that may change
+    in_line: Sequence[LineRows] = ()
 
 
 @final

@@ -90,9 +90,8 @@ class Rank:
         self._collector = collector
         self.segments: dict[int, Segment] = {}  # mapped, by id
         self.functions: dict[int, Loaded] = {}  # by id
-        self.routines: dict[
-            int, Repeated
-        ] = {}  # programs, collectives, combinations and transfers, by number
+        # programs, collectives, combinations and transfers, by number
+        self.routines: dict[int, Repeated] = {}
         self.holdings: dict[int, Holding] = {}  # memory of variables, by number
         self.place = Place(
             config.rank,

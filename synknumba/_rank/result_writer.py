@@ -37,9 +37,8 @@ class ResultWriter:
         self._memory: Array = memory[FIRST_LEAF:]
         self._capacity = capacity - FIRST_LEAF
         self._specs: dict[Any, _Spec] = {}
-        self._plain: dict[
-            type, _Spec
-        ] = {}  # specs of a single scalar or None, by Python type: fast path
+        # specs of a single scalar or None, by Python type: fast path
+        self._plain: dict[type, _Spec] = {}
         self._made = 0
         self._segment: Segment | None = None
 

@@ -74,9 +74,8 @@ class Repeated(ABC):
     It is dropped with any of the segments, variables and the function that it uses.
     """
 
-    written: Collection[
-        int
-    ] = ()  # ids of further segments that its steps refer to, which may be dropped before it
+    # ids of further segments that its steps refer to, which may be dropped before it
+    written: Collection[int] = ()
     segments: frozenset[int]  # ids
     variables: frozenset[int]  # numbers of their memory
     function: int | None  # id

@@ -248,9 +248,8 @@ class SequenceRoutine(Repeated):
             self._table.build()
         else:
             at = sequence.position_word(self.place.world_size, self.place.rank)
-            self._position = self._board[
-                at : at + sequence.LINE
-            ].data  # faster to index than the array
+            # faster to index than the array
+            self._position = self._board[at : at + sequence.LINE].data
             self._abort = self._board[sequence.abort_word(self.place.world_size) :].data
             ends = (*self.program.starts[1:], len(self._parts))
             turns = [

@@ -96,9 +96,8 @@ class Stretch:
         self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
         # whether the steps of each turn were run, which compiles kernels
         self._warm = [False] * len(self._turns)
-        self._recordings: dict[
-            tuple[int, int], _Recording | None
-        ] = {}  # by turn and count; None if there cannot be one
+        # by turn and count; None if there cannot be one
+        self._recordings: dict[tuple[int, int], _Recording | None] = {}
         # Of recordings: whether they are done, their iterations, the number of the one after.
         self._under_way: deque[tuple[Callable[[], bool], int, int]] = deque()
         self._queued = 0  # iterations, in all runs

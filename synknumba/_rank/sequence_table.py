@@ -105,9 +105,8 @@ class SequenceTable(FormulaRows):
         self._program, self._place = program, place
         self._board, self._turns, self._routines, self._doing = board, turns, routines, doing
         self._parts: list[Part | None] = []  # of the rows
-        self._python: dict[
-            int, tuple[Action, int]
-        ] = {}  # what Python does at a row, and the row after that
+        # what Python does at a row, and the row after that
+        self._python: dict[int, tuple[Action, int]] = {}
         self._begins: list[int] = []  # of the iterations that differ, the first rows
         self.running: Part | None = None  # for messages
         self._repeated: NativeCall | None = None  # of a run, by compiled code

@@ -64,9 +64,8 @@ class RowFunction(Decorated):
             [one for one in reserved if one != "output_subset"],
         )
         self._inner = InnerFunction(self.name, function)
-        self._kernels: dict[
-            tuple[Any, ...], Any
-        ] = {}  # generated kernels, by all that they depend on
+        # generated kernels, by all that they depend on
+        self._kernels: dict[tuple[Any, ...], Any] = {}
         self._known: dict[
             Any, Any
             # what calls with the same quick key have in common; a repeated call looks there only

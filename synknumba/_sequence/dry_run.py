@@ -72,9 +72,8 @@ class Rehearsal(Recording):
         super().__init__(name)
         self._partition = partition
         self._labels: dict[Any, str] = dict(labels)
-        self._memory: dict[
-            int, int
-        ] = {}  # of swapped variables, by id: the id of the one whose memory it has
+        # of swapped variables, by id: the id of the one whose memory it has
+        self._memory: dict[int, int] = {}
         self._told: list[PartReport] = []  # by number of the parts
 
     # ---- calls

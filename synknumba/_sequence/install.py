@@ -80,9 +80,8 @@ class Trace(Recording):
         super().__init__(name)
         self.world = world
         self.scalars = scalars
-        self.lenders: list[
-            Lender
-        ] = []  # of results in memory that each round chooses; their segments are further scalars
+        # of results in memory that each round chooses; their segments are further scalars
+        self.lenders: list[Lender] = []
         self.plans: list[Plan] = []
         # With their layouts and their memory, by its number.
         self.variables: dict[
@@ -96,9 +95,8 @@ class Trace(Recording):
         # Swaps so far, while the body runs; with the first one's memory before.
         self._memory: list[tuple[VariableState, VariableState, Allocation]] = []
         self.uses: Uses = ()  # functions that the ranks run, with their code
-        self.numbers: dict[
-            Distributed, int
-        ] = {}  # of the functions called; others for other values from outside
+        # of the functions called; others for other values from outside
+        self.numbers: dict[Distributed, int] = {}
 
     # ---- calls
 

@@ -62,9 +62,8 @@ class OuterValues:
         self._body, self._body_of = body, body_of
         self._now: Values | None = None
         self._of_arguments: Values | None = None  # of the last call
-        self._versions: dict[
-            Any, tuple[int, list[Any]]
-        ] = {}  # with values whose ids are in the key
+        # with values whose ids are in the key
+        self._versions: dict[Any, tuple[int, list[Any]]] = {}
         self._numbers = itertools.count()
 
     def now(self) -> "Values":
@@ -214,9 +213,8 @@ def _attributes_of(holder: Any, names: set[str]) -> Iterator[Read]:
         if name in names or (name[:2] == "__" and isinstance(value, FunctionType))
     }
     if holder is not kind:
-        read -= {
-            "__init__"
-        } - names  # which has run, and names attributes that the body may not look at
+        # which has run, and names attributes that the body may not look at
+        read -= {"__init__"} - names
     for name, (space, values) in itertools.product(sorted(read), spaces):
         value = values.get(name, MISSING)
         if isinstance(value, MemberDescriptorType) and holder is not kind:  # a slot

@@ -316,9 +316,8 @@ class Recording(ABC):
         self.kept: list[Any] = []
         self.checks: list[Lines | InnerTimes] = []
         self.outside: dict[int, tuple[Array, Data]] = {}
-        self.foreign: dict[
-            int, tuple[Any, Array | Data]
-        ] = {}  # other objects with arrays, by id, with these
+        # other objects with arrays, by id, with these
+        self.foreign: dict[int, tuple[Any, Array | Data]] = {}
         self.looked: dict[int, tuple[Array | Data, bytes]] = {}
         self._looked_at: dict[int, str] = {}
         self.written: set[int] = set()
@@ -326,9 +325,8 @@ class Recording(ABC):
         self._exchanges = 0  # beside other parts, so far
         self._outer: list[Parts] = []  # bodies around the innermost one
         self._shared: dict[int, int] = {}  # slots, by id of the result
-        self._arrays: dict[
-            int, tuple[Outcome, Data]
-        ] = {}  # results that later calls take as arrays, by their ids
+        # results that later calls take as arrays, by their ids
+        self._arrays: dict[int, tuple[Outcome, Data]] = {}
         self._swapped: list[tuple[int, int]] = []  # ids of the variables that the first turn swaps
         self._here = Here()
 

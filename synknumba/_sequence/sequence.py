@@ -284,9 +284,8 @@ class SequencePlan:
         self._ring: Segment | None = None
         self.forgotten = False
         self.used = 0  # number of the world's call that has used it last
-        self._unchecked: dict[
-            int, FunctionPlan
-        ] = {}  # functions without ops that have returned something new
+        # functions without ops that have returned something new
+        self._unchecked: dict[int, FunctionPlan] = {}
         # faster than the arrays
         self._board_memory, self._clear_board = (
             self._board.data,
@@ -358,9 +357,8 @@ class SequencePlan:
             else:
                 self._run_parts(self._parts, count // period if period else 0)
             self._note_end(first, count)
-        except (
-            BaseException
-        ) as error:  # Ctrl-C also after the round: swapped variables may not be swapped here yet
+        # Ctrl-C also after the round: swapped variables may not be swapped here yet
+        except BaseException as error:
             self.note_failure(error)
             raise
         return self._results_of(first, count, period)
@@ -670,9 +668,8 @@ class _Arguments:
         self.leaves: list[Any] = []  # for the body
         self.write_back: list[_Copied] = []  # arguments
         self.data: list[tuple[str, Data]] = []
-        self.objects: list[
-            Any
-        ] = []  # which are part of the sequence, with what the body reads of them
+        # which are part of the sequence, with what the body reads of them
+        self.objects: list[Any] = []
 
 
 @final
@@ -1340,13 +1337,14 @@ class Sequence(Generic[P, R]):
         """
         try:
             results = self._body(**unflatten(structure, leaves))
+        # others have a place
         except (
             ArgumentError,
             BatchError,
             DataError,
             PartitionError,
             ReductionError,
-        ) as error:  # others have a place
+        ) as error:
             tracing.add_line(error)
             raise
         for leaf in flatten(results)[0]:

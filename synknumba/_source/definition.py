@@ -80,9 +80,8 @@ def read_code(code: CodeType) -> Definition | None:
 
 
 @lru_cache(MAX_READ)
-def _read(
-    code: CodeType, _filename: str
-) -> Definition | None:  # code that differs in its file only is equal
+# code that differs in its file only is equal
+def _read(code: CodeType, _filename: str) -> Definition | None:
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))

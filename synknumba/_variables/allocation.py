@@ -52,9 +52,8 @@ class Allocation:
         self.mirrored: Segment | None = (
             None  # on cores of several machines: contains the parts of this machine's ranks
         )
-        self._starts: list[
-            list[int]
-        ] = []  # by rank: offset of each array; the last is that of `VECTOR`, −1
+        # by rank: offset of each array; the last is that of `VECTOR`, −1
+        self._starts: list[list[int]] = []
         hosts: tuple[HostArray, ...] = ()
         if world.traits.shares_memory:
             hosts, self.segment = self._placed([(0, world.world_size)])

@@ -126,9 +126,8 @@ class Traffic(ABC):
         # Of each plan: what runs it, the numbers of its programs, and those of the memory that it
         # refers to.
         self._plans: OrderedDict[Any, tuple[Run, tuple[int, ...], list[int]]] = OrderedDict()
-        self.quick: dict[
-            Any, Run
-        ] = {}  # what runs a collective, by the key of the call: for `run_known`
+        # what runs a collective, by the key of the call: for `run_known`
+        self.quick: dict[Any, Run] = {}
 
     @abstractmethod
     def deliver(self, storage: Allocation, values: Sequence[Row], *, own: bool = False) -> None:

@@ -49,9 +49,8 @@ class Hold:
 
     number: int  # of the memory
     layout: StorageLayout
-    hosts: tuple[
-        HostArray, ...
-    ] = ()  # each rank's memory as bytes, if it lies in a segment; empty if the ranks allocate it
+    # each rank's memory as bytes, if it lies in a segment; empty if the ranks allocate it
+    hosts: tuple[HostArray, ...] = ()
     # number of earlier memory, from which arrays of the same shape are copied on each rank; −1 for
     # none
     carry: int = -1

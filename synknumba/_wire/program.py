@@ -414,9 +414,8 @@ class End:
     variable: int
     leaf: int
     counts: tuple[int, ...]  # elements on each rank; bytes for records
-    hosts: tuple[
-        HostArray, ...
-    ] = ()  # each rank's array, if they are in segments; empty if they are on GPUs
+    # each rank's array, if they are in segments; empty if they are on GPUs
+    hosts: tuple[HostArray, ...] = ()
 
 
 class Operand(NamedTuple):
@@ -539,9 +538,8 @@ class Transferred(NamedTuple):
     variable: int
     leaf: int
     hosts: tuple[HostArray | None, ...]  # by rank; None where nothing is copied
-    firsts: tuple[
-        int, ...
-    ] = ()  # row of each rank's array at which the host array's rows begin; empty for whole arrays
+    # row of each rank's array at which the host array's rows begin; empty for whole arrays
+    firsts: tuple[int, ...] = ()
 
 
 class Reduced(NamedTuple):

@@ -19,9 +19,8 @@ from synknumba._wire.messages import Warned
 
 MOST = 100  # per rank and round; a loop under the filter "always" must not fill the rank's memory
 
-_shown: dict[
-    str, dict[Any, Any]
-] = {}  # by file: Python's once-per-location registries, for all ranks and worlds
+# by file: Python's once-per-location registries, for all ranks and worlds
+_shown: dict[str, dict[Any, Any]] = {}
 
 
 @final

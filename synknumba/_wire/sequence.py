@@ -380,9 +380,8 @@ def waits(accesses: Sequence[Access | None]) -> tuple[list[Wait | None], set[int
     ]
     of_kind, known_conflicts = list(kinds), dict[tuple[int, int], tuple[bool, bool]]()
     remote = {kind for access, kind in kinds.items() if access.remote_reads or access.remote_writes}
-    last: dict[
-        int, int
-    ] = {}  # since the last barrier: greatest index of a part of a kind, counted over iterations
+    # since the last barrier: greatest index of a part of a kind, counted over iterations
+    last: dict[int, int] = {}
     found: list[Wait | None] = [None] * size
     shown: set[int] = set()
     # Greatest index of a part, counted over iterations, that all other ranks, or the neighbours,

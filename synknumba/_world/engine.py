@@ -90,9 +90,8 @@ class OpenWorld:
         self.when_started: Callable[[Engine], None] | None = (
             None  # called with each world that has started
         )
-        self.starters: dict[
-            str, list[int]
-        ] = {}  # "one": the thread that starts a world, in a list of its own
+        # "one": the thread that starts a world, in a list of its own
+        self.starters: dict[str, list[int]] = {}
 
     @contextmanager
     def starting(self) -> Iterator[None]:
@@ -641,10 +640,11 @@ class Engine:
                 self._rounds.under_way = False
                 return False
             flight.complete()
+        # a warning of a rank that the script's filters turn into an error
         except (
             SynkError,
             Warning,
-        ) as error:  # a warning of a rank that the script's filters turn into an error
+        ) as error:
             flight.fail(error)
         except BaseException:
             flight.interrupt()

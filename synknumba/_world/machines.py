@@ -143,9 +143,8 @@ class OtherMachines(Protocol):
 
 current: list[OtherMachines] = []  # the other machines, if the script was started on several
 ranks_alone: list[int] = []  # the number of ranks that the launcher asked for on one machine
-ranks_compared: list[
-    tuple[int, DeviceKind]
-] = []  # of each world, whatever the script asks for, and their device
+# of each world, whatever the script asks for, and their device
+ranks_compared: list[tuple[int, DeviceKind]] = []
 
 
 def cores_each(hosts: Sequence[str], host: str) -> int:

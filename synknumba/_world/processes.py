@@ -189,12 +189,13 @@ class Processes:
                 raise WorldError(
                     f"os.fork() failed: {type(error).__name__}: {error}. {SANDBOX}"
                 ) from error
+            # OSError picks its subclass by errno
             raise OSError(
                 error.errno,
                 f"{error.strerror}: rank {config.rank} of {config.control.world_size} could not be "
                 "started: the system is out of processes or memory. See `ulimit -u` and `free`; "
                 "close other programs, or fork fewer ranks.",
-            ) from error  # OSError picks its subclass by errno
+            ) from error
         self.pids.append(pid)
 
     def is_stopped(self, line: int) -> bool:

@@ -101,10 +101,11 @@ def soak(calls: int, seed: int, every: float, device: DeviceKind = "cpu") -> Fla
     steps, weights = list(COMMON), list(COMMON.values())
     done, worlds, first, began, told = 0, 0, None, time.monotonic(), 0.0
     model, devices = Model(device), []
+    # what functions keep for NumPy arrays they are called with is there from the start
     for step in (
         *COMMON,
         *RARE,
-    ) * 5:  # what functions keep for NumPy arrays they are called with is there from the start
+    ) * 5:
         getattr(model, step)(rng.randrange)
     while done + model.calls < calls:
         if rng.randrange(RARELY):

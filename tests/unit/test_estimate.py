@@ -216,9 +216,8 @@ def test_weights_may_be_of_any_size(power, cut):
         np.ldexp(np.random.default_rng(3).integers(1, 9, 20), 0 if power > 0 else 1),
     )
     scaled = np.ldexp(weights / 16, power)
-    assert (
-        np.ldexp(scaled, -power) == weights / 16
-    ).all()  # the same weights, but for a power of two
+    # the same weights, but for a power of two
+    assert (np.ldexp(scaled, -power) == weights / 16).all()
     whole = Estimate.from_values(values, scaled)
     if cut is not None:
         whole = Estimate.from_values(values[:cut], scaled[:cut]) + Estimate.from_values(

@@ -333,9 +333,8 @@ def test_ratio_of_correlated_values_has_the_error_that_repeated_samples_have():
     spread = np.std([one.mean for one in ratios], ddof=1)
     assert abs(spread / np.mean([one.stderr for one in ratios]) - 1) < 4 / math.sqrt(2 * 399)
     values = correlated(0)
-    linear = (values[:, 0] - ratios[0].mean * values[:, 1]) / values[
-        :, 1
-    ].mean()  # W. Cochran, Sampling Techniques, chapter 6
+    # W. Cochran, Sampling Techniques, chapter 6
+    linear = (values[:, 0] - ratios[0].mean * values[:, 1]) / values[:, 1].mean()
     assert_allclose(ratios[0].stderr, linear.std(ddof=1) / math.sqrt(2000), rtol=1e-6)
 
 

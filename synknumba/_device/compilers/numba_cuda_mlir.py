@@ -49,9 +49,8 @@ class MlirKernel(CompiledKernel):
     ) -> None:
         self._function, self._options, self._stream = in_dialect(function), dict(options), stream
         self._dispatchers: dict[tuple[Any, ...], Any] = {}  # by the types of the arguments
-        self._printing: dict[
-            int, bool
-        ] = {}  # by the identity of a compiled kernel, which its dispatcher keeps
+        # by the identity of a compiled kernel, which its dispatcher keeps
+        self._printing: dict[int, bool] = {}
 
     def launcher(self, grid: Three, block: Three, smem_bytes: int) -> Callable[..., object]:
         launchers: dict[tuple[Any, ...], Callable[..., object]] = {}

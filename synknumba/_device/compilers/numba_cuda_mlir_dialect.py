@@ -136,10 +136,10 @@ class _Translation:
             self.copied(function)  # the package's own stays, but what it calls may be overloaded
             return value
         if id(value) not in self._compiled:
-
+            # before its names have values, since it may call itself
             def jit(
                 copied: FunctionType,
-            ) -> None:  # before its names have values, since it may call itself
+            ) -> None:
                 self._compiled[id(value)] = cuda.jit(device=True)(copied)
 
             copied = self.copied(function, jit)

@@ -100,10 +100,11 @@ def infer_types(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) 
     bfloat16.prepare()
     try:
         found = _inferred(function, argtypes)
+    # of a device function, which Numba compiles to infer its result
     except (
         NumbaError,
         NotImplementedError,
-    ) as error:  # of a device function, which Numba compiles to infer its result
+    ) as error:
         if float16.is_represented() or not float16.is_named(str(error)):
             raise
     else:

@@ -424,9 +424,8 @@ def _compiled(function: Any) -> Callable[..., Any]:
             ) from error
         if bfloat16.kind() is None:
             return result
-        kind = compiled.overloads[
-            typeof(args),
-        ].signature.return_type  # bfloat16 comes back as a float
+        # bfloat16 comes back as a float
+        kind = compiled.overloads[typeof(args),].signature.return_type
         return bfloat16.as_dtype(kind).type(result) if kind == bfloat16.kind() else result
 
     return call

@@ -90,9 +90,8 @@ class Devices:
         self.refused: KernelError | None = None
         self._known: dict[FunctionType, dict[Any, DeviceFunction | None]] = {}
         self._overloaded: dict[Any, OverloadedFunction] = {}
-        self._under_way: list[
-            DeviceFunction
-        ] = []  # being translated, each called by the one before
+        # being translated, each called by the one before
+        self._under_way: list[DeviceFunction] = []
         self.parameters = FixedParameters()
 
     def recursive(self) -> list[DeviceFunction]:
@@ -251,9 +250,8 @@ class _Translator(Hoister):
         self.variables = Locals(code.source, scope)
         self.paster = Paster(code, self.variables)
         self._groups: set[str] = set()
-        while (
-            groups := self._grid_groups(tree)
-        ) != self._groups:  # a variable may be assigned from another one
+        # a variable may be assigned from another one
+        while (groups := self._grid_groups(tree)) != self._groups:
             self._groups = groups
         self.code.names_grid = any(
             isinstance(node, ast.Call) and self._is_grid(node) for node in walk(tree)

@@ -111,9 +111,8 @@ class Scope:
         self._cuda = cuda_module()
         self._paths = _members(self._cuda)
         self.aliases: dict[str, CudaPath] = {}
-        while (
-            aliases := self._aliases_of(source)
-        ) != self.aliases:  # an alias may be assigned from another one
+        # an alias may be assigned from another one
+        while (aliases := self._aliases_of(source)) != self.aliases:
             self.aliases = aliases
 
     def _aliases_of(self, source: Source) -> dict[str, CudaPath]:

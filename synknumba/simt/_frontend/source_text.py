@@ -32,12 +32,10 @@ class KeptText(list[str]):
     """The lines of a file that `keep_text` has kept."""
 
 
-_kept: dict[
-    str, tuple[int, int] | None
-] = {}  # time and size of each file whose text is kept; None in a zip archive
-_codes: dict[
-    str, tuple[object, frozenset[CodeType]]
-] = {}  # by file: the lines, and all code objects compiled from them
+# time and size of each file whose text is kept; None in a zip archive
+_kept: dict[str, tuple[int, int] | None] = {}
+# by file: the lines, and all code objects compiled from them
+_codes: dict[str, tuple[object, frozenset[CodeType]]] = {}
 
 
 def keep_text(function: object) -> None:

@@ -219,9 +219,8 @@ _MODES: Final = {"rn": "roundeven", "rz": "trunc", "rd": "floor", "ru": "ceil"}
 _INTEGERS: Final = {"short": "h", "ushort": "H", "int": "i", "uint": "I", "ll": "l", "ull": "L"}
 _CHARACTERS: Final = {"char": "c", "uchar": "C"}
 
-_LOST: Final = (
-    1 << 11
-) - 1  # the bits of an integer of 64 bits that the 53 of a float64 may not hold
+# the bits of an integer of 64 bits that the 53 of a float64 may not hold
+_LOST: Final = (1 << 11) - 1
 
 
 def from_integer(context: Any, builder: Any, kind: types.Integer, value: Any) -> Any:

@@ -422,9 +422,8 @@ def _cuda_members() -> dict[int, str]:
 def _members_of(cuda: ModuleType) -> dict[int, str]:
     return {
         id(value): name
-        for name, value in vars(
-            cuda
-        ).items()  # instances of Numba's classes; no modules, which may not be Numba's
+        # instances of Numba's classes; no modules, which may not be Numba's
+        for name, value in vars(cuda).items()
         if type(value).__module__.startswith(("numba.", "numba_cuda."))
         and not isinstance(value, (int, float, str, tuple))
     }

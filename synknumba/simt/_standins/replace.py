@@ -124,9 +124,8 @@ class CudaKernel(Kernel):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._checked: dict[
-            Signature, None
-        ] = {}  # of launches under the checker, which compiles nothing here
+        # of launches under the checker, which compiles nothing here
+        self._checked: dict[Signature, None] = {}
 
     def __getitem__(self, config: Any) -> Any:
         launcher = super().__getitem__(config)

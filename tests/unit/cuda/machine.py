@@ -88,9 +88,8 @@ class Machine:
         self.random = random.Random(seed)
         self.status = SUCCESS
         self.queues: dict[int, list[Any]] = {}
-        self.captures: dict[
-            int, tuple[Graph, frozenset[Node]]
-        ] = {}  # by stream: its graph, and what it comes behind
+        # by stream: its graph, and what it comes behind
+        self.captures: dict[int, tuple[Graph, frozenset[Node]]] = {}
         self.events: dict[int, Event] = {}
         self.graphs: dict[int, Graph] = {}
         self.executables: dict[int, list[Node]] = {}

@@ -133,9 +133,8 @@ class Driver:
     def __init__(self, machine: Machine, *, by_library: bool = False) -> None:
         self._machine, self._by_library = machine, by_library
         self._kept: list[Any] = []  # what pointers point to
-        self._kernels: list[
-            tuple[Any, Packed]
-        ] = []  # by handle, counted from 1: what tells each from others, and a launch
+        # by handle, counted from 1: what tells each from others, and a launch
+        self._kernels: list[tuple[Any, Packed]] = []
         self.refuses = False
         self.cuGraphExecKernelNodeSetParams_v2 = self._set
 

@@ -467,9 +467,8 @@ def test_an_overload_for_cuda_knows_its_thread():
 
 
 def test_numbers_of_8_bits_are_refused():
-    made = type(
-        "fp8_e4m3", (), {"__module__": "numba.cuda._internal.cuda_fp8"}
-    )()  # numba-cuda's, which may not be installed
+    # numba-cuda's, which may not be installed
+    made = type("fp8_e4m3", (), {"__module__": "numba.cuda._internal.cuda_fp8"})()
     module = ModuleType("fp8")
     module.fp8_e4m3 = made
     for text in (
