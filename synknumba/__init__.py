@@ -49,10 +49,10 @@ from synknumba._ops.estimate import Measurement as Measurement
 from synknumba._progress import options as options
 from synknumba._rowwise.expectation import Expectation as Expectation
 from synknumba._rowwise.map import Vectorized as Vectorized
+from synknumba._sequence.marks import carry as carry
+from synknumba._sequence.marks import static as static
 from synknumba._sequence.sequence import Sequence as Sequence
-from synknumba._sequence.sequence import carry as carry
 from synknumba._sequence.sequence import sequence as sequence
-from synknumba._sequence.sequence import static as static
 from synknumba._timeline.trace import Trace as Trace
 from synknumba._timeline.trace import trace as trace
 from synknumba._tracing import STEP as STEP

@@ -97,7 +97,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class WorkedCall:
     """A call of a sequence, worked out."""
 
     plan: Plan
@@ -110,7 +110,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsed:
+class DryCall:
     """A call of a sequence that is only planned.
 
     Attributes:
@@ -729,7 +729,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         kwargs: Mapping[str, Any],
         options: CallOptions,
         used: int,
-    ) -> "Prepared":
+    ) -> "WorkedCall":
         """Works out a call of a sequence, of which the ranks get the program; called between the
         world's `begin` and `end`.
 
@@ -751,7 +751,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         uses = world.code.uses(self._roots(), self.name)
         inner = [] if self._inner is None else [self._inner]
         numbers = {function: function._number for function in (self, *inner)}  # noqa: SLF001  # of one class
-        return Prepared(
+        return WorkedCall(
             plan,
             call,
             used if small is None else sum(small),
@@ -1228,14 +1228,14 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._check_writes(call)
         return call
 
-    def _rehearse(
+    def _dry_call(
         self,
         partition: Partition,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         options: CallOptions,
         used: int,
-    ) -> Rehearsed:
+    ) -> DryCall:
         """Works out a call of a sequence, of which nothing is sent.
 
         The first `used` bytes of the ranks' small results belong to other calls of the sequence.
@@ -1254,7 +1254,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         )
         results = tuple(built.results.values())
         written, is_recorded = self._may_write(call), self._options.record
-        return Rehearsed(
+        return DryCall(
             call, report, results, ops, returns, built.used, written, is_kernel, is_recorded
         )
 

@@ -1,4 +1,4 @@
-"""Rehearsals: the body of a sequence, run once to plan its calls; nothing is sent to the ranks,
+"""Dry runs: the body of a sequence, run once to plan its calls; nothing is sent to the ranks,
 which need not exist.
 
 Waits are those of ranks on cores. On GPUs linked by NCCL the streams wait instead, and over the
@@ -20,7 +20,7 @@ from synknumba._call.variable_rows import planned_shape, shapes_by_rank
 from synknumba._host.data import Data
 from synknumba._ops.rows import Partition
 from synknumba._ops.variable_layout import line_type
-from synknumba._sequence.recorder import Outcome, Recording, Seen, ordered
+from synknumba._sequence.recorder import Recorder, ScalarResult, SymbolicResult, ordered
 from synknumba._sequence.report import LoopReport, PartReport, ResultReport, Whom
 from synknumba._tracing import Number, Unknown
 from synknumba._types import CollectiveKind, CollectiveOp
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @final
-class Planned(Outcome):
+class PlannedResult(SymbolicResult):
     """Stands for a result of a planned call.
 
     Attributes:
@@ -46,7 +46,7 @@ class Planned(Outcome):
 
     def __init__(
         self,
-        recording: Recording,
+        recorder: Recorder,
         part: int,
         index: int,
         label: str,
@@ -54,12 +54,12 @@ class Planned(Outcome):
         *,
         has_shards: bool,
     ) -> None:
-        super().__init__(recording, label, result, ("result", part, index))
+        super().__init__(recorder, label, result, ("result", part, index))
         self.part, self.index, self.has_shards = part, index, has_shards
 
 
 @final
-class Rehearsal(Recording):
+class DryRun(Recorder):
     """What the body of a sequence would do.
 
     Args:
@@ -85,7 +85,7 @@ class Rehearsal(Recording):
         kwargs: Mapping[str, Any],
         options: CallOptions,
     ) -> Any:
-        found = function._rehearse(self._partition, args, kwargs, options, self.used)  # noqa: SLF001
+        found = function._dry_call(self._partition, args, kwargs, options, self.used)  # noqa: SLF001
         self.used = found.used
         self._check_located(function.name, found.results, options)
         call = found.call
@@ -126,7 +126,7 @@ class Rehearsal(Recording):
         ]
         shards = options.shards is not None
         planned = [
-            Planned(
+            PlannedResult(
                 self,
                 number,
                 index,
@@ -193,11 +193,11 @@ class Rehearsal(Recording):
             remote_writes=placed(access.remote_writes),
         )
 
-    def _has_shards(self, outcome: Outcome) -> bool:
-        assert isinstance(outcome, Planned)  # all are, in a rehearsal
+    def _has_shards(self, outcome: SymbolicResult) -> bool:
+        assert isinstance(outcome, PlannedResult)  # all are, in a dry_run
         return outcome.has_shards
 
-    def _join(self, outcome: Outcome, data: Data, access: Access) -> Part:
+    def _join(self, outcome: SymbolicResult, data: Data, access: Access) -> Part:
         self._labels[data._segment.id] = outcome.label  # noqa: SLF001  # shared with this package
         given = data.nbytes * self._partition.parts if self._partition.parts > 1 else 0
         self._told.append(
@@ -268,13 +268,13 @@ class Rehearsal(Recording):
         """Returns the parts of the first turn; `results` are the stand-ins that the body has
         returned in it.
         """
-        passed: list[Unknown] = [one.unseen for one in self.kept if isinstance(one, Seen)]
+        passed: list[Unknown] = [one.unseen for one in self.kept if isinstance(one, ScalarResult)]
         passed += [outcome for outcome, _ in self._arrays.values()]
         for one, is_passed in (
             *((one, False) for one in results),
             *((one, True) for one in passed),
         ):
-            if isinstance(one, Planned):
+            if isinstance(one, PlannedResult):
                 told, found = self._told[one.part], list(self._told[one.part].results)
                 of = found[one.index]
                 found[one.index] = (
@@ -288,7 +288,7 @@ class Rehearsal(Recording):
         """Returns the label of the first result of those returned that the ranks cannot keep;
         None if there is none.
         """
-        planned = (one for one in returned if isinstance(one, Planned))
+        planned = (one for one in returned if isinstance(one, PlannedResult))
         return next(
             (one.label for one in planned if not self._told[one.part].results[one.index].is_kept),
             None,

@@ -20,7 +20,7 @@ from synknumba._device import fold_kernel
 from synknumba._host.data import Data
 from synknumba._host.lent_results import Lender
 from synknumba._ops import reduction
-from synknumba._sequence.recorder import Lines, Outcome, Recording, rows_of
+from synknumba._sequence.recorder import Lines, Recorder, SymbolicResult, rows_of
 from synknumba._tracing import Formula, Line, Number, where
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation
@@ -34,13 +34,13 @@ from synknumba._world.code import Uses
 from synknumba._world.engine import Engine
 
 if TYPE_CHECKING:
-    from synknumba._call.function import Function, Prepared
+    from synknumba._call.function import Function, WorkedCall
 
 Swap: TypeAlias = "tuple[weakref.ref[VariableState], weakref.ref[VariableState]]"
 
 
 @final
-class Unseen(Outcome):
+class ResultHandle(SymbolicResult):
     """Stands for a result of a call.
 
     Attributes:
@@ -51,14 +51,14 @@ class Unseen(Outcome):
 
     def __init__(
         self,
-        recording: Recording,
+        recorder: Recorder,
         plan: Plan,
         index: int | None,
         label: str,
         result: Result | None,
         count: Any,
     ) -> None:
-        super().__init__(recording, label, result, _result_key(plan, index or 0))
+        super().__init__(recorder, label, result, _result_key(plan, index or 0))
         self.plan, self.index, self.count = plan, index, count
 
 
@@ -67,7 +67,7 @@ def _result_key(plan: Plan, index: int) -> Key:
 
 
 @final
-class Trace(Recording):
+class Installer(Recorder):
     """What the body of a sequence does, sent to the ranks call by call.
 
     Args:
@@ -109,7 +109,7 @@ class Trace(Recording):
     ) -> Any:
         prepared = function._prepare(self.world, args, kwargs, options, self.used)  # noqa: SLF001
         plan, call = prepared.plan, prepared.call
-        self.plans.append(plan)  # first: it is freed with the trace
+        self.plans.append(plan)  # first: it is freed with the recorder
         self.used = prepared.used
         self.kept.append(prepared.selector)
         self.uses += prepared.uses
@@ -153,12 +153,12 @@ class Trace(Recording):
         if isinstance(plan, FunctionPlan):
             if not plan.has_ops:
                 return None
-            return Unseen(self, plan, None, f"the result of {function.name}", None, count)
+            return ResultHandle(self, plan, None, f"the result of {function.name}", None, count)
         assert isinstance(plan, KernelPlan)
         found = []
         for index, (name, result) in enumerate(plan.wanted.items()):
             place = index if len(plan.wanted) > 1 else None
-            unseen = Unseen(self, plan, place, f"{name} of {function.name}", result, count)
+            unseen = ResultHandle(self, plan, place, f"{name} of {function.name}", result, count)
             found.append(
                 self._stand_in(result, unseen, lambda: tuple(plan.weights(count).tolist()))
             )
@@ -166,12 +166,12 @@ class Trace(Recording):
             return found[0] if found else None
         return result_class(function.name, tuple(plan.wanted))(*found)
 
-    def _has_shards(self, outcome: Outcome) -> bool:
-        assert isinstance(outcome, Unseen)  # all are, in a trace
+    def _has_shards(self, outcome: SymbolicResult) -> bool:
+        assert isinstance(outcome, ResultHandle)  # all are, in a recorder
         return outcome.plan.program.shards is not None
 
-    def _join(self, outcome: Outcome, data: Data, access: Access) -> Part:
-        assert isinstance(outcome, Unseen)  # as above
+    def _join(self, outcome: SymbolicResult, data: Data, access: Access) -> Part:
+        assert isinstance(outcome, ResultHandle)  # as above
         result = outcome.result
         assert result is not None  # it is an array
         assert result.parts is not None
@@ -203,7 +203,7 @@ class Trace(Recording):
 
     # ---- memory
 
-    def _note_memory(self, prepared: "Prepared") -> None:
+    def _note_memory(self, prepared: "WorkedCall") -> None:
         call = prepared.call
         for variable in call.variables.values():
             self._hold(variable)

@@ -2,7 +2,7 @@
 
     body ──run with stand-ins──> calls, collectives, inner sequences ──> parts, with what they read and write
 
-A `Trace` sends the calls to the ranks, and a `Rehearsal` only plans them. What calls return stands
+A `Installer` sends the calls to the ranks, and a `DryRun` only plans them. What calls return stands
 in for results: the body can return it, and a 0-d result can be an argument of later calls.
 """  # noqa: E501
 
@@ -52,7 +52,7 @@ Parts: TypeAlias = "list[Part | Loop]"
 MOST_TURNS = 4  # iterations after which swapped variables must have their memory again
 
 
-class Outcome(UnknownArray):
+class SymbolicResult(UnknownArray):
     """Stands for a result of a call.
 
     Attributes:
@@ -62,8 +62,8 @@ class Outcome(UnknownArray):
         home: body of the call.
     """
 
-    def __init__(self, recording: "Recording", label: str, result: Result | None, key: Key) -> None:
-        self.label, self.result, self.key, self.home = label, result, key, recording.parts
+    def __init__(self, recorder: "Recorder", label: str, result: Result | None, key: Key) -> None:
+        self.label, self.result, self.key, self.home = label, result, key, recorder.parts
 
     def _why(self, operation: str) -> str:
         problem = _unfit(self.result, has_shards=False)
@@ -130,7 +130,7 @@ def _unfit(result: Result | None, *, has_shards: bool) -> str | None:
 
 
 @final
-class Seen(Number):
+class ScalarResult(Number):
     """Stands for a 0-d result of a kernel, which may be an argument of later calls: the ranks then
     combine it.
 
@@ -145,7 +145,7 @@ class Seen(Number):
 
     def __init__(
         self,
-        recording: "Recording",
+        recorder: "Recorder",
         result: Result,
         unseen: Unknown,
         weights: Callable[[], tuple[int, ...]],
@@ -154,8 +154,8 @@ class Seen(Number):
         dtype = _combined_dtype(result)
         super().__init__((), unseen.label, is_int=dtype.kind in "iub", dtype=told_dtype(dtype))
         self._recording, self.home, self.result, self.unseen, self.weights = (
-            recording,
-            recording.parts,
+            recorder,
+            recorder.parts,
             result,
             unseen,
             weights,
@@ -276,7 +276,7 @@ def rows_of(call: Call) -> int:
     return next(iter(call.lengths.values()))
 
 
-class Recording(ABC):
+class Recorder(ABC):
     """What the body of a sequence does.
 
     Args:
@@ -326,7 +326,7 @@ class Recording(ABC):
         self._outer: list[Parts] = []  # bodies around the innermost one
         self._shared: dict[int, int] = {}  # slots, by id of the result
         # results that later calls take as arrays, by their ids
-        self._arrays: dict[int, tuple[Outcome, Data]] = {}
+        self._arrays: dict[int, tuple[SymbolicResult, Data]] = {}
         self._swapped: list[tuple[int, int]] = []  # ids of the variables that the first turn swaps
         self._here = Here()
 
@@ -425,7 +425,7 @@ class Recording(ABC):
             return self.outside[id(value)][1]
         if isinstance(value, np.ndarray):  # a call takes its number
             self.note_read(value)
-        if isinstance(value, Outcome):
+        if isinstance(value, SymbolicResult):
             return self._as_array(value)
         if isinstance(value, Line):
             value._refuse()  # noqa: SLF001
@@ -469,9 +469,9 @@ class Recording(ABC):
         """Returns what stands for a result of a kernel: a number, if ranks can combine it."""
         is_number = result.is_small and result.shape == () and np.dtype(result.dtype).kind in "iuf"
         combines = result.op is not None and result.op not in reduction.BY_ROWS
-        return Seen(self, result, unseen, weights) if is_number and combines else unseen
+        return ScalarResult(self, result, unseen, weights) if is_number and combines else unseen
 
-    def share(self, seen: Seen) -> int:
+    def share(self, seen: ScalarResult) -> int:
         """Makes the ranks combine a result, after the call that makes it; returns the slot of
         the number.
         """
@@ -493,7 +493,7 @@ class Recording(ABC):
             )
         return slot
 
-    def _body_of(self, result: Seen | Outcome) -> Parts:
+    def _body_of(self, result: ScalarResult | SymbolicResult) -> Parts:
         """Returns the parts behind which a result is combined: of the body that makes it, or if
         that has ended, of this one.
 
@@ -503,7 +503,7 @@ class Recording(ABC):
             (parts for parts in (*self._outer, self.parts) if parts is result.home), self.parts
         )
 
-    def _as_array(self, outcome: Outcome) -> Data:
+    def _as_array(self, outcome: SymbolicResult) -> Data:
         """Makes the ranks combine a result after the call that makes it; returns the memory that
         later calls read.
         """
@@ -525,11 +525,11 @@ class Recording(ABC):
         return self._arrays[id(outcome)][1]
 
     @abstractmethod
-    def _has_shards(self, outcome: Outcome) -> bool:
+    def _has_shards(self, outcome: SymbolicResult) -> bool:
         """Returns whether the call of a result has shards."""
 
     @abstractmethod
-    def _join(self, outcome: Outcome, data: Data, access: Access) -> Part:
+    def _join(self, outcome: SymbolicResult, data: Data, access: Access) -> Part:
         """Returns the part that combines a result into memory of the host."""
 
     # ---- memory

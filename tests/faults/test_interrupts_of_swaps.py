@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba._sequence.install import Trace
+from synknumba._sequence.install import Installer
 from synknumba._sequence.sequence import Sequence
 from synknumba._variables.state import VariableState
 
@@ -37,7 +37,7 @@ CALLS = {
     "swap": (synk.swap, (VariableState.trade,), ([1, 2], [2, 1])),
     "sequence": (
         twice,
-        (VariableState.trade, Trace._swap, Trace.swap, Trace.undo, Sequence._trace),
+        (VariableState.trade, Installer._swap, Installer.swap, Installer.undo, Sequence._trace),
         ([1, 2],),
     ),
 }

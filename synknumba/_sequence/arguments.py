@@ -1,0 +1,163 @@
+"""The arguments of a call of a sequence: bound, and sorted by what they are to the ranks.
+
+    arguments ──bind──> leaves of the tree ──classify──> Arguments: a key, numbers, copies of arrays
+
+Numbers are sent with each call, so that another number is no other sequence. Arrays of NumPy are
+copied to shared memory, in which an array of the same layout finds its place again.
+"""
+
+from collections.abc import Mapping, Sequence
+from inspect import Signature
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from synknumba._errors import ArgumentError
+from synknumba._host.data import Data
+from synknumba._host.file_data import over_file
+from synknumba._host.foreign import adopted, is_foreign
+from synknumba._ops.tree import Structure, flatten, paths
+from synknumba._progress import refusal
+from synknumba._sequence.loop_options import OPTIONS
+from synknumba._sequence.marks import Static
+from synknumba._sequence.outer_values import OuterValues
+from synknumba._sequence.recorder import told_dtype
+from synknumba._tracing import Number
+from synknumba._types import Array, unknown_keyword
+from synknumba._variables.variable import Variable, layout_of
+from synknumba._world.read_values import is_plain, key_of
+
+Copied: TypeAlias = tuple[str, Array, Data]
+"""An array for messages, and the copy in shared memory that calls take."""
+
+
+@final
+class Arguments:
+    """The arguments of one call of a sequence.
+
+    Attributes:
+        key: equal for calls that the same recording of the body serves.
+        scalars: the numbers, which are sent with each call.
+        letters: their kinds, as `struct` has them.
+        leaves: what the body gets.
+        write_back: NumPy arrays, with the copies that calls take.
+        data: the `Data` among them, by name.
+        objects: those that are part of the sequence, with what the body reads of them.
+    """
+
+    def __init__(self) -> None:
+        self.key: list[Any] = []
+        self.scalars: list[Any] = []
+        self.letters = ""
+        self.leaves: list[Any] = []
+        self.write_back: list[Copied] = []
+        self.data: list[tuple[str, Data]] = []
+        self.objects: list[Any] = []
+
+
+@final
+class ArgumentBinder:
+    """Binds and sorts the arguments of one sequence.
+
+    Args:
+        name: the sequence's.
+        signature: that of its body.
+    """
+
+    def __init__(self, name: str, signature: Signature) -> None:
+        self.name = name
+        self.signature = signature
+        self._staging: dict[int, Data] = {}  # copies of arrays, by the place of the argument
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Structure]:
+        for name in kwargs:
+            if name not in self.signature.parameters:
+                if name == "progress":
+                    raise ArgumentError(refusal(self.name))
+                raise ArgumentError(
+                    unknown_keyword(self.name, name, self.signature.parameters, OPTIONS)
+                )
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentError(f"{self.name}{self.signature}: {error}") from None
+        bound.apply_defaults()
+        return flatten(dict(bound.arguments))
+
+    def classify(
+        self, leaves: Sequence[Any], structure: Structure, outer: OuterValues
+    ) -> Arguments:
+        """Returns the arguments of a call: numbers become scalars, and arrays are copied to
+        shared memory.
+        """
+        arguments = Arguments()
+        for place, (leaf, path) in enumerate(zip(leaves, paths(structure), strict=True)):
+            name = f"{argument_name(path)} of {self.name}"
+            leaf = adopted(leaf, name) if is_foreign(leaf) else leaf  # noqa: PLW2901
+            if isinstance(leaf, Variable | Data):
+                arguments.key.append(layout_of(leaf))
+                arguments.leaves.append(leaf)
+                if isinstance(leaf, Data):
+                    arguments.data.append((name, leaf))
+            elif isinstance(leaf, np.ndarray) and leaf.ndim:
+                self._stage(arguments, place, name, leaf)
+            elif isinstance(leaf, Static):
+                arguments.key.append(("static", type(leaf.value), leaf.value))
+                arguments.leaves.append(leaf.value)
+            elif isinstance(
+                leaf, int | float | np.integer | np.floating | np.ndarray
+            ) and not isinstance(leaf, bool | np.longdouble):
+                self._number(arguments, name, leaf)
+            else:
+                arguments.key.append(key_of(leaf) if is_plain(leaf) else type(leaf))
+                arguments.leaves.append(leaf)
+                if not is_plain(leaf):
+                    arguments.objects.append(leaf)
+        if arguments.objects:
+            arguments.key.append(outer.of(arguments.objects).version)
+        return arguments
+
+    def _number(self, arguments: Arguments, name: str, value: Any) -> None:
+        number = value.item() if isinstance(value, np.generic | np.ndarray) else value
+        is_int = isinstance(number, int)
+        if is_int and not -(2**63) <= number < 2**63:
+            raise ArgumentError(
+                f"{self.name}: {number} does not fit in 64 bits; pass a float, or an array"
+            )
+        letter = "q" if is_int else "d"
+        dtype = told_dtype(value.dtype) if isinstance(value, np.generic | np.ndarray) else None
+        arguments.key.append((letter, dtype))
+        arguments.leaves.append(
+            Number(("scalar", len(arguments.scalars)), name, is_int=is_int, dtype=dtype)
+        )
+        arguments.scalars.append(number)
+        arguments.letters += letter
+
+    def _stage(self, arguments: Arguments, place: int, name: str, array: Array) -> None:
+        mapped = over_file(array, name)
+        if mapped is not None:
+            arguments.key.append(layout_of(mapped))
+            arguments.leaves.append(mapped)
+            return
+        staged = self._staging.get(place)
+        if (
+            staged is not None
+            and staged.ndim == array.ndim
+            and staged.dtype == array.dtype.newbyteorder("=")
+        ):
+            staged.set_value(array)
+        else:
+            staged = self._staging[place] = Data(array)
+        arguments.key.append(staged._layout)  # noqa: SLF001  # as a key
+        arguments.leaves.append(staged)
+        arguments.write_back.append((name, array, staged))
+
+
+def argument_name(path: str) -> str:
+    """Returns the path of an argument, with the parameter's name plain.
+
+    >>> argument_name("['x'][0]")
+    'x[0]'
+    """
+    name, _, rest = path[2:].partition("']")
+    return name + rest

@@ -1,0 +1,70 @@
+"""`times=`, `every=` and `until=` of a call of a sequence."""
+
+import operator
+from typing import Any, Final, final
+
+import numpy as np
+
+from synknumba._errors import ArgumentError
+
+OPTIONS: Final = ("times", "every", "until", "progress")
+
+
+@final
+class _Once(int):
+    """The number of iterations of a call without `times=`, distinct from `times=1`."""
+
+
+ONCE: Final = _Once(1)
+
+
+def checked_loop(name: str, times: Any, every: Any, until: Any) -> tuple[int, int | None]:
+    if every is None and until is None and type(times) is int and 0 < times < 2**63:
+        return times, None
+    if times is ONCE:
+        _check_times(name, every, until)
+        return 1, None if every is None else 1
+    times = count_of(name, "times", times, 0)
+    if every is not None:
+        every = count_of(name, "every", every, 1)
+        if times and every > times:
+            raise ArgumentError(
+                f"{name}: every={every} keeps nothing of times={times}; pass at most every={times}"
+            )
+    elif times == 0:
+        every = None
+    if until is not None and not callable(until):
+        raise ArgumentError(
+            f"{name}: until= takes a function of the results, as in until=lambda "
+            f"r: r < 1e-6; got {until!r}"
+        )
+    return times, every
+
+
+def _check_times(name: str, every: Any, until: Any) -> None:
+    """Raises `ArgumentError` for options of several iterations in a call that is not told
+    how many to make.
+    """
+    if until is not None:
+        raise ArgumentError(
+            f"{name}: until= needs times=, the largest number of iterations, and a call "
+            f"without times= makes one; write {name}(..., times=10_000, until=...)"
+        )
+    if every is not None and count_of(name, "every", every, 1) > 1:
+        raise ArgumentError(
+            f"{name}: every= needs times=, the number of iterations, and a call without "
+            f"times= makes one; write {name}(..., times=1_000, every={every!r})"
+        )
+
+
+def count_of(name: str, option: str, value: Any, least: int) -> int:
+    try:
+        number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        number = -1
+    if not least <= number < 2**63:
+        limit = "" if number < least else ", and below 2**63"
+        raise ArgumentError(
+            f"{name}: {option} must be an int of at least {least}{limit}, got {value!r}"
+        )
+    return number

@@ -1,0 +1,84 @@
+"""What the body of a sequence writes about its numbers: `static` and `carry`."""
+
+from typing import Any, final
+
+from synknumba import _tracing as tracing
+from synknumba._errors import ArgumentError, shortened
+from synknumba._types import known_options
+
+
+@final
+class Static:
+    """A value that is part of a sequence. Created by `static`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        """Shows the value."""
+        return f"synk.static({self.value!r})"
+
+
+@shortened
+def static(value: Any) -> Any:
+    """Marks a number as part of a sequence: its body can compute with it, and another value makes
+    another sequence.
+
+    Args:
+        value: a number, for an argument of a function decorated with `sequence`.
+
+    Returns:
+        The argument to pass.
+    """
+    try:
+        hash(value)
+    except TypeError:
+        raise ArgumentError(
+            "synk.static takes a number, or a tuple of numbers, that the body can compute with; "
+            f"got a {type(value).__name__}. Pass an array as it is"
+        ) from None
+    return Static(value)
+
+
+@known_options
+def carry(number: Any, value: Any) -> None:
+    """Gives a number that was passed to a sequence another value from the next iteration on.
+
+    Calls after it in the same iteration still get the old value. The next call of the sequence
+    begins with its own argument.
+
+    Args:
+        number: a parameter of the body for which the call passes an int or a float.
+        value: a number, or a formula of numbers and 0-d results of kernels; float64 for a float, an
+            int for an int.
+
+    Raises:
+        ArgumentError: this is no body of a sequence, or that of an inner one; `number` was not
+            passed to it as a number, or is carried already; or the value is of another kind.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function
+        ... def note(v, step, n):
+        ...     v[step] = n
+        >>> @synk.sequence
+        ... def fibonacci(v, a, b):
+        ...     note(v, synk.STEP, a)
+        ...     synk.carry(a, b)
+        ...     synk.carry(b, a + b)
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.variable(np.zeros(8, int))
+        ...     fibonacci(v, 0, 1, times=8)
+        ...     v.get_value()
+        array([ 0,  1,  1,  2,  3,  5,  8, 13])
+    """
+    recorder = tracing.current
+    if recorder is None or not recorder.is_here:
+        raise ArgumentError(
+            "synk.carry gives a number of a sequence its next value, and there is none here; use "
+            "it inside a function decorated with @synk.sequence"
+        )
+    recorder.carry(number, value)
