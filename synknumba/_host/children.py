@@ -63,11 +63,11 @@ def reap(
             if has_ended(pid):
                 _late.discard(pid)
         waited = time.monotonic() - began
-        left = mine & _late
+        remaining = mine & _late
         if (
-            not left
+            not remaining
             or waited >= seconds
-            or (waited >= traced_seconds and all(map(_is_traced, left)))
+            or (waited >= traced_seconds and all(map(_is_traced, remaining)))
         ):
             return
         time.sleep(pause)

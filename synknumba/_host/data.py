@@ -64,7 +64,7 @@ class ArrayOperations(NDArrayOperatorsMixin):
         if not isinstance(result, tuple):
             return out[0]
         return tuple(
-            part if given is None else given for part, given in zip(result, out, strict=True)
+            part if target is None else target for part, target in zip(result, out, strict=True)
         )
 
     def sum(
@@ -146,9 +146,9 @@ def declared(
     only `ndim` is given.
     """
     if dtype is None or (shape is None and ndim is None):
-        given = {"dtype": dtype, "shape": shape, "ndim": ndim}
+        options = {"dtype": dtype, "shape": shape, "ndim": ndim}
         got = (
-            ", ".join(f"{key}={item!r}" for key, item in given.items() if item is not None)
+            ", ".join(f"{key}={item!r}" for key, item in options.items() if item is not None)
             or "nothing"
         )
         raise DataError(f"{label} needs value, or dtype with shape or ndim; got {got}")
@@ -297,16 +297,16 @@ class Data(ArrayOperations):
                 f"{self._label()}: value and shape were both given; give value alone, or shape "
                 f"with dtype and set_value() later"
             )
-        given: Any = value
+        contents: Any = value
         if dtype is None and not isinstance(value, Data | np.ndarray | np.generic):
             try:  # read once, since it may be a file or a long list
-                given = np.asarray(value)
+                contents = np.asarray(value)
             except (TypeError, ValueError) as error:
                 raise DataError(
                     f"a {type(value).__name__} cannot be read as an array: {error}"
                 ) from error
-        self._dtype = checked_dtype(self._label(), given.dtype if dtype is None else dtype)
-        source = self._accept(given, ndim, force_cast=force_cast)
+        self._dtype = checked_dtype(self._label(), contents.dtype if dtype is None else dtype)
+        source = self._accept(contents, ndim, force_cast=force_cast)
         self._open(source.shape, oversize)
         fill(self._view, source)
 
@@ -580,9 +580,9 @@ class Data(ArrayOperations):
         self._check_usable()
         size = math.prod(shape)
         if size > self._alloc_size:
-            wanted = oversized(size, oversize)
-            self._segment.grow(wanted * self._dtype.itemsize)
-            self._alloc_size = wanted
+            capacity = oversized(size, oversize)
+            self._segment.grow(capacity * self._dtype.itemsize)
+            self._alloc_size = capacity
         self._show(shape)
 
     def _show(self, shape: Shape) -> None:
@@ -612,8 +612,8 @@ class Data(ArrayOperations):
         """Returns `value` as an array that `fill` can store without failing; raises DataError
         otherwise.
         """
-        given = value.data if isinstance(value, Data) else value
-        return accept(given, self._dtype, ndim, self._label(), force_cast=force_cast)
+        array = value.data if isinstance(value, Data) else value
+        return accept(array, self._dtype, ndim, self._label(), force_cast=force_cast)
 
 
 @known_options

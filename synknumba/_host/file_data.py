@@ -65,9 +65,9 @@ class MappedFile:
         status = os.fstat(self.segment.fd)
         if status.st_size < stop:
             raise _truncated(self.path, status.st_size, stop)
-        seen = (status.st_mtime_ns, status.st_size)
-        if seen != self._seen:
-            self._seen, self._version = seen, next_version()
+        state = (status.st_mtime_ns, status.st_size)
+        if state != self._seen:
+            self._seen, self._version = state, next_version()
         return self._version
 
 
@@ -232,16 +232,16 @@ def file_data(array: Array, *, minibatch: bool = False, name: str | None = None)
         raise NotShareableError(reason)
     root = _root(array)
     address = array.ctypes.data
-    found = _roots.get(root) if isinstance(root, mmap.mmap) else None
-    if found is None:
-        found = _find(address, address + array.nbytes)
+    location = _roots.get(root) if isinstance(root, mmap.mmap) else None
+    if location is None:
+        location = _find(address, address + array.nbytes)
         if isinstance(root, mmap.mmap):
-            _roots[root] = found
-    file, start, is_fixed = found
+            _roots[root] = location
+    file, start, is_fixed = location
     # the file has grown since another array of it was shared
     if address - start + array.nbytes > file.segment.size:
-        found = _find(address, address + array.nbytes)
-        file, start, is_fixed = found
+        location = _find(address, address + array.nbytes)
+        file, start, is_fixed = location
     data = FileData(file, array, address - start, is_fixed=is_fixed, minibatch=minibatch, name=name)
     file.version(address - start + array.nbytes)
     return data
@@ -308,17 +308,17 @@ class _Area:
 
 def _areas_at(*addresses: int) -> list[_Area | None]:
     """Returns the mappings that have these addresses; None where there is none."""
-    found: list[_Area | None] = [None] * len(addresses)
+    areas: list[_Area | None] = [None] * len(addresses)
     with open(_MAPS, encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
             low, high = (int(edge, 16) for edge in line[: line.index(" ")].split("-"))
             for index, address in enumerate(addresses):
                 if low <= address < high:
                     _, access, offset, device, inode, *path = line.rstrip("\n").split(maxsplit=5)
-                    found[index] = _Area(
+                    areas[index] = _Area(
                         low, access, int(offset, 16), (device, inode), path[0] if path else ""
                     )
-    return found
+    return areas
 
 
 def _find(start: int, stop: int) -> tuple[MappedFile, int, bool]:
@@ -336,8 +336,8 @@ def _find(start: int, stop: int) -> tuple[MappedFile, int, bool]:
     if "w" in area.access and area.access.endswith("p"):
         raise NotShareableError('its mapping is private to this process (mode "c")')
     nbytes = stop - area.origin
-    known = _files.get(area.file)
-    file = None if known is None else known()
+    reference = _files.get(area.file)
+    file = None if reference is None else reference()
     if file is None or file.segment.size < nbytes:
         file = _opened(area, nbytes)
         _files[area.file] = weakref.ref(file, partial(_files.pop, area.file))
@@ -377,11 +377,11 @@ def _candidates(path: str, inode: int) -> Iterator[int]:
     with suppress(OSError):
         yield os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     for name in os.listdir(_DESCRIPTORS):
-        known = f"{_DESCRIPTORS}/{name}"
+        link = f"{_DESCRIPTORS}/{name}"
         with suppress(OSError):  # closed since
-            if os.stat(known).st_ino == inode:
+            if os.stat(link).st_ino == inode:
                 yield (
                     os.dup(int(name))
                     if not is_writable(int(name))
-                    else os.open(known, os.O_RDONLY | os.O_CLOEXEC)
+                    else os.open(link, os.O_RDONLY | os.O_CLOEXEC)
                 )

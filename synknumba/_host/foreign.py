@@ -76,7 +76,7 @@ def adopted(value: Any, label: str) -> Array | Data:
         refuse_closed(value, label)
         if _is_group(value):
             names = (
-                [repr(name) for name, one in value.items() if not _is_group(one)]
+                [repr(name) for name, item in value.items() if not _is_group(item)]
                 if hasattr(value, "items")
                 else []
             )
@@ -93,9 +93,9 @@ def adopted(value: Any, label: str) -> Array | Data:
             raise DataError(
                 f"{label} is text, or has items of various sizes ({dtype}); ranks take numbers"
             )
-        found = stored_data(value, label)
-        if found is not None:
-            return found
+        data = stored_data(value, label)
+        if data is not None:
+            return data
         log.debug(
             "%s is read and copied: ranks cannot open it themselves, as it is written to, "
             "or in no file of its own",
@@ -168,12 +168,12 @@ def without_copy(value: Any, *, minibatch: bool, name: str | None) -> Data:
     if it is in neither.
     """
     label = "Data" if name is None else f"Data {name!r}"
-    found = adopted(value, label) if is_foreign(value) else value
-    if isinstance(found, StoredData):
-        found.name, found.minibatch = name, minibatch
-        return found
+    source = adopted(value, label) if is_foreign(value) else value
+    if isinstance(source, StoredData):
+        source.name, source.minibatch = name, minibatch
+        return source
     try:
-        return file_data(np.asarray(found), minibatch=minibatch, name=name)
+        return file_data(np.asarray(source), minibatch=minibatch, name=name)
     except NotShareableError as reason:
         raise DataError(
             f"{label}: copy=False takes an array in a file that this process has mapped, such as "
@@ -211,7 +211,7 @@ def columns(table: Any, *names: str, **renamed: str) -> dict[str, Any]:
         >>> synk.columns(atoms, "mass", charge="number")
         {'mass': array([ 1., 16.]), 'charge': array([1, 8])}
     """
-    wrong = [one for one in names if not isinstance(one, str)]
+    wrong = [name for name in names if not isinstance(name, str)]
     if wrong:
         listed = wrong[0] if isinstance(wrong[0], list | tuple) else ["price", "amount"]
         raise ArgumentError(
@@ -224,31 +224,32 @@ def columns(table: Any, *names: str, **renamed: str) -> dict[str, Any]:
             f"columns: the parameter {twice[0]!r} would receive two columns, {twice[0]!r} and "
             f"{renamed[twice[0]]!r}; leave one out"
         )
-    source, known = _columns_of(table)
-    wanted = {**{name: name for name in (names or (() if renamed else known))}, **renamed}
-    missing = [name for name in wanted.values() if name not in known]
+    source, available = _columns_of(table)
+    requested = {**{name: name for name in (names or (() if renamed else available))}, **renamed}
+    missing = [name for name in requested.values() if name not in available]
     if missing:
         raise ArgumentError(
-            f"columns: there is no column {missing[0]!r}; there are {', '.join(map(repr, known))}"
+            f"columns: there is no column {missing[0]!r}; there are "
+            f"{', '.join(map(repr, available))}"
         )
-    several = [name for name in wanted.values() if known.count(name) > 1]
-    if several:
+    repeated = [name for name in requested.values() if available.count(name) > 1]
+    if repeated:
         raise ArgumentError(
-            f"columns: there are {known.count(several[0])} columns {several[0]!r}; "
+            f"columns: there are {available.count(repeated[0])} columns {repeated[0]!r}; "
             f"give them names of their own"
         )
-    found: dict[str, Any] = {}
-    for parameter, name in wanted.items():
+    arrays: dict[str, Any] = {}
+    for parameter, name in requested.items():
         column = source[name]
-        found[parameter] = adopted(column, f"column {name!r}") if is_foreign(column) else column
-    return found
+        arrays[parameter] = adopted(column, f"column {name!r}") if is_foreign(column) else column
+    return arrays
 
 
 def _columns_of(table: Any) -> tuple[Any, list[str]]:
     """Returns what gives columns by name, and their names."""
     if isinstance(table, str) or hasattr(table, "__fspath__"):
-        found = parquet_columns(str(table))
-        return found, list(found)
+        source = parquet_columns(str(table))
+        return source, list(source)
     if isinstance(table, Data):
         table = table.data
     if isinstance(table, np.ndarray):
@@ -261,9 +262,13 @@ def _columns_of(table: Any) -> tuple[Any, list[str]]:
     if isinstance(table, Mapping):
         return table, list(table)
     for names in ("column_names", "columns"):
-        told = getattr(table, names, None)
-        if told is not None and not callable(told) and all(isinstance(one, str) for one in told):
-            return table, list(told)
+        labels = getattr(table, names, None)
+        if (
+            labels is not None
+            and not callable(labels)
+            and all(isinstance(label, str) for label in labels)
+        ):
+            return table, list(labels)
     if hasattr(table, "keys"):
         return table, list(table.keys())
     raise ArgumentError(

@@ -64,7 +64,7 @@ def before_fork() -> None:
     """
     take_standard_descriptors()
     for stream in {
-        id(one): one for one in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+        id(stream): stream for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
     }.values():
         with suppress(OSError, ValueError, AttributeError):  # closed, or None
             stream.flush()  # type: ignore[union-attr]
@@ -114,11 +114,11 @@ def _compilers_at_rest() -> Iterator[None]:
     places = [
         module for name, module in list(sys.modules.items()) if name.endswith(".compiler_lock")
     ]
-    found: list[Any] = [getattr(place, "global_compiler_lock", None) for place in places]
-    found.append(
+    wrappers: list[Any] = [getattr(place, "global_compiler_lock", None) for place in places]
+    wrappers.append(
         getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None)
     )
-    locks = {id(one._lock): one._lock for one in found if hasattr(one, "_lock")}  # noqa: SLF001  # numba-cuda may use Numba's
+    locks = {id(wrapper._lock): wrapper._lock for wrapper in wrappers if hasattr(wrapper, "_lock")}  # noqa: SLF001  # numba-cuda may use Numba's
     with ExitStack() as held:
         for lock in locks.values():
             if lock.acquire(timeout=COMPILE_SECONDS):
@@ -144,9 +144,9 @@ def close_inherited(keep: Collection[int], replaced: Collection[int] = ()) -> No
         mode = os.fstat(fd).st_mode
         # 0: epoll, eventfd, inotify
         spoken = stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) or stat.S_IFMT(mode) == 0
-        others = path.startswith(_OURS)
+        is_ours = path.startswith(_OURS)
         return fd == 0 or (
-            (spoken or others) and fd > 2 and fd not in keep and _file(fd) not in spared
+            (spoken or is_ours) and fd > 2 and fd not in keep and _file(fd) not in spared
         )
 
     replace_descriptors(is_unwanted, replaced)
@@ -359,18 +359,18 @@ def tell_of_threads() -> None:
     """
     _tell_of_lost_pools()
     spared = {threading.main_thread(), threading.current_thread()}
-    others = [
+    threads = [
         thread
         for thread in threading.enumerate()
         if thread not in spared and not _is_harmless(thread)
     ]
-    if not others or "threads" in _told:
+    if not threads or "threads" in _told:
         return
     _told.add("threads")
-    names = ", ".join(f"{thread.name!r}" for thread in others)
-    many = len(others) > 1
+    names = ", ".join(f"{thread.name!r}" for thread in threads)
+    many = len(threads) > 1
     message = (
-        f"fork() called while {len(others)} other thread{'s run' if many else ' runs'}: {names}. "
+        f"fork() called while {len(threads)} other thread{'s run' if many else ' runs'}: {names}. "
         f"Ranks do not inherit {'them' if many else 'it'}, and a lock that "
         f"{'one of them' if many else 'it'} holds now stays locked on the ranks forever. Call "
         "fork() before starting threads."

@@ -29,9 +29,9 @@ def leave_interrupted_cores(proc: Path = Path("/proc")) -> None:
     """
     with suppress(OSError, ValueError):
         allowed = os.sched_getaffinity(0)
-        left = allowed.difference(interrupted_cores(proc))
-        if _STAY * len(allowed) <= len(left) < len(allowed):
-            os.sched_setaffinity(0, left)
+        cores = allowed.difference(interrupted_cores(proc))
+        if _STAY * len(allowed) <= len(cores) < len(allowed):
+            os.sched_setaffinity(0, cores)
 
 
 def interrupted_cores(proc: Path) -> set[int]:

@@ -41,12 +41,12 @@ def available(*, machine: bool = True) -> Available:
 
 
 def _of_machine() -> Available:
-    found = _fields(_PROC / "meminfo")
-    kib = found.get("MemAvailable:")
+    fields = _fields(_PROC / "meminfo")
+    kib = fields.get("MemAvailable:")
     if kib is None:
         return _NO_LIMIT
     # shared memory can be swapped out
-    return _NO_LIMIT._replace(nbytes=(kib + found.get("SwapFree:", 0)) << 10)
+    return _NO_LIMIT._replace(nbytes=(kib + fields.get("SwapFree:", 0)) << 10)
 
 
 def _of_groups() -> Iterator[Available]:
@@ -78,9 +78,9 @@ def _of_group(mount: Path, path: str, limit: str, usage: str, prefix: str) -> It
             # Usage includes pages of files that were read, which the kernel drops when it needs
             # them; not so shared memory.
             files = stat.get(f"{prefix}active_file", 0) + stat.get(f"{prefix}inactive_file", 0)
-            left = max(most - int((group / usage).read_text()) + files, 0)
+            free = max(most - int((group / usage).read_text()) + files, 0)
             yield Available(
-                left,
+                free,
                 "the memory limit of this container (control group)",
                 "raise it, as by docker run --memory=<bytes>",
             )

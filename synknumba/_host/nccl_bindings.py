@@ -100,15 +100,15 @@ def candidates() -> tuple[list[Name], str | None]:
     """Returns the packages to try, the best first, and why nccl4py is not among them though it
     is installed or asked for.
     """
-    asked, version = os.environ.get(SWITCH, ""), version_of("nccl4py")
+    choice, version = os.environ.get(SWITCH, ""), version_of("nccl4py")
     names: list[Name]
-    match asked:
+    match choice:
         case "":
             names = ["cupy"] if version is None else ["nccl4py", "cupy"]
         case "nccl4py" | "cupy":
-            names = [asked]
+            names = [choice]
         case _:
-            return [], f'{SWITCH} must be "nccl4py" or "cupy", got {asked!r}'
+            return [], f'{SWITCH} must be "nccl4py" or "cupy", got {choice!r}'
     if "nccl4py" not in names or (
         version is not None and ".".join(version.split(".")[:2]) in KNOWN
     ):
@@ -127,10 +127,10 @@ def find() -> Found:
     """Finds the bindings, and loads NCCL."""
     names, problem = candidates()
     for name in names:
-        found = _nccl4py() if name == "nccl4py" else _cupy()
-        if isinstance(found, NcclBindings):
-            return Found(found, problem)
-        problem = found if problem is None else f"{problem}; {found}"
+        bindings = _nccl4py() if name == "nccl4py" else _cupy()
+        if isinstance(bindings, NcclBindings):
+            return Found(bindings, problem)
+        problem = bindings if problem is None else f"{problem}; {bindings}"
     return Found(None, problem)
 
 

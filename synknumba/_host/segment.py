@@ -263,8 +263,8 @@ class Segment:
 
     def _move(self, size: int, nbytes: int) -> None:
         """Grows by continuing in another file of `size` bytes."""
-        other = next(_ids)  # of that file, until it is this segment's
-        fd, mapping = _with_descriptors(partial(_make, other, size, nbytes))
+        new_id = next(_ids)  # of that file, until it is this segment's
+        fd, mapping = _with_descriptors(partial(_make, new_id, size, nbytes))
         try:
             np.frombuffer(mapping, np.uint8)[: self.size] = self.array(np.uint8, (self.size,))
             with held_signals():
@@ -275,7 +275,7 @@ class Segment:
                 self._grown(mapping, size)
         finally:
             with held_signals():
-                del _descriptors[other]
+                del _descriptors[new_id]
                 os.close(fd)
 
     def _grown(self, mapping: mmap.mmap, size: int) -> None:
@@ -437,11 +437,11 @@ def close_orphans() -> None:
     """
     settle()
     # before the living: one that is finished meanwhile is among these
-    found = tuple(_descriptors.items())
+    entries = tuple(_descriptors.items())
     alive = {segment.id for segment in _alive}
-    others = sys._current_frames().keys() - {threading.get_ident()}  # noqa: SLF001
-    for segment_id, (_, _, thread) in found:
-        if segment_id not in alive and thread not in others:
+    other_threads = sys._current_frames().keys() - {threading.get_ident()}  # noqa: SLF001
+    for segment_id, (_, _, thread) in entries:
+        if segment_id not in alive and thread not in other_threads:
             _release(segment_id)
 
 
@@ -572,16 +572,18 @@ def _make(segment_id: int, size: int, nbytes: int) -> tuple[int, mmap.mmap]:
 
 def _opener(size: int) -> Callable[[int], int]:
     """Returns the function that opens the file of a segment of `size` bytes."""
-    asked = os.environ.get(SWITCH, "")
-    if asked not in {"", "posix", "memfd"}:
+    choice = os.environ.get(SWITCH, "")
+    if choice not in {"", "posix", "memfd"}:
         raise SharedMemoryError(
-            f'{SWITCH} must be "posix" or "memfd", or not be set; got {asked!r}.'
+            f'{SWITCH} must be "posix" or "memfd", or not be set; got {choice!r}.'
         )
-    if asked == "posix" and posix_ipc is None:
+    if choice == "posix" and posix_ipc is None:
         raise SharedMemoryError(
             f"{SWITCH}=posix needs posix_ipc, which cannot be imported ({_missing}); unset it."
         )
-    if asked == "posix" or (not asked and posix_ipc is not None and _fits_shm(size, leaving=_LEFT)):
+    if choice == "posix" or (
+        not choice and posix_ipc is not None and _fits_shm(size, leaving=_LEFT)
+    ):
         return _open_posix
     return _open_memfd
 
@@ -594,8 +596,8 @@ def _fits_shm(nbytes: int, *, leaving: int) -> bool:
         status = os.statvfs(_SHM)
     except OSError:
         return False
-    free, whole = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
-    return (whole == 0 or free - nbytes >= min(whole // 2, leaving)) and os.access(_SHM, os.W_OK)
+    free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+    return (total == 0 or free - nbytes >= min(total // 2, leaving)) and os.access(_SHM, os.W_OK)
 
 
 def _new_name() -> str:
@@ -635,12 +637,12 @@ def _reserve(fd: int, start: int, stop: int, nbytes: int) -> None:
     # want of a limit.
     if (
         stop - start >= _LARGE
-        and stop - start > (left := memory.available(machine=free is None)).nbytes
+        and stop - start > (room := memory.available(machine=free is None)).nbytes
     ):
         raise SharedMemoryError(
-            f"{nbytes:,} bytes of shared memory were requested, but {left.limit} has "
-            f"{left.nbytes:,} bytes left. Free Data that is no longer needed (free_memory()), or "
-            f"{left.remedy}."
+            f"{nbytes:,} bytes of shared memory were requested, but {room.limit} has "
+            f"{room.nbytes:,} bytes left. Free Data that is no longer needed (free_memory()), or "
+            f"{room.remedy}."
         )
     try:
         for offset in range(start, stop, _RESERVE_STEP):
@@ -705,15 +707,15 @@ def _map_over(mapping: mmap.mmap, access: int, flags: int, fd: int) -> None:
 
 def _no_space(nbytes: int, free: int | None) -> SharedMemoryError:
     if free is None:
-        left, remedy = "the machine is out of memory", memory.available().remedy
+        shortage, remedy = "the machine is out of memory", memory.available().remedy
     else:
-        left = f"/dev/shm has {free:,} bytes free"
+        shortage = f"/dev/shm has {free:,} bytes free"
         remedy = (
             "enlarge /dev/shm: mount -o remount,size=<bytes> /dev/shm as root, or docker run "
             "--shm-size=<bytes> for a container"
         )
     return SharedMemoryError(
-        f"{nbytes:,} bytes of shared memory were requested, but {left}. Free Data that is no "
+        f"{nbytes:,} bytes of shared memory were requested, but {shortage}. Free Data that is no "
         f"longer needed (free_memory()), or {remedy}."
     )
 

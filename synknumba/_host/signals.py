@@ -61,10 +61,10 @@ def _code_of(handler: Any) -> CodeType | None:
     while isinstance(handler, partial):
         handler = handler.func
     function = getattr(handler, "__func__", handler)  # of a method
-    found = getattr(function, "__code__", None) or getattr(
+    code = getattr(function, "__code__", None) or getattr(
         vars(type(handler)).get("__call__"), "__code__", None
     )
-    return found if isinstance(found, CodeType) else None
+    return code if isinstance(code, CodeType) else None
 
 
 def leave_to_script() -> None:

@@ -114,13 +114,13 @@ def ask(ranks: Mapping[int, Stacks], seconds: float = ANSWER_SECONDS) -> dict[in
         if time.monotonic() > again:
             again += _AGAIN_SECONDS
             _ask_again(waiting)
-    told = {}
+    texts = {}
     for pid, stacks in ranks.items():
         text, kernel = shorten(stacks.read()), state(pid)
         stacks.clear()
         if text or not _has_ended(kernel):
-            told[pid] = text or f"  no answer; process state: {kernel}"
-    return told
+            texts[pid] = text or f"  no answer; process state: {kernel}"
+    return texts
 
 
 def _ask_again(waiting: Mapping[int, Stacks]) -> None:
@@ -182,21 +182,21 @@ def shorten(text: str) -> str:
         elif threads and line.startswith("  "):
             threads[-1].append(line)
     threads = [
-        one
-        for one in threads
-        if not any(_WATCHER in frame and frame.endswith("_lifeline") for frame in one)
+        thread
+        for thread in threads
+        if not any(_WATCHER in frame and frame.endswith("_lifeline") for frame in thread)
     ]
-    told = []
+    lines = []
     for heading, *frames in threads:
-        told += [heading] if len(threads) > 1 else []
+        lines += [heading] if len(threads) > 1 else []
         # With `run` innermost, the rank may be in compiled code (`doorbell.serve`).
         compiled = (
             ", or repeats the last one in compiled code"
             if frames and frames[0].endswith(" in run")
             else ""
         )
-        told += _without_loop(frames) or [f"  waits for a call{compiled}"]
-    return "\n".join(told)
+        lines += _without_loop(frames) or [f"  waits for a call{compiled}"]
+    return "\n".join(lines)
 
 
 def _without_loop(frames: list[str]) -> list[str]:
@@ -205,17 +205,17 @@ def _without_loop(frames: list[str]) -> list[str]:
         (i for i, frame in enumerate(frames) if _LOOP in frame and frame.endswith(ends)),
         len(frames),
     )
-    kept = frames[:loop]
-    if kept and _SEQUENCE in kept[0] and kept[0].endswith(" in _until"):
+    inner = frames[:loop]
+    if inner and _SEQUENCE in inner[0] and inner[0].endswith(" in _until"):
         return ["  waits for other ranks"]
-    if kept and _TABLE in kept[0]:
+    if inner and _TABLE in inner[0]:
         return [
             "  waits for other ranks"
-            if kept[0].endswith(" in _handle")
+            if inner[0].endswith(" in _handle")
             else "  runs compiled code, or waits for other ranks"
         ]
     if frames[loop:] and frames[loop].endswith(" in _await_command"):
         return []
-    while kept and _PACKAGE in kept[-1] and any(_PACKAGE not in frame for frame in kept):
-        kept = kept[:-1]
-    return kept
+    while inner and _PACKAGE in inner[-1] and any(_PACKAGE not in frame for frame in inner):
+        inner = inner[:-1]
+    return inner

@@ -309,16 +309,16 @@ def parquet_columns(path: str) -> Mapping[str, StoredData]:
 
 def _nulls(metadata: Any) -> dict[str, int]:
     """Returns how many nulls the columns have, as far as the file says so."""
-    found: dict[str, int] = {}
+    nulls: dict[str, int] = {}
     for group, column in itertools.product(
         range(metadata.num_row_groups), range(metadata.num_columns)
     ):
-        told = metadata.row_group(group).column(column)
-        if told.statistics is not None and told.statistics.has_null_count:
-            found[told.path_in_schema] = (
-                found.get(told.path_in_schema, 0) + told.statistics.null_count
+        chunk = metadata.row_group(group).column(column)
+        if chunk.statistics is not None and chunk.statistics.has_null_count:
+            nulls[chunk.path_in_schema] = (
+                nulls.get(chunk.path_in_schema, 0) + chunk.statistics.null_count
             )
-    return found
+    return nulls
 
 
 @final
@@ -397,9 +397,9 @@ def opened(source: Source) -> Reader:
     """Returns the reader of a source; raises `DataError` if the file is not there, or is another
     one by now.
     """
-    found = _open.get(source)
-    if found is not None:
-        return found
+    cached = _open.get(source)
+    if cached is not None:
+        return cached
     if source.current_state() != source.state:
         raise _changed(source)
     _close_changed()
@@ -442,8 +442,8 @@ def _in_order(indices: Array) -> tuple[Array, Array]:
     """Returns row numbers in increasing order, each once, and the place of each listed row among
     them.
     """
-    found, places = np.unique(indices, return_inverse=True)
-    return found, places.reshape(-1)
+    ordered, places = np.unique(indices, return_inverse=True)
+    return ordered, places.reshape(-1)
 
 
 @final
@@ -465,10 +465,10 @@ class _H5Reader(Reader):
         shape = getattr(self._dataset, "shape", None)
         if shape != source.shape:  # `read_direct` would read what there is
             self._file.close()
-            found = "is not there" if shape is None else f"has the shape {shape}"
+            state = "is not there" if shape is None else f"has the shape {shape}"
             raise DataError(
                 f"the dataset {source.name} of {source.path} had the shape {source.shape} when it "
-                f"was opened, and {found} now; open the file again"
+                f"was opened, and {state} now; open the file again"
             )
 
     def read(self, target: Array, rows: slice | Array) -> None:
@@ -476,8 +476,8 @@ class _H5Reader(Reader):
         if isinstance(rows, slice):
             self._dataset.read_direct(target, rows)
         else:
-            found, places = _in_order(rows)
-            np.take(self._dataset[found], places, axis=0, out=target, mode="clip")
+            ordered, places = _in_order(rows)
+            np.take(self._dataset[ordered], places, axis=0, out=target, mode="clip")
 
     def close(self) -> None:
         self._file.close()

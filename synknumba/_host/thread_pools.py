@@ -77,9 +77,9 @@ def limit_threads(threads: int) -> None:
         "NUMEXPR_NUM_THREADS",
         "NUMBA_NUM_THREADS",
     ):
-        given = os.environ.get(variable, "")
+        setting = os.environ.get(variable, "")
         os.environ[variable] = str(
-            min(threads, int(given)) if given.isdecimal() and int(given) else threads
+            min(threads, int(setting)) if setting.isdecimal() and int(setting) else threads
         )
     # Read when the pool starts; numba.set_num_threads would start it here.
     numba.config.NUMBA_NUM_THREADS = min(threads, numba.config.NUMBA_NUM_THREADS)
