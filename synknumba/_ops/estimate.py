@@ -70,9 +70,9 @@ class _Quantity(ABC):
         """Returns mean and standard error."""
 
     @abstractmethod
-    def _function_of_means(self, function: str, others: tuple[Any, ...]) -> str:
-        """Returns the expression that propagates errors through a NumPy function of `others`,
-        which include this one.
+    def _function_of_means(self, function: str, operands: tuple[Any, ...]) -> str:
+        """Returns the expression that propagates errors through a NumPy function of
+        `operands`, which include this one.
         """
 
     def _repr_html_(self) -> str | None:
@@ -106,20 +106,20 @@ class _Quantity(ABC):
         if plain and ufunc in _OPERATORS:
             left, right = inputs
             name = _OPERATORS[ufunc]  # by name, since `left * right` would come here again
-            found = (
+            result = (
                 getattr(left, f"__{name}__")(right)
                 if isinstance(left, _Quantity)
                 else getattr(right, f"__r{name}__")(left)
             )
-            if found is not NotImplemented:
-                return found
-        first = next(one for one in inputs if isinstance(one, _Quantity))
+            if result is not NotImplemented:
+                return result
+        first = next(operand for operand in inputs if isinstance(operand, _Quantity))
         if method != "__call__":  # as np.sum(a) ends in np.add.reduce
             raise ArgumentError(_no_array(f"np.{ufunc.__name__}.{method}", first))
         way_out = (
             f"pass its mean, as in np.{ufunc.__name__}(a.mean{', x' if len(inputs) > 1 else ''})"
         )
-        if plain and any(one[-1] not in "?O" for one in ufunc.types):
+        if plain and any(signature[-1] not in "?O" for signature in ufunc.types):
             line = first._function_of_means(f"np.{ufunc.__name__}", inputs)  # noqa: SLF001  # same class
             way_out = f"write {line}, which propagates the error to first order, or {way_out}"
         raise ArgumentError(f"np.{ufunc.__name__} takes no {type(first).__name__}: {way_out}")
@@ -131,11 +131,11 @@ class _Quantity(ABC):
         raise ArgumentError(_no_array(f"np.{function.__name__}", self))
 
 
-def _no_array(called: str, one: _Quantity) -> str:
+def _no_array(called: str, quantity: _Quantity) -> str:
     return (
-        f"{called} is for arrays, and this is one {type(one).__name__}, a mean with its standard "
-        "error; write a.mean, a.stderr or a.variance for its numbers, a + b for the estimate of "
-        "the rows of both, and 2 * a or np.exp(a) for functions of it"
+        f"{called} is for arrays, and this is one {type(quantity).__name__}, a mean with its "
+        "standard error; write a.mean, a.stderr or a.variance for its numbers, a + b for the "
+        "estimate of the rows of both, and 2 * a or np.exp(a) for functions of it"
     )
 
 
@@ -192,15 +192,15 @@ class Estimate(_Quantity):
             ReductionError: invalid shapes or dtypes, no rows, a negative weight, or an invalid
                 block.
         """
-        for name, one in (("values", values), ("weights", weights)):
-            if np.ma.is_masked(one):
+        for name, argument in (("values", values), ("weights", weights)):
+            if np.ma.is_masked(argument):
                 raise ReductionError(
                     f"{name} has masked items; pass {name}.compressed(), or {name}.filled(…)"
                 )
         array, w = np.asarray(values), None if weights is None else np.asarray(weights)
-        for name, one in (("values", array), ("weights", w)):
-            if one is not None and one.dtype.kind not in "biuf":
-                raise ReductionError(f"{name} must be real numbers, got dtype {one.dtype}")
+        for name, argument in (("values", array), ("weights", w)):
+            if argument is not None and argument.dtype.kind not in "biuf":
+                raise ReductionError(f"{name} must be real numbers, got dtype {argument.dtype}")
         if array.ndim not in {1, 2} or not array.size:
             raise ReductionError(
                 f"values must have shape (n,) or (n, k) with at least one row, got {array.shape}"
@@ -378,19 +378,20 @@ class Estimate(_Quantity):
                 rows, or the function returns something other than a real number.
         """
         estimates = (self, *others)
-        for one in estimates:
-            if not isinstance(one, Estimate):
+        for estimate in estimates:
+            if not isinstance(estimate, Estimate):
                 raise ArgumentError(
-                    f"propagate takes estimates after the function, got {type(one).__name__}"
+                    f"propagate takes estimates after the function, got {type(estimate).__name__}"
                 )
-        rows = [row for one in map(Estimate._measured, estimates) for row in one.rows]
+        rows = [row for estimate in map(Estimate._measured, estimates) for row in estimate.rows]
         if len(rows) != len(set(rows)):
             raise _shared()
-        means = [one.mean for one in estimates]
+        means = [estimate.mean for estimate in estimates]
         value = _real_number(function(*means))
         if gradient is None:
             slopes: Any = [
-                _slopes(function, means, position, one) for position, one in enumerate(estimates)
+                _slopes(function, means, position, estimate)
+                for position, estimate in enumerate(estimates)
             ]
         else:
             slopes = gradient(*means) if others else (gradient(*means),)
@@ -419,16 +420,16 @@ class Estimate(_Quantity):
         with np.errstate(invalid="ignore", over="ignore"):
             return math.sqrt(max(float(g @ self.covariance @ g) / self.count, 0.0))  # rounding
 
-    def _constant(self, other: Any) -> Array | None:
+    def _constant(self, operand: Any) -> Array | None:
         """Returns a number, or an array of numbers, as shape (k,); None for other types."""
-        array = _real_array(other)
+        array = _real_array(operand)
         if array is None:
             return None
         allowed = {()} if self._scalar else {(), self._moments.mean.shape[1:]}
         if array.shape not in allowed or not np.isfinite(array).all():
             raise ReductionError(
                 f"an estimate of {self._words()} is combined with finite numbers, of shape "
-                f"{' or '.join(map(str, sorted(allowed)))}, got {other!r}"
+                f"{' or '.join(map(str, sorted(allowed)))}, got {operand!r}"
             )
         return np.broadcast_to(array, self._moments.mean.shape[1:])
 
@@ -441,13 +442,13 @@ class Estimate(_Quantity):
     def _measured(self) -> "Measurement":
         return Measurement(self.mean, self.stderr, frozenset(self._rows))
 
-    def _function_of_means(self, function: str, others: tuple[Any, ...]) -> str:
-        if self._scalar and all(isinstance(one, Estimate) for one in others):
-            return f"a.propagate({function}{', b' if len(others) > 1 else ''})"
+    def _function_of_means(self, function: str, operands: tuple[Any, ...]) -> str:
+        if self._scalar and all(isinstance(operand, Estimate) for operand in operands):
+            return f"a.propagate({function}{', b' if len(operands) > 1 else ''})"
         mean = "mean" if self._scalar else "mean[0]"
         return (
             "a.propagate(lambda mean: "
-            f"{function}({', '.join(mean if one is self else 'x' for one in others)}))"
+            f"{function}({', '.join(mean if operand is self else 'x' for operand in operands)}))"
         )
 
     def __neg__(self) -> "Estimate":
@@ -538,11 +539,11 @@ class Estimate(_Quantity):
     def __repr__(self) -> str:
         """Shows all statistics at full precision."""
         size = "" if self._moments.squares is None else f", effective_size={self.effective_size!r}"
-        told = (
+        texts = (
             f"{name}={np.asarray(getattr(self, name)).tolist()!r}"
             for name in ("mean", "variance", "stderr", "count")
         )
-        return f"Estimate({', '.join(told)}{size})"
+        return f"Estimate({', '.join(texts)}{size})"
 
 
 @final
@@ -600,8 +601,8 @@ class Measurement(_Quantity):
     def _measured(self) -> "Measurement":
         return self
 
-    def _function_of_means(self, function: str, others: tuple[Any, ...]) -> str:
-        arguments = ", ".join("x / y" if one is self else "z" for one in others)
+    def _function_of_means(self, function: str, operands: tuple[Any, ...]) -> str:
+        arguments = ", ".join("x / y" if operand is self else "z" for operand in operands)
         return (
             f"one function of the means of estimates, as in a.propagate(lambda x, y: "
             f"{function}({arguments}), b)"
@@ -627,18 +628,23 @@ class Measurement(_Quantity):
         )
 
 
-def _combined(one: Measurement, other: Any, combine: Callable[..., tuple[Any, Any]]) -> Measurement:
+def _combined(
+    measurement: Measurement, operand: Any, combine: Callable[..., tuple[Any, Any]]
+) -> Measurement:
     """Returns combine(mean, stderr, other mean, other stderr), for independent errors."""
-    if isinstance(other, Estimate):
-        other = other._measured()  # noqa: SLF001  # same module
-    elif not isinstance(other, Measurement):
-        array = _real_array(other)
+    if isinstance(operand, Estimate):
+        operand = operand._measured()  # noqa: SLF001  # same module
+    elif not isinstance(operand, Measurement):
+        array = _real_array(operand)
         if array is None:
             return NotImplemented
-        other = Measurement(array, np.zeros(array.shape))
-    if one.rows & other.rows:
+        operand = Measurement(array, np.zeros(array.shape))
+    if measurement.rows & operand.rows:
         raise _shared()
-    numbers = [np.asarray(number) for number in (one.mean, one.stderr, other.mean, other.stderr)]
+    numbers = [
+        np.asarray(number)
+        for number in (measurement.mean, measurement.stderr, operand.mean, operand.stderr)
+    ]
     shapes = numbers[0].shape, numbers[2].shape
     if len(shapes[1]) > 1 or (all(shapes) and shapes[0] != shapes[1]):
         raise ReductionError(
@@ -648,16 +654,16 @@ def _combined(one: Measurement, other: Any, combine: Callable[..., tuple[Any, An
     # division by a mean of 0 and overflow give infinity or NaN, as in arrays
     with np.errstate(all="ignore"):
         mean, stderr = (array if array.ndim else float(array) for array in combine(*numbers))
-    return Measurement(mean, stderr, one.rows | other.rows)
+    return Measurement(mean, stderr, measurement.rows | operand.rows)
 
 
-def _through(function: np.ufunc, one: Measurement) -> Measurement:
+def _through(function: np.ufunc, measurement: Measurement) -> Measurement:
     """Returns a function of a value, elementwise, with its error to first order."""
     with np.errstate(all="ignore"):
-        mean, stderr = np.asarray(one.mean), np.asarray(one.stderr)
-        found = np.asarray(function(mean)), _part(DERIVATIVES[function](mean), stderr)
-    value, error = (array if array.ndim else float(array) for array in found)
-    return Measurement(value, error, one.rows)
+        mean, stderr = np.asarray(measurement.mean), np.asarray(measurement.stderr)
+        results = np.asarray(function(mean)), _part(DERIVATIVES[function](mean), stderr)
+    value, error = (array if array.ndim else float(array) for array in results)
+    return Measurement(value, error, measurement.rows)
 
 
 def _power(a: Array, s: Array, b: Array, t: Array) -> tuple[Array, Array]:
@@ -766,8 +772,8 @@ MAX_BLOCK = 1 << 62
 
 def check_block(block: Any, rows: int | None = None) -> None:
     """Raises `ReductionError` if `block` is no number of rows, or more than there are."""
-    known = hasattr(block, "__index__") and not isinstance(block, bool)
-    if not known or not 1 <= block <= MAX_BLOCK or (rows is not None and block > rows):
+    is_integer = hasattr(block, "__index__") and not isinstance(block, bool)
+    if not is_integer or not 1 <= block <= MAX_BLOCK or (rows is not None and block > rows):
         most = "" if rows is None else f", {rows}"
         raise ReductionError(
             f"block must be an integer from 1 to the number of rows{most}, got {block!r}"

@@ -65,9 +65,9 @@ class Halo:
         lower, upper = self.sides(rank, world_size)
         return Span(lower, length - upper)
 
-    def length(self, own: int, rank: int, world_size: int) -> int:
+    def length(self, count: int, rank: int, world_size: int) -> int:
         """Returns the number of rows of a rank's array, given that of its own rows."""
-        return sum(self.sides(rank, world_size)) + own
+        return sum(self.sides(rank, world_size)) + count
 
     def spans(self, start: int, stop: int, n: int, rank: int, world_size: int) -> list[Span]:
         """Returns the rows of the whole that a rank holds: its own, start … stop − 1 of n, and
@@ -80,9 +80,9 @@ class Halo:
         """
         lower, upper = self.sides(rank, world_size)
         low, high = start - lower, stop + upper
-        found = [Span(n + low, n)] if low < 0 else []
-        found.append(Span(max(low, 0), min(high, n)))
-        return [*found, Span(0, high - n)] if high > n else found
+        spans = [Span(n + low, n)] if low < 0 else []
+        spans.append(Span(max(low, 0), min(high, n)))
+        return [*spans, Span(0, high - n)] if high > n else spans
 
     def copies(self, counts: Sequence[int]) -> list[Copy]:
         """Returns the copies that renew all halos, in rows of the ranks' arrays, given the number
@@ -94,19 +94,19 @@ class Halo:
         >>> Halo(1).copies([3, 2])[0]
         Copy(source=1, source_start=1, target=0, target_start=3, count=1)
         """
-        found = []
+        copies = []
         for rank, count in enumerate(counts):
             lower, upper = self.sides(rank, len(counts))
             if lower:
                 below = (rank - 1) % len(counts)
                 first = self.sides(below, len(counts))[0] + counts[below] - lower
-                found.append(Copy(below, first, rank, 0, lower))
+                copies.append(Copy(below, first, rank, 0, lower))
             if upper:
                 above = (rank + 1) % len(counts)
-                found.append(
+                copies.append(
                     Copy(above, self.sides(above, len(counts))[0], rank, lower + count, upper)
                 )
-        return found
+        return copies
 
     def problem(self, counts: Sequence[int], what: str) -> str | None:
         """Returns why the halo does not fit own rows of these numbers on the ranks; None if it
@@ -126,8 +126,8 @@ class Halo:
         return f"halo={self.width}" + (", periodic" if self.periodic else "")
 
 
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def first_rows(halo: Halo | None, counts: Sequence[int]) -> tuple[int, ...]:

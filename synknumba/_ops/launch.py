@@ -183,7 +183,7 @@ class LaunchConfig:
         """Returns the grid by the user's function, of the rows, of the shapes by name, or of
         both.
         """
-        call, told, needs_rows = _bound(function, rows, shapes)
+        call, text, needs_rows = _bound(function, rows, shapes)
         if needs_rows and rows is None:
             raise LaunchError(
                 f"{_NOTHING} rows to derive the grid from; pass grid= as a number of blocks, "
@@ -193,10 +193,10 @@ class LaunchConfig:
             size = call()
         except Exception as error:  # the function is the user's
             raise LaunchError(
-                f"{told} raised {type(error).__name__}: {error}; grid= takes the rows of a launch, "
+                f"{text} raised {type(error).__name__}: {error}; grid= takes the rows of a launch, "
                 "or in a parameter named shapes the shapes of its arrays by name, or both"
             ) from error
-        return _dim3(told, size, MAX_GRID)
+        return _dim3(text, size, MAX_GRID)
 
     def _by_elements(self, extent: Extent) -> tuple[Dim3, Dim3]:
         """Returns the grid and block of a thread for each element, the last axis along x."""
@@ -249,14 +249,14 @@ def _bound(
     if "shapes" not in parameters:
         return partial(function, rows), f"grid({rows})", True
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    others = [
+    required = [
         name
-        for name, one in parameters.items()
-        if name != "shapes" and one.kind in plain and one.default is one.empty
+        for name, param in parameters.items()
+        if name != "shapes" and param.kind in plain and param.default is param.empty
     ]
-    by_name = {**dict.fromkeys(others[:1], rows), "shapes": dict(shapes)}
-    told = ", ".join(f"{name}={value}" for name, value in by_name.items())
-    return partial(function, **by_name), f"grid({told})", bool(others)
+    by_name = {**dict.fromkeys(required[:1], rows), "shapes": dict(shapes)}
+    text = ", ".join(f"{name}={value}" for name, value in by_name.items())
+    return partial(function, **by_name), f"grid({text})", bool(required)
 
 
 def _larger_block(axes: int, axis: int, length: int) -> str:

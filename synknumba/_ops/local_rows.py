@@ -63,10 +63,10 @@ def select_own(local_batch: Any, lengths: Sequence[int]) -> OwnRows:
             f"local_batch lists {len(local_batch)} selections for {len(lengths)} ranks; {_ACCEPTED}"
         )
     rows = tuple(
-        _select(rank, one, length)
-        for rank, (one, length) in enumerate(zip(local_batch, lengths, strict=True))
+        _select(rank, selection, length)
+        for rank, (selection, length) in enumerate(zip(local_batch, lengths, strict=True))
     )
-    if not any(one.count for one in rows):
+    if not any(selected.count for selected in rows):
         raise BatchError(
             f"empty local_batch: it selects no rows on any rank, which have "
             f"{', '.join(map(str, lengths))}"
@@ -81,8 +81,8 @@ def _is_per_rank(local_batch: Any) -> bool:
     if not isinstance(local_batch, list | tuple):
         return False
     return any(
-        one is None or isinstance(one, slice | range | list | tuple | np.ndarray)
-        for one in local_batch
+        selection is None or isinstance(selection, slice | range | list | tuple | np.ndarray)
+        for selection in local_batch
     )
 
 
@@ -90,12 +90,12 @@ def _select(rank: int, selection: Any, length: int) -> Rows:
     """Returns the rows of one rank; may be empty."""
     if isinstance(selection, slice):
         try:
-            found = range(*selection.indices(length))
+            rows = range(*selection.indices(length))
         except (TypeError, ValueError) as error:
             raise BatchError(
                 f"local_batch on rank {rank}: {selection!r} is not a slice of rows: {error}"
             ) from error
-        return Range(found.start, found.step, len(found)) if found else Range(0, 1, 0)
+        return Range(rows.start, rows.step, len(rows)) if rows else Range(0, 1, 0)
     if (
         isinstance(selection, list | tuple | range | np.ndarray)
         and np.size(np.asarray(selection)) == 0

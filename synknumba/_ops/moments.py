@@ -116,7 +116,8 @@ def scaled(parts: Moments, op: Callable[[Any, Any], Any], factor: Array) -> Mome
     """
     rows = zip(parts.mean.tolist(), parts.rest.tolist(), strict=True)
     pairs = [
-        [_scaled_mean(*one, op) for one in zip(*row, factor.tolist(), strict=True)] for row in rows
+        [_scaled_mean(*numbers, op) for numbers in zip(*row, factor.tolist(), strict=True)]
+        for row in rows
     ]
     mean, rest = np.moveaxis(np.array(pairs), 2, 0)
     # twice by the factor, whose square might overflow
@@ -184,11 +185,11 @@ def _merged_few(parts: Moments) -> Moments | None:
     if parts.mean.shape[1] > 1 or parts.squares is not None:
         return None
     columns = (parts.count, parts.weight, parts.mean, parts.rest, parts.products.reshape(-1, 1))
-    found = of_few_lines([*zip(*(one[:, 0].tolist() for one in columns), strict=True)])
-    if found is None:
+    merged = of_few_lines([*zip(*(column[:, 0].tolist() for column in columns), strict=True)])
+    if merged is None:
         return None
     return replace(
-        found, products=found.products.reshape(1, *parts.products.shape[1:]), power=parts.power
+        merged, products=merged.products.reshape(1, *parts.products.shape[1:]), power=parts.power
     )
 
 
@@ -215,9 +216,9 @@ def of_few_lines(lines: Sequence[Sequence[float]]) -> Moments | None:
         moved += weight * delta
         deltas.append(delta)
     shift = moved / total
-    for delta, (_, weight, _, _, own) in zip(deltas, lines, strict=True):
+    for delta, (_, weight, _, _, within) in zip(deltas, lines, strict=True):
         away = delta - shift
-        product += own + away * away * weight
+        product += within + away * away * weight
     if not math.isfinite(product):  # nor is it if a mean is not
         return None
     mean, rest = _two_sum(first, shift)
@@ -234,7 +235,7 @@ def joined(a: Moments, b: Moments) -> Moments:
     power = 0
     if a.squares is not None:
         sizes = [
-            one.power + int(np.frexp(one.weight.max())[1]) for one in (a, b) if one.weight.any()
+            part.power + int(np.frexp(part.weight.max())[1]) for part in (a, b) if part.weight.any()
         ]
         power = max(sizes, default=0)
         a, b = _weighed(a, power), _weighed(b, power)
@@ -243,7 +244,7 @@ def joined(a: Moments, b: Moments) -> Moments:
         for field in fields(a)
         if field.name != "power"
     ]
-    both = [None if one is None else np.concatenate([one, other]) for one, other in pairs]
+    both = [None if first is None else np.concatenate([first, second]) for first, second in pairs]
     return Moments(*both, power=power)  # type: ignore[arg-type, misc]
 
 
@@ -319,16 +320,18 @@ def of_values(values: Array, weights: Array | None, *, covariance: bool, block: 
     else:
         centre = _of_values(values, weights, covariance=False).mean[0]
         centre = np.where(np.isfinite(centre), centre, 0.0)
-        away, whole = values - centre, len(values) // block * block
+        away, in_blocks = values - centre, len(values) // block * block
         moments = _of_values(
-            *_blocks(away[:whole], None if weights is None else weights[:whole], block),
+            *_blocks(away[:in_blocks], None if weights is None else weights[:in_blocks], block),
             covariance=covariance,
         )
-        if whole < len(values):
-            left = _of_values(
-                away[whole:], None if weights is None else weights[whole:], covariance=covariance
+        if in_blocks < len(values):
+            tail = _of_values(
+                away[in_blocks:],
+                None if weights is None else weights[in_blocks:],
+                covariance=covariance,
             )
-            moments = with_rest(moments, left, block)
+            moments = with_rest(moments, tail, block)
         moments = shifted(moments, centre)
     return replace(in_units(moments, -powers) if powers.any() else moments, power=power)
 
@@ -340,8 +343,8 @@ def _blocks(away: Array, weights: Array | None, block: int) -> tuple[Array, Arra
         if weights is None:
             return by_block.mean(axis=1), None
         by = weights.reshape(-1, block, 1)
-        sums, own = (by * by_block).sum(axis=1), by.sum(axis=1)[:, 0]
-        return np.divide(sums, own[:, None], out=sums, where=own[:, None] != 0), own
+        sums, totals = (by * by_block).sum(axis=1), by.sum(axis=1)[:, 0]
+        return np.divide(sums, totals[:, None], out=sums, where=totals[:, None] != 0), totals
 
 
 def _exponents(values: Array) -> Array:
@@ -359,11 +362,11 @@ def _of_values(values: Array, weights: Array | None, *, covariance: bool) -> Mom
         weighted = (w * values).sum(axis=0, keepdims=True)
         mean = np.divide(weighted, total, out=values[:1] + weighted, where=total != 0)
         away = np.where(np.isfinite(mean), values - mean, np.nan)
-        left = np.divide(
+        correction = np.divide(
             (w * away).sum(axis=0, keepdims=True), total, out=np.zeros_like(mean), where=total != 0
         )
-        mean, rest = _rounded(mean, np.where(np.isfinite(mean), left, 0.0))
-        away -= left
+        mean, rest = _rounded(mean, np.where(np.isfinite(mean), correction, 0.0))
+        away -= correction
         products = (
             (away.T @ away)[None] if covariance else (w * away * away).sum(axis=0, keepdims=True)
         )
@@ -377,8 +380,8 @@ def _of_values(values: Array, weights: Array | None, *, covariance: bool) -> Mom
 
 def _rounded(mean: Array, rest: Array) -> tuple[Array, Array]:
     """Returns a sum rounded to float64, and its rounding error; 0 where that is not finite."""
-    total, left = _two_sum(mean, rest)
-    return total, np.where(np.isfinite(left), left, 0.0)
+    total, error = _two_sum(mean, rest)
+    return total, np.where(np.isfinite(error), error, 0.0)
 
 
 def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:

@@ -70,12 +70,14 @@ def as_op(op: Any, name: str, identity: Any = None) -> Op:
         return op  # type: ignore[return-value]
     function = getattr(op, "py_func", op)
     if not inspect.isfunction(function):
-        known = ", ".join(repr(known) for known in _OPS)
+        names = ", ".join(map(repr, _OPS))
         raise ReductionError(
-            f"{name}: op must be one of {known}, or a Python function of two numbers; got {op!r}"
+            f"{name}: op must be one of {names}, or a Python function of two numbers; got {op!r}"
         )
     parameters = inspect.signature(function).parameters.values()
-    if len(parameters) != 2 or any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in parameters):
+    if len(parameters) != 2 or any(
+        param.kind is not param.POSITIONAL_OR_KEYWORD for param in parameters
+    ):
         raise ReductionError(
             f"{name}: op {function.__name__}{inspect.signature(function)} must be a function "
             f"of two numbers, as f(a, b)"
@@ -117,11 +119,11 @@ def _is_exact(value: Any, dtype: np.dtype[Any]) -> bool:
         return False
     with np.errstate(all="ignore"):
         # Python compares ints with floats exactly
-        held, wanted = (
+        held, exact = (
             number.astype(dtype).item(),
             number.item(),
         )
-    return held == wanted or (held != held and wanted != wanted)  # noqa: PLR0124  # NaN
+    return held == exact or (held != held and exact != exact)  # noqa: PLR0124  # NaN
 
 
 def identity(op: Op, dtype: DTypeLike) -> np.generic:
@@ -251,11 +253,11 @@ def locate(op: Op, values: Array, rows: Array, scores: Array, first: int) -> Non
     """
     index = scores.argmin(axis=0) if op == "argmin" else scores.argmax(axis=0)
     # for a few columns, a tenth of the time of take_along_axis
-    found = scores[index, np.arange(len(index))]
+    extreme = scores[index, np.arange(len(index))]
     with np.errstate(invalid="ignore"):  # from comparisons with NaN
-        better = found < values if op == "argmin" else found > values
-    better |= (rows < 0) | ((found != found) & (values == values))  # noqa: PLR0124  # NaN wins, as in NumPy
-    np.copyto(values, found, where=better)
+        better = extreme < values if op == "argmin" else extreme > values
+    better |= (rows < 0) | ((extreme != extreme) & (values == values))  # noqa: PLR0124  # NaN wins, as in NumPy
+    np.copyto(values, extreme, where=better)
     np.copyto(rows, index + first, where=better)
 
 
@@ -295,9 +297,11 @@ def _weighted_mean(parts: Array, weights: Array) -> Array | np.generic:
     if len(present) == 1:
         return parts[present[0]].astype(final)  # w·v / w may differ from v in the last bit
     wide = np.result_type(final, np.float64)
-    kept = weights[present].astype(np.float64)
-    weighted: NDArray[Any] = parts[present].astype(wide) * kept.reshape(-1, *[1] * (parts.ndim - 1))
-    return (weighted.sum(axis=0) / kept.sum()).astype(final)
+    factors = weights[present].astype(np.float64)
+    weighted: NDArray[Any] = parts[present].astype(wide) * factors.reshape(
+        -1, *[1] * (parts.ndim - 1)
+    )
+    return (weighted.sum(axis=0) / factors.sum()).astype(final)
 
 
 def _extremes(dtype: np.dtype[Any]) -> tuple[Any, Any]:

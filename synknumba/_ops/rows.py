@@ -262,15 +262,17 @@ def common_length(lengths: Mapping[str, int], written: Collection[str] = ()) -> 
     cannot be broadcast instead.
     """
     first, length = next(iter(lengths.items()))
-    for name, other in lengths.items():
-        if other != length:
+    for name, count in lengths.items():
+        if count != length:
             message = (
-                f"{name} has {other} rows but {first} has {length}; sharded arguments "
+                f"{name} has {count} rows but {first} has {length}; sharded arguments "
                 f"must agree along axis 0."
             )
             if readable := [label for label in (name, first) if label not in written]:
-                whole, _, _ = readable[0].partition("[")  # for an array inside a nested argument
-                message += f' Pass {whole} in broadcast=("{whole}",) if every rank needs all of it.'
+                argument, _, _ = readable[0].partition("[")  # for an array inside a nested argument
+                message += (
+                    f' Pass {argument} in broadcast=("{argument}",) if every rank needs all of it.'
+                )
             raise PartitionError(message)
     return length
 

@@ -155,8 +155,8 @@ def _below(
                 return None
         case _:
             return None
-    found = [parts(part, child) for part, child in zip(value, children, strict=True)]
-    return None if None in found else [leaf for leaves in found for leaf in leaves or ()]
+    by_child = [parts(part, child) for part, child in zip(value, children, strict=True)]
+    return None if None in by_child else [leaf for leaves in by_child for leaf in leaves or ()]
 
 
 def unmatched(prefix: Any, structure: Structure, path: str = "") -> tuple[list[str], list[str]]:
