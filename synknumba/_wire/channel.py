@@ -101,12 +101,12 @@ def begun(sock: socket.socket, flags: int = 0) -> tuple[int, list[int], bool]:
     """Receives the beginning of a message: the length of its payload, descriptors, and whether
     these are all that were sent.
     """
-    header, descriptors, told, _ = socket.recv_fds(
+    header, descriptors, msg_flags, _ = socket.recv_fds(
         sock, _LENGTH.size, MAX_DESCRIPTORS, flags | socket.MSG_CMSG_CLOEXEC
     )
     if len(header) < _LENGTH.size:
         raise EOFError
-    return _LENGTH.unpack(header)[0], descriptors, not told & socket.MSG_CTRUNC
+    return _LENGTH.unpack(header)[0], descriptors, not msg_flags & socket.MSG_CTRUNC
 
 
 def no_descriptor() -> OSError:

@@ -558,8 +558,8 @@ def run_rows(rows: int) -> int:
             code = call_with_two(thunk, first, second)
             if code != 0:
                 return code
-            wanted = load_acquire(rows, row + 3)
-            if wanted != ANY_RESULT and load_acquire(second, 0) != wanted:
+            expected = load_acquire(rows, row + 3)
+            if expected != ANY_RESULT and load_acquire(second, 0) != expected:
                 return UNDER_WAY
     return 0
 

@@ -33,8 +33,8 @@ _NUMBAS = "numba.", "numba_cuda_mlir."  # modules of Numba and numba-cuda, and o
 _Cached: Any = type(cache(len))
 
 
-def _cached_again(function: Callable[..., Any], told: Mapping[str, Any]) -> Any:
-    return lru_cache(**told)(function)
+def _cached_again(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
+    return lru_cache(**parameters)(function)
 
 
 def dump(value: Any, sent: Mapping[int, Any] = _NOTHING) -> bytes:
@@ -45,7 +45,7 @@ def dump(value: Any, sent: Mapping[int, Any] = _NOTHING) -> bytes:
         sent: objects within it that the ranks already have, by number; each is pickled as its
             number.
     """
-    return _dumped(_Pickler, value, numbers={id(one): number for number, one in sent.items()})
+    return _dumped(_Pickler, value, numbers={id(item): number for number, item in sent.items()})
 
 
 def load(payload: bytes, sent: Callable[[int], Any]) -> Any:

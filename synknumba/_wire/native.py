@@ -44,13 +44,13 @@ class NativeCopy:
     Attributes:
         target, source: addresses.
         nbytes: number of bytes.
-        kept: objects that own the memory.
+        owner: objects that own the memory.
     """
 
     target: int
     source: int
     nbytes: int
-    kept: object
+    owner: object
 
 
 @final
@@ -61,7 +61,7 @@ class NativeCall:
         address: of the function.
         kinds: Numba types of its arguments.
         args: the arguments.
-        kept: object that owns the function's code.
+        owner: object that owns the function's code.
         changing: indices of arguments that may be replaced by numbers of the same type, by their
             positions for the caller.
 
@@ -77,7 +77,7 @@ class NativeCall:
         address: int,
         kinds: Sequence[types.Type],
         args: Sequence[Any],
-        kept: object,
+        owner: object,
         changing: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self.address = address
@@ -93,7 +93,7 @@ class NativeCall:
             bytearray(8 * FIRST) + b"".join(map(b"".join, parts)), np.int64
         )
         library, self.thunk = _thunk(machine)
-        self._kept = (library, kept, tuple(args))
+        self._kept = (library, owner, tuple(args))
 
     def place(self, position: int) -> tuple[Array, types.Type]:
         """Returns the word of an argument that may be replaced, as 8 bytes, and the argument's
@@ -128,8 +128,10 @@ def rows_of(steps: Sequence[NativeStep], result: int = ANY_RESULT) -> Array:
     which they are done.
     """
     rows = [
-        [0, one.target, one.source, one.nbytes] if isinstance(one, NativeCopy) else _call_row(one)
-        for one in steps
+        [0, step.target, step.source, step.nbytes]
+        if isinstance(step, NativeCopy)
+        else _call_row(step)
+        for step in steps
     ]
     if rows and isinstance(steps[-1], NativeCall):
         rows[-1][3] = result
@@ -145,10 +147,10 @@ def copy_of(target: Array, source: Array) -> NativeCopy:
     return NativeCopy(target.ctypes.data, source.ctypes.data, target.nbytes, (target, source))
 
 
-def call_of(dispatcher: Any, argument: int, kept: object) -> NativeCall:
+def call_of(dispatcher: Any, argument: int, owner: object) -> NativeCall:
     """Returns a call of a function of this package compiled for one int64."""
     result = dispatcher.overloads[types.int64,]
-    return NativeCall(address_of(result), (types.int64,), (argument,), (dispatcher, kept))
+    return NativeCall(address_of(result), (types.int64,), (argument,), (dispatcher, owner))
 
 
 def address_of(result: Any) -> int:
@@ -185,8 +187,8 @@ def words_of(kind: types.Type, value: Any) -> list[bytes]:
         case types.BaseTuple():
             return [
                 word
-                for one, item in zip(kind.types, value, strict=True)
-                for word in words_of(one, item)
+                for item_kind, item in zip(kind.types, value, strict=True)
+                for word in words_of(item_kind, item)
             ]
     raise TypeError(kind)
 
@@ -195,7 +197,8 @@ def _machine_types(kinds: tuple[types.Type, ...]) -> tuple[str, ...]:
     """Returns the machine types of a function's arguments; addresses are passed as integers are."""
     declared = cpu_target.target_context.call_conv.get_function_type(types.none, kinds)
     return tuple(
-        "i64" if isinstance(one, ir.PointerType) else str(one) for one in declared.args[2:]
+        "i64" if isinstance(machine_type, ir.PointerType) else str(machine_type)
+        for machine_type in declared.args[2:]
     )
 
 
@@ -210,7 +213,7 @@ def _thunk(machine: tuple[str, ...]) -> tuple[Any, int]:
     name = f"synknumba_thunk_{'_'.join(machine)}"
     library = cpu_target.target_context.codegen().create_library(name)
     module = library.create_ir_module(name)
-    kinds = [_MACHINE[one] for one in machine]
+    kinds = [_MACHINE[machine_type] for machine_type in machine]
     function = ir.Function(module, ir.FunctionType(_I32, [_I64, _I64]), name)
     builder = ir.IRBuilder(function.append_basic_block())
     entry, words = function.args

@@ -52,10 +52,10 @@ def loop_of(ufunc: np.ufunc) -> NumPyLoop | None:
     if ctypes.c_char_p.from_address(at + 40).value != ufunc.__name__.encode():
         return None
     index = ufunc.types.index(signature)
-    found = [
+    pointers = [
         (ctypes.c_void_p * count).from_address(start)[index] for start in (loops, data) if start
     ]
-    return NumPyLoop(found[0], found[1] or 0) if len(found) == 2 and found[0] else None
+    return NumPyLoop(pointers[0], pointers[1] or 0) if len(pointers) == 2 and pointers[0] else None
 
 
 def words_of_call(operands: list[int], target: int) -> Array:

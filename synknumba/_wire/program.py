@@ -333,10 +333,10 @@ class Program:
     @property
     def scalars(self) -> str:
         """Format of the scalars among the values, which come first."""
-        others = (
+        trailing = (
             len(self.rows.values) + (0 if self.own is None else len(self.own.values)) + self.lent
         )
-        return self.values[: len(self.values) - others]
+        return self.values[: len(self.values) - trailing]
 
     @property
     def line_offset(self) -> int | None:
@@ -442,14 +442,16 @@ class Collective:
         """Returns the ids of the segments that hold the arrays."""
         return frozenset(
             host.segment
-            for one in self.arrays
-            for end in (one.source, one.target)
+            for array in self.arrays
+            for end in (array.source, array.target)
             for host in end.hosts
         )
 
     def variables(self) -> frozenset[int]:
         """Returns the numbers of the variables' memory that the collective uses."""
-        return frozenset(end.variable for one in self.arrays for end in (one.source, one.target))
+        return frozenset(
+            end.variable for array in self.arrays for end in (array.source, array.target)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -575,12 +577,12 @@ class Transfer:
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that the copies and reductions read or write."""
         copied = frozenset(
-            host.segment for one in self.arrays for host in one.hosts if host is not None
+            host.segment for array in self.arrays for host in array.hosts if host is not None
         )
-        return copied.union(host.segment for one in self.reduced for host in one.hosts)
+        return copied.union(host.segment for array in self.reduced for host in array.hosts)
 
     def variables(self) -> frozenset[int]:
         """Returns the numbers of the variables' memory that the copies read or write, or are
         about.
         """
-        return frozenset(one.variable for one in self.arrays) | self.about
+        return frozenset(array.variable for array in self.arrays) | self.about

@@ -48,14 +48,14 @@ class Collector:
 
     def hand_over(self) -> tuple[Warned, ...]:
         """Returns the warnings since the last call."""
-        told = tuple(self.waiting)
+        collected = tuple(self.waiting)
         self.waiting.clear()
-        return told
+        return collected
 
     def print_rest(self) -> None:
         """Writes the remaining warnings to stderr, when the rank ends."""
-        for one in self.hand_over():
-            sys.stderr.write(f"{one.filename}:{one.line}: {one.name}: {one.text}\n")
+        for warning in self.hand_over():
+            sys.stderr.write(f"{warning.filename}:{warning.line}: {warning.name}: {warning.text}\n")
 
 
 def _packed(text: str, category: type[Warning], filename: str, line: int) -> Warned:
@@ -67,16 +67,18 @@ def _packed(text: str, category: type[Warning], filename: str, line: int) -> War
     return Warned(text, category.__name__, builtin, packed, filename, line)
 
 
-def show(told: Iterable[Warned]) -> None:
+def show(collected: Iterable[Warned]) -> None:
     """Issues the ranks' warnings in this process, each once; raises if its filters turn a
     warning into an error.
     """
-    for one in dict.fromkeys(told):
-        category = _category(one)
-        text = one.text if category.__name__ == one.name else f"{one.name}: {one.text}"
-        registry = _shown.setdefault(one.filename, {})
+    for warning in dict.fromkeys(collected):
+        category = _category(warning)
+        text = (
+            warning.text if category.__name__ == warning.name else f"{warning.name}: {warning.text}"
+        )
+        registry = _shown.setdefault(warning.filename, {})
         warnings.warn_explicit(
-            text, category, one.filename, one.line, _module_of(one.filename), registry
+            text, category, warning.filename, warning.line, _module_of(warning.filename), registry
         )
 
 
@@ -84,23 +86,23 @@ def _module_of(filename: str) -> str | None:
     """Returns the module of a file, for filters by module: by default, deprecations in
     `__main__` are shown.
     """
-    found = (
+    modules = (
         name
         for name, module in tuple(sys.modules.items())
         if getattr(module, "__file__", None) == filename
     )
-    return next(found, None)
+    return next(modules, None)
 
 
-def _category(one: Warned) -> type[Warning]:
+def _category(warning: Warned) -> type[Warning]:
     """Returns the warning's class, if it unpickles in this process; else the built-in class that
     it derives from.
     """
     try:
-        found = channel.unpack_known(one.category)
+        category = channel.unpack_known(warning.category)
     except Exception:  # noqa: BLE001  # a class not found here, or anything that the user's class raises
-        found = None
-    if isinstance(found, type) and issubclass(found, Warning):
-        return found
-    derived_from: type[Warning] = getattr(builtins, one.builtin)
+        category = None
+    if isinstance(category, type) and issubclass(category, Warning):
+        return category
+    derived_from: type[Warning] = getattr(builtins, warning.builtin)
     return derived_from

@@ -61,13 +61,13 @@ class Relaunch:
         self.address: int = self._words.ctypes.data
 
     @classmethod
-    def of_rows(cls, rows: Array, kept: object) -> "Relaunch":
-        """Returns the launch of rows by `doorbell.run_rows`, which then is over; `kept` owns
+    def of_rows(cls, rows: Array, owner: object) -> "Relaunch":
+        """Returns the launch of rows by `doorbell.run_rows`, which then is over; `owner` owns
         what the rows refer to.
         """
-        made = cls(0, rows.ctypes.data, 0, 0, ())
-        made._kept = rows, kept
-        return made
+        relaunch = cls(0, rows.ctypes.data, 0, 0, ())
+        relaunch._kept = rows, owner
+        return relaunch
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Again:
         self._rewriting: Array | None = None
         self._packed = ctypes.create_string_buffer(packed, len(packed))
         self._words = np.zeros(doorbell_module.AGAIN_WORDS, np.int64)
-        known = (
+        words = (
             number,
             values.ctypes.data,
             len(packed),
@@ -166,7 +166,7 @@ class Again:
             ctypes.addressof(self._packed),
             relaunch,
         )
-        self._words[: len(known)] = known
+        self._words[: len(words)] = words
         self.address: int = self._words.ctypes.data
 
     def forget(self) -> None:

@@ -274,10 +274,10 @@ def path_to(part: Part, parts: "Sequence[Part | Loop]") -> tuple[int, ...]:
     """Returns indices, from the outermost loop on: of the inner loop that has the part, and at
     last of the part; () if none.
     """
-    for index, one in enumerate(parts):
-        if one is part:
+    for index, item in enumerate(parts):
+        if item is part:
             return (index,)
-        inside = path_to(part, one.parts) if isinstance(one, Loop) else ()
+        inside = path_to(part, item.parts) if isinstance(item, Loop) else ()
         if inside:
             return (index, *inside)
     return ()
@@ -347,13 +347,16 @@ def own_access(parts: "Sequence[Part | Loop]") -> Access | None:
     other ranks, else None.
     """
     accesses = [part.access for part in parts]
-    found = [
-        one for one in accesses if one is not None and not (one.remote_reads or one.remote_writes)
+    local = [
+        access
+        for access in accesses
+        if access is not None and not (access.remote_reads or access.remote_writes)
     ]
-    if len(found) < len(accesses):
+    if len(local) < len(accesses):
         return None
     return Access(
-        NOTHING.union(*(one.reads for one in found)), NOTHING.union(*(one.writes for one in found))
+        NOTHING.union(*(access.reads for access in local)),
+        NOTHING.union(*(access.writes for access in local)),
     )
 
 
@@ -382,42 +385,42 @@ def waits(accesses: Sequence[Access | None]) -> tuple[list[Wait | None], set[int
     remote = {kind for access, kind in kinds.items() if access.remote_reads or access.remote_writes}
     # since the last barrier: greatest index of a part of a kind, counted over iterations
     last: dict[int, int] = {}
-    found: list[Wait | None] = [None] * size
-    shown: set[int] = set()
+    wait_before: list[Wait | None] = [None] * size
+    shown_after: set[int] = set()
     # Greatest index of a part, counted over iterations, that all other ranks, or the neighbours,
     # are known to have finished.
-    known = {False: -1, True: -1}
+    finished = {False: -1, True: -1}
     for turn in range(3):  # in the last one, waits are those of every iteration
         for place, kind in enumerate(kind_of):
             now = turn * size + place
             if kind is None:
-                known = {False: now, True: now}
-                found[place] = None
+                finished = {False: now, True: now}
+                wait_before[place] = None
                 last.clear()
                 continue
             needed = {False: -1, True: -1}
             # a part may conflict with itself, too
-            for other in last if kind in remote else remote & last.keys():
-                pair = other, kind
+            for earlier in last if kind in remote else remote & last.keys():
+                pair = earlier, kind
                 if pair not in known_conflicts:
-                    known_conflicts[pair] = conflict(of_kind[other], of_kind[kind])
+                    known_conflicts[pair] = conflict(of_kind[earlier], of_kind[kind])
                 conflicts, nearby = known_conflicts[pair]
                 if conflicts:
-                    needed[nearby] = max(needed[nearby], last[other])
+                    needed[nearby] = max(needed[nearby], last[earlier])
             last[kind] = now
-            found[place] = wait = _wait(now, needed, known)
+            wait_before[place] = wait = _wait(now, needed, finished)
             if wait is not None:
                 level = now - wait.back
-                known[True] = max(known[True], level)
-                known[False] = max(known[False], -1 if wait.nearby else level)
-    for place, wait in enumerate(found):
+                finished[True] = max(finished[True], level)
+                finished[False] = max(finished[False], -1 if wait.nearby else level)
+    for place, wait in enumerate(wait_before):
         if wait is not None:
-            shown.add((place - wait.back) % size)
-    return found, shown
+            shown_after.add((place - wait.back) % size)
+    return wait_before, shown_after
 
 
-def _wait(now: int, needed: dict[bool, int], known: dict[bool, int]) -> Wait | None:
-    for_all, for_nearby = needed[False] > known[False], needed[True] > known[True]
+def _wait(now: int, needed: dict[bool, int], finished: dict[bool, int]) -> Wait | None:
+    for_all, for_nearby = needed[False] > finished[False], needed[True] > finished[True]
     if for_all:
         return Wait(now - max(needed[False], needed[True] if for_nearby else -1))
     return Wait(now - needed[True], nearby=True) if for_nearby else None

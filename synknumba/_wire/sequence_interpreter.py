@@ -316,9 +316,9 @@ def run(table: int, state: int) -> int:
         row = table + at * (8 * ROW_WORDS)
         code = load_word(row)
         if code == LAUNCH:
-            found = call_with_two(load_word(row + 8), load_word(row + 16), load_word(row + 24))
-            if found != 0:
-                store_word(state + 8 * CODE, found)
+            result = call_with_two(load_word(row + 8), load_word(row + 16), load_word(row + 24))
+            if result != 0:
+                store_word(state + 8 * CODE, result)
                 why = FAILED
                 break
         elif code == FINISH:
@@ -329,15 +329,15 @@ def run(table: int, state: int) -> int:
                 store_release(board, rank * 8, count)
         elif code == WAIT:
             level = count - load_word(row + 8) + 1
-            found = _wait(state, level, load_word(row + 16)) if level > 0 else -1
-            if found >= 0:
-                why = found
+            result = _wait(state, level, load_word(row + 16)) if level > 0 else -1
+            if result >= 0:
+                why = result
                 break
         elif code == MEET:
             store_release(board, rank * 8, count)
-            found = _wait(state, count, 0)
-            if found >= 0:
-                why = found
+            result = _wait(state, count, 0)
+            if result >= 0:
+                why = result
                 break
         elif code == TURN:
             turn = load_word(load_word(row + 8))
@@ -381,9 +381,9 @@ def run(table: int, state: int) -> int:
                 continue
             _show(position, load_word(row + 32), 0, 0)
         else:
-            found = _row(row, state)
-            if found >= 0:
-                why = found
+            result = _row(row, state)
+            if result >= 0:
+                why = result
                 break
         at += 1
     store_word(state, at)

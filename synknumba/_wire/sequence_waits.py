@@ -27,14 +27,14 @@ def await_counts(
         REACHED; GIVEN_UP if a rank has failed; NOT_YET if the spins ended first, for the caller to
         handle signals.
     """
-    spin, since, other = 0, 0, 0
+    spin, since, index = 0, 0, 0
     end = 2 if nearby != 0 else world_size
-    while other < end:
-        which = other
+    while index < end:
+        which = index
         if nearby != 0:
-            which = (rank + world_size - 1 + 2 * other) % world_size
+            which = (rank + world_size - 1 + 2 * index) % world_size
         if _await_one(board, which, level) == 1 or which == rank:
-            other += 1
+            index += 1
             continue
         if load_acquire(board, world_size * _LINE) != 0:
             return GIVEN_UP

@@ -139,13 +139,13 @@ class Statistics:
     def __str__(self) -> str:
         """Formats the statistics in a few lines."""
         seconds, memory = self.seconds, self.memory
-        own = ", ".join(map(size_text, memory.ranks))
+        per_rank = ", ".join(map(size_text, memory.ranks))
         lines = [
             f"{self.calls:,} calls in {self.rounds:,} rounds, by {self.plans:,} plans",
             f"{size_text(self.scattered_bytes)} scattered",
             f"{seconds.open:.3f} s open: {seconds.starting:.3f} s starting, "
             f"{seconds.preparing:.3f} s preparing, {seconds.working:.3f} s working",
-            f"{size_text(memory.shared)} of shared memory; each rank's own: {own or 'ended'}",
+            f"{size_text(memory.shared)} of shared memory; each rank's own: {per_rank or 'ended'}",
         ]
         if any(held is not None for held in memory.devices):
             pairs = zip(memory.devices, memory.devices_free, strict=True)
