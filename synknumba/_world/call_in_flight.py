@@ -89,12 +89,12 @@ class Flight:
         if self._collect is None:  # it was interrupted just after it had launched the round
             return
         try:
-            found = self._collect()
+            result = self._collect()
         except Exception as error:  # noqa: BLE001  # raised by `result()` of the future
             self.fail(error)
         else:
-            if found is not GOES_ON:
-                self.result = found
+            if result is not GOES_ON:
+                self.result = result
                 self._end()
 
     def fail(self, error: Exception) -> None:

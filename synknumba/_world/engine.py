@@ -195,7 +195,7 @@ class Resident(Protocol):
     def take_snapshot(self, world: "Engine") -> Any:
         """Returns copies of the values on the ranks."""
 
-    def keep_snapshot(self, kept: Any) -> None:
+    def keep_snapshot(self, values: Any) -> None:
         """Sets the values to go back to if a rank dies."""
 
     def keep_at_close(self, world: "Engine") -> None:
@@ -399,12 +399,12 @@ class Engine:
         self.values = RankValues()
         segment_module.sweep_names()
         segment_module.close_orphans()
-        here, others = self._firsts[1], self._others
+        here, machines = self._firsts[1], self._others
         busy, cores = here + 1, usable_cores()
-        if others is not None:
-            busy, cores = busy + 1, machines_module.cores_each(others.hosts, others.hosts[0])
+        if machines is not None:
+            busy, cores = busy + 1, machines_module.cores_each(machines.hosts, machines.hosts[0])
         patience = CROWDED if busy > cores else ROOMY
-        control = ControlBlock(self.world_size, patience, lines=here + (others is not None))
+        control = ControlBlock(self.world_size, patience, lines=here + (machines is not None))
         with self._looking:
             if self._at_end is not None:  # the ranks are started again, and statistics go on
                 self.tally.go_on(
@@ -414,11 +414,11 @@ class Engine:
                     self._at_end[2],
                 )
             self._control = control
-            host = "" if others is None else others.hosts[0]
+            host = "" if machines is None else machines.hosts[0]
             self._processes: Processes = Processes(prefix_output=self._prefix_output, host=host)
             release = weakref.WeakMethod(self._release)
             self._rounds: Rounds = Rounds(
-                control, self._processes, self.tally, timeout, release, others
+                control, self._processes, self.tally, timeout, release, machines
             )
             self._rounds.starts_again = self._respawn is not None
             self._at_end = None
@@ -427,8 +427,8 @@ class Engine:
         self.ranks: Ranks = self._rounds
         self.run, self.command = self.ranks.run, self.ranks.command
         try:
-            if others is not None:
-                others.start(
+            if machines is not None:
+                machines.start(
                     control,
                     self._firsts,
                     self.device,
@@ -437,9 +437,14 @@ class Engine:
                     profile=self._profile,
                     prefix_output=self._prefix_output,
                 )
-            own = self.devices[:here]
+            local_devices = self.devices[:here]
             self._processes.start(
-                control, here, self.device, own, compiler=self._compiler, profile=self._profile
+                control,
+                here,
+                self.device,
+                local_devices,
+                compiler=self._compiler,
+                profile=self._profile,
             )
             self._rounds.await_ranks(self.device)
             # Subscriptions keep the world alive, so they come last. A world whose start and end
@@ -878,11 +883,11 @@ class Engine:
             _open.current()
         self.begin()
         try:
-            kept = [(one, one.take_snapshot(self)) for one in self._residents]
+            snapshots = [(resident, resident.take_snapshot(self)) for resident in self._residents]
             _open.snapshots += 1
             self._life.keeps_snapshots = True
-            for one, values in kept:  # before another thread's call may write
-                one.keep_snapshot(values)
+            for resident, values in snapshots:  # before another thread's call may write
+                resident.keep_snapshot(values)
         finally:
             self.end()
 
@@ -937,8 +942,8 @@ class Engine:
         timeout = self._rounds.timeout
         self._rounds.timeout = min(timeout or FETCH_SECONDS, FETCH_SECONDS)
         try:
-            for one in self._residents:
-                one.keep_at_close(self)
+            for resident in self._residents:
+                resident.keep_at_close(self)
         except (SynkError, MemoryError) as error:
             self._life.not_kept = str(error).splitlines()[0]
         finally:
@@ -972,7 +977,8 @@ class Engine:
         self._check_owner()
         self._drop_unwanted()
         devices = self._measure_devices()
-        held, free = tuple(one.held for one in devices), tuple(one.free for one in devices)
+        held = tuple(device.held for device in devices)
+        free = tuple(device.free for device in devices)
         ranks = own_memory(self._processes.pids)
         with self._looking:
             if self._at_end is None:

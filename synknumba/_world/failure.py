@@ -173,9 +173,9 @@ def rank_error(info: CallInfo, failures: Sequence[tuple[int, Failed]]) -> SynkEr
     ):
         cause.add_note(f"raised on rank {', '.join(str(rank) for rank, _ in failures)} in {info}")
         return cause
-    told = tuple(
+    rank_failures = tuple(
         RankFailure(rank, item.type_name, item.message, item.traceback) for rank, item in failures
     )
-    error = RankError(info.function, info.arguments, told)
+    error = RankError(info.function, info.arguments, rank_failures)
     error.__cause__ = cause
     return error

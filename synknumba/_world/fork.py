@@ -119,7 +119,7 @@ def fork(
     if problem:
         raise DeviceError(f"fork() needs Numba's compiler, also on GPUs: {problem}")
     engine = open_world()
-    asked = [
+    arguments = [
         *map(
             shown,
             (
@@ -137,14 +137,14 @@ def fork(
         )
     ]
     if engine is not None:
-        if hasattr(sys, "ps1") and engine.asked == repr(asked):
+        if hasattr(sys, "ps1") and engine.asked == repr(arguments):
             return world_of(engine)
         raise WorldError(
             f"fork() called while {engine!r} is open; call close() first, or use "
             f"`with synknumba.fork(): ...`"
         )
     ended = world_to_start_again()
-    if ended is not None and hasattr(sys, "ps1") and ended.asked == repr(asked):
+    if ended is not None and hasattr(sys, "ps1") and ended.asked == repr(arguments):
         return world_of(current_world())
     if machines_module.ranks_compared:
         world_size, device = machines_module.ranks_compared[0]
@@ -195,7 +195,7 @@ def fork(
                     prefix_output=prefix_output,
                     firsts=firsts,
                 )
-                engine.asked = repr(asked)
+                engine.asked = repr(arguments)
                 if shares is not None:
                     engine.weigh(shares)
                 if respawn:
@@ -220,25 +220,27 @@ def _as_weights(weights: Any) -> tuple[float, ...] | None:
         return None if weights is None else ()
     try:
         listed = list(weights)
-        found = (
-            () if any(isinstance(one, _NO_NUMBERS) for one in listed) else tuple(map(float, listed))
+        numbers = (
+            ()
+            if any(isinstance(weight, _NO_NUMBERS) for weight in listed)
+            else tuple(map(float, listed))
         )
     except (TypeError, ValueError, OverflowError):
-        found = ()
+        numbers = ()
     if (
         isinstance(weights, str | bytes | Mapping)
-        or not found
-        or not all(0 < one < float("inf") for one in found)
+        or not numbers
+        or not all(0 < weight < float("inf") for weight in numbers)
     ):
         raise ArgumentError(
             f"weights must be a positive number for each rank, as in weights=[2, 1, 1], or "
             f'"measured", got {shown(weights)}'
         )
-    if max(found) > MOST_UNEQUAL * min(found):
+    if max(numbers) > MOST_UNEQUAL * min(numbers):
         raise ArgumentError(
             f"weights differ by more than a factor of {MOST_UNEQUAL:,}; leave out such slow ranks"
         )
-    return found
+    return numbers
 
 
 def _check_weights(weights: tuple[float, ...] | None, size: int) -> None:
@@ -272,18 +274,22 @@ def _resolve_machines(
             f"devices={list(devices)!r} places ranks on GPUs of one machine, but this job has "
             f"{count}; leave it out, and start synknumba with --ranks-per-node"
         )
-    told = machines.devices()
+    available = machines.devices()
     kind: DeviceKind = "cpu"
     if device != "cpu":
         _check_cuda()
         report = awake.enter_context(probed())
-        told[0] = MachineDevices.of(told[0].cores, report)
-        told = shared_out(told)
-        lacking = [i for i, one in enumerate(told) if len(one.gpus) < (machines.ranks_each or 1)]
+        available[0] = MachineDevices.of(available[0].cores, report)
+        available = shared_out(available)
+        lacking = [
+            i
+            for i, machine in enumerate(available)
+            if len(machine.gpus) < (machines.ranks_each or 1)
+        ]
         if not lacking:
             kind = "cuda"
         elif device == "cuda":
-            first = told[lacking[0]]
+            first = available[lacking[0]]
             where = f"machine {lacking[0]} ({machines.hosts[lacking[0]]})"
             problem = (
                 f'{where} has {len(first.gpus)} usable GPUs; use device="cpu" to run '
@@ -294,9 +300,9 @@ def _resolve_machines(
         counts = [machines.ranks_each] * count
     else:
         counts = (
-            [len(machine.gpus) for machine in told]
+            [len(machine.gpus) for machine in available]
             if kind == "cuda"
-            else cores_of(told, machines.hosts)
+            else cores_of(available, machines.hosts)
         )
     if world_size is not None and world_size != sum(counts):
         _check_size(world_size)
@@ -307,15 +313,21 @@ def _resolve_machines(
             else list(Partition.even(count).counts(int(world_size)))
         )
     if kind == "cuda":
-        short = next((i for i, one in enumerate(told) if counts[i] > len(one.gpus)), None)
+        short = next(
+            (i for i, machine in enumerate(available) if counts[i] > len(machine.gpus)), None
+        )
         if short is not None:
-            where, number = f"machine {short} ({machines.hosts[short]})", len(told[short].gpus)
+            where, number = f"machine {short} ({machines.hosts[short]})", len(available[short].gpus)
             problem = (
                 f"{counts[short]} ranks on {where} are more than its {number} "
-                f"GPUs. {told[short].problem}"
+                f"GPUs. {available[short].problem}"
             )
             raise PartitionError(problem.rstrip())
-    gpus = tuple(gpu for one, number in zip(told, counts, strict=True) for gpu in one.gpus[:number])
+    gpus = tuple(
+        gpu
+        for machine, number in zip(available, counts, strict=True)
+        for gpu in machine.gpus[:number]
+    )
     return kind, gpus if kind == "cuda" else (), firsts_of(counts)
 
 
@@ -342,17 +354,17 @@ def _make_way_for_profiles(size: int) -> None:
             f"profile=True writes files into {os.getcwd()}, where this process may not; change "
             f"the folder before fork()"
         )
-    found = [
+    profiles = [
         (int(match[1]), match[0])
         for match in map(_PROFILE.fullmatch, os.listdir())
         if match is not None
     ]
-    stale = [name for rank, name in sorted(found) if rank >= size]
+    stale = [name for rank, name in sorted(profiles) if rank >= size]
     for name in stale:
         os.unlink(name)
     if stale:
-        told = f"fork(profile=True) has removed {', '.join(stale)}, of a larger world before"
-        warnings.warn(told, RuntimeWarning, stacklevel=depth_of_script())
+        message = f"fork(profile=True) has removed {', '.join(stale)}, of a larger world before"
+        warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
 
 
 def _check_mpi() -> None:
@@ -384,7 +396,7 @@ def _check_mpi() -> None:
         )
 
 
-def _choose_transport(wanted: str, kind: DeviceKind, devices: Sequence[int]) -> Transport:
+def _choose_transport(choice: str, kind: DeviceKind, devices: Sequence[int]) -> Transport:
     """Returns the transport of collectives, and logs the reason."""
     shared = sorted({device for device in devices if devices.count(device) > 1})
     if kind == "cpu":
@@ -393,12 +405,12 @@ def _choose_transport(wanted: str, kind: DeviceKind, devices: Sequence[int]) -> 
         problem = f"several ranks share GPU {shared[0]}, which NCCL refuses"
     else:
         problem = None
-    if wanted == "nccl" and problem is not None:
+    if choice == "nccl" and problem is not None:
         raise PartitionError(
             f'transport="nccl" needs a GPU for each rank, but {problem}; use '
             f'transport="host" or "auto"'
         )
-    if wanted == "host" or problem is not None:
+    if choice == "host" or problem is not None:
         log.info("collectives go over the host: %s", problem or "the script requested it")
         return "host"
     log.info("collectives go over NCCL")

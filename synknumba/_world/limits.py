@@ -48,12 +48,12 @@ def check_room(world_size: int) -> None:
     room = dict(_room())
     most = min(room.values(), default=world_size)
     if world_size > most:
-        told = "; ".join(
+        limits = "; ".join(
             f"{count} by {what}" for what, count in sorted(room.items(), key=lambda item: item[1])
         )
         raise PartitionError(
-            f"world_size={shown(world_size)} is more than this machine has room for: {told}. Pass "
-            f"at most {max(most, 1)}; a rank per core, the default, is the fastest on CPU cores"
+            f"world_size={shown(world_size)} is more than this machine has room for: {limits}. "
+            f"Pass at most {max(most, 1)}; a rank per core, the default, is the fastest on CPU cores"
         )
 
 

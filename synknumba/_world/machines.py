@@ -154,7 +154,7 @@ def cores_each(hosts: Sequence[str], host: str) -> int:
     return usable_cores() // max(1, hosts.count(host))
 
 
-def cores_of(told: Sequence[MachineDevices], hosts: Sequence[str]) -> list[int]:
+def cores_of(devices: Sequence[MachineDevices], hosts: Sequence[str]) -> list[int]:
     """Returns how many ranks each machine has cores for: those of one host that may use the same
     cores share them out.
 
@@ -163,9 +163,9 @@ def cores_of(told: Sequence[MachineDevices], hosts: Sequence[str]) -> list[int]:
     [1, 1, 1, 2, 2]
     """  # noqa: E501
     sharers: dict[tuple[str, frozenset[int]], list[int]] = {}
-    for index, (machine, host) in enumerate(zip(told, hosts, strict=True)):
+    for index, (machine, host) in enumerate(zip(devices, hosts, strict=True)):
         sharers.setdefault((host, machine.affinity), []).append(index)
-    cores = [machine.cores for machine in told]
+    cores = [machine.cores for machine in devices]
     for (host, _), indices in sharers.items():
         if len(indices) > 1:
             total = cores[indices[0]]
@@ -184,7 +184,7 @@ def cores_of(told: Sequence[MachineDevices], hosts: Sequence[str]) -> list[int]:
     return cores
 
 
-def shared_out(told: Sequence[MachineDevices]) -> list[MachineDevices]:
+def shared_out(devices: Sequence[MachineDevices]) -> list[MachineDevices]:
     """Returns the machines with GPUs that no other one has: those that several see, as agents of
     one host do, are shared out.
 
@@ -193,7 +193,7 @@ def shared_out(told: Sequence[MachineDevices]) -> list[MachineDevices]:
     [(0,), (1,), (0, 1)]
     """  # noqa: E501
     seen_by: dict[str, list[int]] = {}
-    for index, machine in enumerate(told):
+    for index, machine in enumerate(devices):
         for gpu in machine.ids:
             seen_by.setdefault(gpu, []).append(index)
     alike: dict[tuple[int, ...], list[str]] = {}  # GPUs, by the machines that see them
@@ -204,23 +204,23 @@ def shared_out(told: Sequence[MachineDevices]) -> list[MachineDevices]:
         edges = Partition.even(len(seers)).edges(len(gpus))
         for index, (start, stop) in zip(seers, pairwise(edges), strict=True):
             owner.update(dict.fromkeys(gpus[start:stop], index))
-    found = []
-    for index, machine in enumerate(told):
+    shares = []
+    for index, machine in enumerate(devices):
         mine = [place for place, gpu in enumerate(machine.ids) if owner[gpu] == index]
-        kept = replace(
+        share = replace(
             machine,
             gpus=tuple(machine.gpus[i] for i in mine),
             ids=tuple(machine.ids[i] for i in mine),
         )
         if len(mine) < len(machine.ids):
-            others = len({other for gpu in machine.ids for other in seen_by[gpu]} - {index})
+            count = len({seer for gpu in machine.ids for seer in seen_by[gpu]} - {index})
             problem = (
-                f"{len(machine.ids)} GPUs are shared out among it and {others} other "
+                f"{len(machine.ids)} GPUs are shared out among it and {count} other "
                 f"machines of the job that see them"
             )
-            kept = replace(kept, problem=machine.problem or problem)
-        found.append(kept if machine.ids else machine)
-    return found
+            share = replace(share, problem=machine.problem or problem)
+        shares.append(share if machine.ids else machine)
+    return shares
 
 
 def firsts_of(counts: Sequence[int]) -> tuple[int, ...]:

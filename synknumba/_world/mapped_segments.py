@@ -36,9 +36,12 @@ class RankHoldings:
             segment for segment in segments if self._mapped.get(segment.id) != segment.generation
         ]
         for start in range(0, len(needed), channel.MAX_DESCRIPTORS):
-            some = needed[start : start + channel.MAX_DESCRIPTORS]
-            yield Attach(tuple((one.id, one.size) for one in some)), [one.fd for one in some]
-            self._mapped.update((one.id, one.generation) for one in some)
+            batch = needed[start : start + channel.MAX_DESCRIPTORS]
+            yield (
+                Attach(tuple((segment.id, segment.size) for segment in batch)),
+                [segment.fd for segment in batch],
+            )
+            self._mapped.update((segment.id, segment.generation) for segment in batch)
 
     def forget(self, kind: Kind, number: int) -> None:
         """Queues an object to be freed, unless the ranks do not have it. Takes no lock."""
@@ -56,4 +59,4 @@ class RankHoldings:
         while self.unwanted:
             kind, number = self.unwanted.popleft()
             numbers[kind].append(number)
-        return Drop(*(tuple(some) for some in numbers.values()))
+        return Drop(*(tuple(ids) for ids in numbers.values()))

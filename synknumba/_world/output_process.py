@@ -89,12 +89,12 @@ class Scribe:
     def dropped(self) -> int:
         """Number of bytes that could not be forwarded."""
         with self._lock:
-            return self._dropped + sum(one.dropped for one in self._carried)
+            return self._dropped + sum(pipe.dropped for pipe in self._carried)
 
     @property
     def readers(self) -> list[int]:
         """The read ends of the ranks' pipes."""
-        return [one.reader for one in self._carried]
+        return [pipe.reader for pipe in self._carried]
 
     def pipe(self, rank: int, stream: int) -> int:
         """Creates the pipe of one stream of a rank, before its fork; returns the end that
@@ -113,8 +113,8 @@ class Scribe:
         """Starts the output process."""
         with self._lock, held_signals():
             self._let_go()
-            for one in self._carried:
-                one.lose()  # what an output process that was killed had read
+            for pipe in self._carried:
+                pipe.lose()  # what an output process that was killed had read
             end, self._lifeline = os.pipe()
             try:
                 self._pid = fork(partial(_scribe_main, self._carried, end, self._owner))
@@ -141,7 +141,7 @@ class Scribe:
         if os.getpid() != self._owner:
             return {}
         with self._lock:
-            if any(one.unread for one in self._carried):
+            if any(pipe.unread for pipe in self._carried):
                 self.look_after()
             self._let_go()
             if self._pid:
@@ -149,12 +149,12 @@ class Scribe:
                 end_child(self._pid)
                 self._pid = 0
             while self._carried:
-                one = self._carried.pop()
-                one.give_up()
-                self._dropped += one.dropped
-                if one.stream == STDERR:
-                    self._told[one.rank] = one.last.decode(errors="backslashreplace")
-                one.close()
+                pipe = self._carried.pop()
+                pipe.give_up()
+                self._dropped += pipe.dropped
+                if pipe.stream == STDERR:
+                    self._told[pipe.rank] = pipe.last.decode(errors="backslashreplace")
+                pipe.close()
             return self._told
 
     def _let_go(self) -> None:
@@ -245,11 +245,11 @@ class Carried:
         """In the coordinator, after the output process has ended: drops what is left, but keeps
         the last bytes.
         """
-        left = self.unread
-        while left > 0:
-            data = os.read(self.reader, left)
+        remaining = self.unread
+        while remaining > 0:
+            data = os.read(self.reader, remaining)
             self.keep(data)
-            left -= len(data)
+            remaining -= len(data)
         self.lose()
 
     def close(self) -> None:
@@ -295,7 +295,7 @@ class _Pump:
     """
 
     def __init__(self, carried: Sequence[Carried], lifeline: int, coordinator: int) -> None:
-        self._open = {one.reader: one for one in carried}
+        self._open = {pipe.reader: pipe for pipe in carried}
         # of the bytes in each pipe at the world's end, those not yet read
         self._left = dict.fromkeys(self._open, 0)
         self._lifeline = lifeline
@@ -311,7 +311,7 @@ class _Pump:
         if not self._ended and (
             _ready([(self._lifeline, 0)], 0.0) or os.getppid() != self._coordinator
         ):
-            self._left = {reader: one.unread for reader, one in self._open.items()}
+            self._left = {reader: pipe.unread for reader, pipe in self._open.items()}
             self._ended = now
         if self._ended and now > min(
             max(self._ended, self._passed_on) + GIVE_UP_SECONDS, self._ended + LONGEST_SECONDS
@@ -323,42 +323,46 @@ class _Pump:
         carried = list(self._open.values())
         while self._open:
             for reader in self._await():
-                one = self._open[reader]
-                if not has_room(one.stream):
+                pipe = self._open[reader]
+                if not has_room(pipe.stream):
                     continue
                 data = os.read(reader, _TAKEN_BYTES)
                 if data:
                     self._left[reader] -= len(data)
-                    one.keep(data)
-                    self._pass_on(one)
+                    pipe.keep(data)
+                    self._pass_on(pipe)
                 else:
                     del self._open[reader]
             if self._ended and time.monotonic() > self._ended + FINISH_SECONDS:
                 self._open = {
-                    reader: one for reader, one in self._open.items() if self._left[reader] > 0
+                    reader: pipe for reader, pipe in self._open.items() if self._left[reader] > 0
                 }
             self.look()
-        for one in carried:
-            self._pass_on(one, all_of_it=True)
+        for pipe in carried:
+            self._pass_on(pipe, all_of_it=True)
 
     def _await(self) -> set[int]:
         """Waits for bytes whose target accepts them, for room in a target, or for the timeout;
         returns the readable pipes.
         """
-        room = {stream: has_room(stream) for stream in {one.stream for one in self._open.values()}}
-        wanted = [(reader, select.POLLIN) for reader, one in self._open.items() if room[one.stream]]
-        wanted += [(stream, select.POLLOUT) for stream, has in room.items() if not has]
+        room = {
+            stream: has_room(stream) for stream in {pipe.stream for pipe in self._open.values()}
+        }
+        polled = [
+            (reader, select.POLLIN) for reader, pipe in self._open.items() if room[pipe.stream]
+        ]
+        polled += [(stream, select.POLLOUT) for stream, has in room.items() if not has]
         if not self._ended:
-            wanted.append((self._lifeline, select.POLLIN))
-        return _ready(wanted, _LOOK_SECONDS if self._ended else _IDLE_SECONDS) & self._open.keys()
+            polled.append((self._lifeline, select.POLLIN))
+        return _ready(polled, _LOOK_SECONDS if self._ended else _IDLE_SECONDS) & self._open.keys()
 
-    def _pass_on(self, one: Carried, *, all_of_it: bool = False) -> None:
+    def _pass_on(self, pipe: Carried, *, all_of_it: bool = False) -> None:
         """Writes; calls `look` every _LOOK_SECONDS meanwhile, since a write may block for as
         long as the reader does.
         """
         signal.setitimer(signal.ITIMER_REAL, _LOOK_SECONDS, _LOOK_SECONDS)
         try:
-            one.pass_on(all_of_it=all_of_it)
+            pipe.pass_on(all_of_it=all_of_it)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         self._passed_on = time.monotonic()
@@ -376,17 +380,17 @@ def _scribe_main(carried: Sequence[Carried], lifeline: int, coordinator: int) ->
         this_process.set_name(b"synk-scribe")
         gc.disable()
         release_inherited()
-        close_inherited({lifeline, *(one.reader for one in carried)})
+        close_inherited({lifeline, *(pipe.reader for pipe in carried)})
         try:
             pump.run()
         except _GiveUpError:  # the last line says how many bytes were dropped, if stderr accepts it
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-            count = sum(one.held + one.unread for one in carried)
+            count = sum(pipe.held + pipe.unread for pipe in carried)
             if has_room(STDERR):
-                told = (
+                message = (
                     f"synknumba: dropped {count} more bytes of rank output, "
                     f"as the reader is too slow"
                 )
-                os.write(STDERR, f"\n{told}\n".encode())
+                os.write(STDERR, f"\n{message}\n".encode())
     finally:
         os._exit(0)

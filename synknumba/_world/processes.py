@@ -169,7 +169,7 @@ class Processes:
 
     def _descriptors(self) -> frozenset[int]:
         """Returns the descriptors that the coordinator has for ranks."""
-        stacks = (one.fd for one in self._stacks)
+        stacks = (rank_stacks.fd for rank_stacks in self._stacks)
         return frozenset(
             (
                 *(sock.fileno() for sock in self.sockets),
@@ -212,8 +212,8 @@ class Processes:
         last.
         """
         # each, since they tell it once
-        told = [was_stopped(pid) for pid in tuple(self.pids) if pid]
-        return any(told)
+        changes = [was_stopped(pid) for pid in tuple(self.pids) if pid]
+        return any(changes)
 
     def find_dead(self, grace: float) -> Death | None:
         """Polls for a rank that has ended, for at most `grace` seconds; returns None if there is
@@ -281,9 +281,9 @@ class Processes:
                     for rank, pid in enumerate(self.pids, self.first)
                     if pid and rank in ranks
                 }
-                told = ask({pid: self._stacks[rank - self.first] for rank, pid in pids.items()})
+                texts = ask({pid: self._stacks[rank - self.first] for rank, pid in pids.items()})
                 if turn == self._asked:
-                    return {rank: told[pid] for rank, pid in pids.items() if pid in told}
+                    return {rank: texts[pid] for rank, pid in pids.items() if pid in texts}
                 # A signal handler has interrupted this request with another, which consumed the
                 # answers.
 

@@ -251,11 +251,11 @@ def _module_of(space: Any, by_reference: Collection[int]) -> str | None:
 
 def _goes_by_reference(function: FunctionType) -> bool:
     """Returns whether pickles have the name of a function only, as it is found in a module."""
-    found: Any = sys.modules.get(function.__module__)
+    value: Any = sys.modules.get(function.__module__)
     for name in function.__qualname__.split("."):
-        found = getattr(found, name, None)
-    is_device_function = type(found).__name__ == "CUDADispatcher" and found.py_func is function
-    return found is function or is_device_function
+        value = getattr(value, name, None)
+    is_device_function = type(value).__name__ == "CUDADispatcher" and value.py_func is function
+    return value is function or is_device_function
 
 
 def reads_of(function: FunctionType) -> Iterator[Read]:
@@ -299,11 +299,11 @@ def reads_of(function: FunctionType) -> Iterator[Read]:
 
 def walk(roots: Iterable[object], parts: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
     """Yields these objects and, once each, what they lead to."""
-    waiting, seen = list(roots), dict[int, Any]()
+    waiting, visited = list(roots), dict[int, Any]()
     while waiting:
         holder = waiting.pop()
-        if id(holder) not in seen:
-            seen[id(holder)] = holder  # which keeps its id from being used again
+        if id(holder) not in visited:
+            visited[id(holder)] = holder  # which keeps its id from being used again
             yield holder
             waiting += parts(holder)
 

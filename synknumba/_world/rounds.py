@@ -217,12 +217,12 @@ class Rounds:
         """Names ranks that have not answered and never will, since a signal or a debugger has
         stopped them; "" if none is.
         """
-        told = [
+        names = [
             f"rank {self._processes.first + line} (pid {self._processes.pids[line]})"
             for line in sorted(unheard)
             if self._processes.is_stopped(line)
         ]
-        return f"{', '.join(told)} stopped by SIGSTOP, its like, or a debugger" if told else ""
+        return f"{', '.join(names)} stopped by SIGSTOP, its like, or a debugger" if names else ""
 
     def _listen(
         self, device: DeviceKind, unheard: set[int], line: int, watch: Callable[[], None]
@@ -351,11 +351,11 @@ class Rounds:
         until = time.monotonic() + seconds
         watch = self.watch(info, self._spent_in_flight())
         while not self._control.all_arrived:
-            left = until - time.monotonic()
-            if left <= 0.0:
+            remaining = until - time.monotonic()
+            if remaining <= 0.0:
                 watch()
                 return self._control.all_arrived
-            if not self._control.sleep_coordinator(min(left, SLEEP_SECONDS)):
+            if not self._control.sleep_coordinator(min(remaining, SLEEP_SECONDS)):
                 watch()
         return True
 
@@ -406,13 +406,13 @@ class Rounds:
         into an error.
         """
         if self._warned:
-            told, self._warned = self._warned, []
-            show(told)
+            collected, self._warned = self._warned, []
+            show(collected)
 
     def take_warnings(self) -> list[Warned]:
         """Returns the ranks' warnings that have not been shown, to be shown elsewhere."""
-        told, self._warned = self._warned, []
-        return told
+        collected, self._warned = self._warned, []
+        return collected
 
     def break_off(self) -> None:
         """Ends the world in the middle of a round, after Ctrl-C or any other exception.
@@ -438,7 +438,7 @@ class Rounds:
         self.arrive(code, watch)
         news = self._read_news(info, watch)
         self.in_flight = None
-        learn([one for one in news if not isinstance(one[1], Failed)])
+        learn([entry for entry in news if not isinstance(entry[1], Failed)])
         failures = [(rank, item) for rank, item, _ in news if isinstance(item, Failed)]
         if any(failed.lost for _, failed in failures):
             self._end_for_lost(failures, info)
@@ -458,13 +458,13 @@ class Rounds:
         """
         stranded = StrandedError.__qualname__
         rank, failed = min(
-            failures, key=lambda one: (one[1].type_name == stranded, not one[1].lost)
+            failures, key=lambda entry: (entry[1].type_name == stranded, not entry[1].lost)
         )
         what = f"{failed.type_name}: {(failed.message.strip().splitlines() or [''])[0]}"
         if failed.lost:
             reason = f"the GPU of rank {rank} failed ({what})"
         else:
-            waiting = ", ".join(str(other) for other, one in failures if one.lost)
+            waiting = ", ".join(str(number) for number, failure in failures if failure.lost)
             reason = f"rank {rank} failed ({what}), for which the GPU of rank {waiting} waits"
         line = rank - self._processes.first
         pid = self._processes.pids[line] if line < len(self._processes.pids) else 0
@@ -532,10 +532,10 @@ class Rounds:
         return out
 
     def _read_others(
-        self, others: OtherMachines, info: CallInfo, watch: Callable[[], None]
+        self, machines: OtherMachines, info: CallInfo, watch: Callable[[], None]
     ) -> list[RankNews]:
         """Reads the news of the ranks of other machines; ends the world if one of them has died."""
-        parcels, warned, lost = others.read(watch)
+        parcels, warned, lost = machines.read(watch)
         self._warned += warned
         if lost is not None:
             self._end(lost.reason, lost.death, info, (lost.stack, lost.stderr))

@@ -58,17 +58,19 @@ def _set_up(world: Engine) -> str | None:
     info = CallInfo(f"setting up {world.transport.upper()}", is_call=False)
     allowed, world.timeout = world.timeout, world.timeout or START_SECONDS
     try:
-        told = [
+        invitations = [
             item
             for _, item, _ in world.command(Invite(world.transport), info=info)
             if isinstance(item, Invitation)
         ]
-        problems = [one.problem for one in told if one.problem is not None]
+        problems = [
+            invitation.problem for invitation in invitations if invitation.problem is not None
+        ]
         if not problems:
-            world.command(
-                Join(world.transport, next(one.unique_id for one in told if one.unique_id)),
-                info=info,
+            unique_id = next(
+                invitation.unique_id for invitation in invitations if invitation.unique_id
             )
+            world.command(Join(world.transport, unique_id), info=info)
     except RankError as error:
         return error.failures[0].message
     finally:
