@@ -1,3 +1,1 @@
-"""Host-side building blocks: shared memory segments, `Data`, leases, copies, signals, child
-processes.
-"""
+"""Host-side building blocks: shared memory, `Data`, leases, copies, signals, child processes."""

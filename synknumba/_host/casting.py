@@ -1,8 +1,6 @@
-"""Casting rules: checks a value against the dtype and number of dimensions of an array before
-anything is stored.
-"""
+"""Casting rules: checks a value against an array's dtype and dimensions before it is stored."""
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -45,10 +43,11 @@ def accept(
             f"{label}: the value has dtype {array.dtype}; give a fixed-size "
             f"dtype: value.astype({dtype})"
         )
-    if not np.can_cast(array.dtype, dtype, "unsafe" if force_cast else "safe"):
-        out = "convert it first" + (
-            ", or pass force_cast=True to let values change" if force_cast is False else ""
-        )
+    rule: Literal["unsafe", "safe"] = "unsafe" if force_cast else "safe"
+    if not np.can_cast(array.dtype, dtype, rule):
+        out = "convert it first"
+        if force_cast is False:
+            out += ", or pass force_cast=True to let values change"
         raise DataError(
             f"{label} holds {dtype}, but the value has dtype {array.dtype}, which "
             f"does not cast safely; {out}"

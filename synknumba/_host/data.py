@@ -129,9 +129,7 @@ def _reduced(method: Callable[..., Any], out: Any, **options: Any) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """Replaces an `ArrayOperations` object by its view, also within an index or a tuple of
-    outputs.
-    """
+    """Replaces an `ArrayOperations` by its view, also within an index or a tuple of outputs."""
     if isinstance(value, ArrayOperations):
         return value.data
     if isinstance(value, tuple):
@@ -225,8 +223,7 @@ def next_version() -> int:
 
 
 class Data(ArrayOperations):
-    """A host array in shared memory, with fixed dtype and number of dimensions; the shape may
-    change.
+    """A host array in shared memory, with fixed dtype and dimensions; the shape may change.
 
     Behaves like a NumPy array: indexing, `len`, iteration, arithmetic, ufuncs and `np.asarray` read
     and write the shared memory without a copy. It may be created before or after `fork()` and
@@ -352,9 +349,7 @@ class Data(ArrayOperations):
 
     @property
     def alloc_size(self) -> int:
-        """Number of items allocated (the size requested × oversize); a shape with at most this
-        many items fits.
-        """
+        """Number of items allocated (size requested × oversize), and the limit of new shapes."""
         return self._alloc_size
 
     @property
@@ -424,8 +419,7 @@ class Data(ArrayOperations):
         fill(self._view, source)
 
     def set_shape(self, shape: int | Shape, *, oversize: float = 1.0) -> None:
-        """Changes the shape like `numpy.ndarray.resize`: items keep their C order, new items are
-        zero.
+        """Changes the shape like `numpy.ndarray.resize`: items keep their C order, new ones are 0.
 
         Args:
             shape: new shape, with `ndim` dimensions.
@@ -452,9 +446,7 @@ class Data(ArrayOperations):
         self._used = max(self._used, self.size)
 
     def set_length(self, n: int, *, oversize: float = 1.0) -> None:
-        """Changes the number of rows; existing rows are kept, new rows are zero. Errors as in
-        `set_shape`.
-        """
+        """Changes the number of rows: keeps rows, new ones are zero. Errors as in `set_shape`."""
         if self.ndim == 0:
             raise DataError(f"{self._label()} is 0-d and has no length to set")
         self.set_shape((checked_size(self._label(), "n", n), *self.shape[1:]), oversize=oversize)
@@ -474,8 +466,7 @@ class Data(ArrayOperations):
         self._open((0, *self.shape[1:]), 1.0)
 
     def condition_data(self, value: ArrayLike, *, force_cast: bool = False) -> Array:
-        """Returns the array that `set_value` would store, of this dtype and C-contiguous, without
-        storing it.
+        """Returns the array that `set_value` would store, C-contiguous and of this dtype.
 
         Returns `value` itself if it is such an array already. Errors as in `set_value`.
         """
@@ -529,17 +520,16 @@ class Data(ArrayOperations):
         return int(kind), int(number)
 
     def __repr__(self) -> str:
-        """Shows the contents as NumPy does, with dtype and name; the shape if the contents do
-        not show it.
-        """
+        """Shows the contents as NumPy does, with dtype and name, and the shape if needed."""
         more = f"dtype={self._dtype}"
         if self.size == 0 or self.size > np.get_printoptions()["threshold"]:
             more = f"shape={self.shape}, {more}"
         if self._alloc_size == 0 or self._alloc_size != self.size:  # 0: never allocated, or freed
             more += f", alloc_size={self._alloc_size}"
-        more += ("" if self.name is None else f", name={self.name!r}") + (
-            ", minibatch=True" if self._minibatch else ""
-        )
+        if self.name is not None:
+            more += f", name={self.name!r}"
+        if self._minibatch:
+            more += ", minibatch=True"
         if self._segment.closed:
             return f"<Data of the coordinator, without memory on a rank; {more}>"
         return f"Data({np.array2string(self._view, separator=', ', prefix='Data(')}, {more})"
@@ -609,9 +599,7 @@ class Data(ArrayOperations):
         return private_copy(array) if self._segment.overlaps(array) else array
 
     def _accept(self, value: Any, ndim: int | None, *, force_cast: bool) -> Array:
-        """Returns `value` as an array that `fill` can store without failing; raises DataError
-        otherwise.
-        """
+        """Returns `value` as an array that `fill` can store, or raises DataError."""
         array = value.data if isinstance(value, Data) else value
         return accept(array, self._dtype, ndim, self._label(), force_cast=force_cast)
 
@@ -629,8 +617,7 @@ def data(
     name: str | None = None,
     copy: bool = True,
 ) -> Data:
-    """Creates an array in shared memory from `value`, or filled with zeros from a dtype and a
-    shape.
+    """Creates an array in shared memory from `value`, or of zeros from a dtype and a shape.
 
     Pass `value` (with `dtype` to cast it, `ndim` to check it, or both), or `dtype` with `shape` or
     `ndim`. `value` and `shape` together are refused. With `ndim` instead of `shape`, the shape is

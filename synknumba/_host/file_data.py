@@ -80,9 +80,7 @@ def _truncated(path: str, size: int, stop: int) -> DataError:
 
 @final
 class FileData(Data):
-    """A `Data` over a mapped file: read-only, and frozen if the script has mapped the file for
-    reading only.
-    """
+    """A `Data` over a mapped file: read-only, and frozen if the script's mapping is read-only."""
 
     __slots__ = ("_dtype_key", "_file", "_is_fixed", "_offset", "_stop")
 

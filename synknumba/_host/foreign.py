@@ -75,18 +75,17 @@ def adopted(value: Any, label: str) -> Array | Data:
     if module.startswith(("h5py.", "zarr.")):
         refuse_closed(value, label)
         if _is_group(value):
-            names = (
-                [repr(name) for name, item in value.items() if not _is_group(item)]
-                if hasattr(value, "items")
-                else []
-            )
-            listed = (
-                f" with {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else ""
-            )
+            names: list[str] = []
+            if hasattr(value, "items"):
+                names = [repr(name) for name, item in value.items() if not _is_group(item)]
+            example, listed = "name", ""
+            if names:
+                example, listed = names[0], f" with {', '.join(names[:8])}"
+            if len(names) > 8:
+                listed += ", …"
             raise ArgumentError(
                 f"{label} is a {type(value).__name__} of {module.partition('.')[0]}{listed}; pass "
-                f"an array in it, as group[{names[0] if names else 'name'}], or all by name, as "
-                "f(**synk.columns(group))"
+                f"an array in it, as group[{example}], or all by name, as f(**synk.columns(group))"
             )
         dtype = getattr(value, "dtype", None)
         if isinstance(dtype, np.dtype) and dtype.hasobject:

@@ -1,6 +1,4 @@
-"""Which Python packages for GPUs are installed, and what to install; by their metadata, without
-an import.
-"""
+"""Which Python packages for GPUs are installed, by their metadata, and what to install."""
 
 from importlib import metadata
 
@@ -16,18 +14,14 @@ def version_of(distribution: str) -> str | None:
 
 
 def matching_extra() -> str | None:
-    """Returns the extra that matches the installed CuPy, "cuda12" or "cuda13"; None without one
-    of CuPy's wheels.
-    """
+    """Returns the extra for the installed CuPy, "cuda12" or "cuda13"; None without its wheels."""
     return next(
         (extra for extra, cupy in CUPY_BY_EXTRA.items() if version_of(cupy) is not None), None
     )
 
 
 def install_extra(driver_major: int | None = None) -> str:
-    """Returns the command that installs what GPUs need: of the installed CuPy's CUDA, else of
-    the driver's.
-    """
+    """Returns the command that installs what GPUs need, for CuPy's CUDA, else the driver's."""
     extra = matching_extra()
     if extra is None and driver_major is not None:
         extra = "cuda13" if driver_major >= 13 else "cuda12"

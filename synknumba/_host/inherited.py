@@ -220,9 +220,7 @@ def _path(fd: int) -> str:
 
 
 def _file(fd: int) -> tuple[int, int, int] | None:
-    """Returns (device, inode, access mode) of a descriptor; the mode tells the two ends of a
-    pipe apart.
-    """
+    """Returns (device, inode, access mode) of a descriptor; the ends of a pipe differ in mode."""
     with suppress(OSError):
         status = os.fstat(fd)
         return status.st_dev, status.st_ino, fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
@@ -252,8 +250,7 @@ def settle_streams() -> None:
 
 
 def settle_trackers() -> None:
-    """Starts resource trackers of this process in sessions of their own, and forgets those of the
-    script.
+    """Starts resource trackers of this process in their own sessions, and forgets the script's.
 
     multiprocessing and loky (joblib) start a process that removes the names and folders of
     processes that end without doing so, as ranks do. It ends once its pipe is closed, and has to
@@ -368,12 +365,14 @@ def tell_of_threads() -> None:
         return
     _told.add("threads")
     names = ", ".join(f"{thread.name!r}" for thread in threads)
-    many = len(threads) > 1
+    if len(threads) > 1:
+        run, them, holder = "threads run", "them", "one of them"
+    else:
+        run, them, holder = "thread runs", "it", "it"
     message = (
-        f"fork() called while {len(threads)} other thread{'s run' if many else ' runs'}: {names}. "
-        f"Ranks do not inherit {'them' if many else 'it'}, and a lock that "
-        f"{'one of them' if many else 'it'} holds now stays locked on the ranks forever. Call "
-        "fork() before starting threads."
+        f"fork() called while {len(threads)} other {run}: {names}. Ranks do not inherit {them}, "
+        f"and a lock that {holder} holds now stays locked on the ranks forever. Call fork() "
+        "before starting threads."
     )
     warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
 

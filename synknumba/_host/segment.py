@@ -143,9 +143,7 @@ class Segment:
     """
 
     def __init__(self, nbytes: int) -> None:
-        """Reserves `nbytes` bytes of zeros; SharedMemoryError if memory is full, or no
-        descriptor is left.
-        """
+        """Reserves `nbytes` bytes of zeros; SharedMemoryError without memory or descriptors."""
         if noted:
             settle()
         for prepare in tuple(_preparers.values()):
@@ -158,8 +156,7 @@ class Segment:
 
     @classmethod
     def of_file(cls, fd: int, size: int) -> Self:
-        """Maps the first `size` bytes of a file for reading; SharedMemoryError if that is
-        impossible.
+        """Maps the first `size` bytes of a file for reading, or raises SharedMemoryError.
 
         The descriptor, which is opened for reading only, belongs to the segment from then on; it is
         closed if mapping fails.
@@ -180,8 +177,7 @@ class Segment:
 
     @classmethod
     def attach(cls, segment_id: int, fd: int, size: int) -> Self:
-        """Maps a segment created by another process; raises SharedMemoryError if that is
-        impossible.
+        """Maps a segment created by another process, or raises SharedMemoryError.
 
         It cannot grow, and its release calls no listeners. Id and size are those in its creating
         process. The descriptor, as received, is always closed here.
@@ -217,14 +213,11 @@ class Segment:
 
     @property
     def closed(self) -> bool:
-        """Whether `close()` was called, or this is a forked child that released its parent's
-        segments.
-        """
+        """Whether `close()` was called, or this forked child has released its parent's segments."""
         return self._mapping is None
 
     def grow(self, nbytes: int, *, may_move: bool = True) -> None:
-        """Grows the segment in place to at least `nbytes` bytes. Contents are kept and new bytes
-        are zero.
+        """Grows the segment in place to at least `nbytes` bytes; contents stay, new bytes are 0.
 
         Earlier views stay valid: they show the same memory through the old, shorter mapping. Raises
         SharedMemoryError, and leaves the segment unchanged, if there is no space, or it is closed
@@ -287,8 +280,7 @@ class Segment:
         self.generation += 1
 
     def array(self, dtype: DTypeLike, shape: Shape, offset: int = 0) -> Array:
-        """Returns a C-contiguous view that starts `offset` bytes into the segment, and keeps the
-        mapping alive.
+        """Returns a C-contiguous view from byte `offset` on; the view keeps the mapping alive.
 
         It is writable, unless the segment is a file.
 
@@ -589,9 +581,7 @@ def _opener(size: int) -> Callable[[int], int]:
 
 
 def _fits_shm(nbytes: int, *, leaving: int) -> bool:
-    """Returns whether /dev/shm can be written to, and has `nbytes` more than `leaving` or half
-    of its size.
-    """
+    """Returns whether /dev/shm is writable, with `nbytes` above `leaving` or half of its size."""
     try:
         status = os.statvfs(_SHM)
     except OSError:
@@ -721,9 +711,7 @@ def _no_space(nbytes: int, free: int | None) -> SharedMemoryError:
 
 
 def _refused(call: str, nbytes: int, error: OSError) -> SharedMemoryError:
-    """Returns the error for a call that a sandbox refuses, where no other way to shared memory
-    is left.
-    """
+    """Returns the error for a call that a sandbox refuses, without another way to shared memory."""
     return SharedMemoryError(
         f"{nbytes:,} bytes of shared memory were requested, but the system refuses {call}: "
         f"{error}. Let the sandbox (seccomp) allow it, or let {_SHM} be writable and larger, with "

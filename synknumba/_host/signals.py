@@ -85,7 +85,9 @@ def handle_here(number: int, handler: Any, in_children: Any = None) -> Any:
     """
     earlier = _signal.getsignal(number)
     _signal.signal(number, handler)
-    _handled_here[number] = handler, earlier if in_children is None else in_children
+    if in_children is None:
+        in_children = earlier
+    _handled_here[number] = handler, in_children
     return earlier
 
 

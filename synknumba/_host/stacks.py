@@ -162,9 +162,7 @@ def _has_ended(state: str) -> bool:
 
 
 def state(pid: int) -> str:
-    """Returns the kernel's state of a process, such as "R (running)" or "T (stopped)"; "gone" if
-    it has ended.
-    """
+    """Returns the kernel's state of a process, such as "R (running)"; "gone" if it has ended."""
     return status(pid).get("State", "gone")
 
 
@@ -209,11 +207,9 @@ def _without_loop(frames: list[str]) -> list[str]:
     if inner and _SEQUENCE in inner[0] and inner[0].endswith(" in _until"):
         return ["  waits for other ranks"]
     if inner and _TABLE in inner[0]:
-        return [
-            "  waits for other ranks"
-            if inner[0].endswith(" in _handle")
-            else "  runs compiled code, or waits for other ranks"
-        ]
+        if inner[0].endswith(" in _handle"):
+            return ["  waits for other ranks"]
+        return ["  runs compiled code, or waits for other ranks"]
     if frames[loop:] and frames[loop].endswith(" in _await_command"):
         return []
     while inner and _PACKAGE in inner[-1] and any(_PACKAGE not in frame for frame in inner):

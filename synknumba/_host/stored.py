@@ -81,8 +81,7 @@ class Source:
 
 
 def state_of(path: str) -> tuple[int, ...]:
-    """Returns what tells a file from another one, and from itself before a change; () for a
-    directory.
+    """Returns what tells a file from others, and from itself before a change; () for a directory.
 
     The device is left out, whose number differs between machines that share a file system.
     """
@@ -352,8 +351,9 @@ class _Columns(Mapping[str, StoredData]):
 def refuse_nulls(count: int, label: str) -> None:
     """Raises `DataError` for an array with nulls."""
     if count:
+        noun = "nulls" if count > 1 else "null"
         raise DataError(
-            f"{label} has {count} null{'s' if count > 1 else ''}, and ranks have no masks; fill "
+            f"{label} has {count} {noun}, and ranks have no masks; fill "
             "them (fill_null of pyarrow.compute, fillna of pandas) or leave those rows out"
         )
 
@@ -394,9 +394,7 @@ KEPT = 64  # open files of a process
 
 
 def opened(source: Source) -> Reader:
-    """Returns the reader of a source; raises `DataError` if the file is not there, or is another
-    one by now.
-    """
+    """Returns the reader of a source; raises `DataError` if the file is missing or replaced."""
     cached = _open.get(source)
     if cached is not None:
         return cached
@@ -420,9 +418,7 @@ def opened(source: Source) -> Reader:
 
 
 def _close_changed() -> None:
-    """Closes files that have changed: HDF5 shares what it knows of a file with whatever opens it
-    again.
-    """
+    """Closes files that have changed: HDF5 shares their cache with whatever opens them again."""
     for source in list(_open):
         try:
             is_changed = source.current_state() != source.state
@@ -485,9 +481,7 @@ class _H5Reader(Reader):
 
 @final
 class _SpreadReader(Reader):
-    """Opens the file for each read, since changes of the others that HDF5 opens for it are not
-    seen.
-    """
+    """Opens the file for each read, since HDF5 does not see changes of the files it refers to."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -563,9 +557,7 @@ class _ParquetReader(Reader):
         return self._last[1]
 
     def _column(self, group: int) -> Any:
-        """Returns the column of a row group; raises `DataError` if the file is another one by
-        now.
-        """
+        """Returns the column of a row group; raises `DataError` if the file was replaced."""
         try:
             column = self._file.read_row_group(group, columns=[self._source.name]).column(0)
         except Exception as error:  # as many kinds as there are ways to read half of a file

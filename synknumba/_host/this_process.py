@@ -1,6 +1,4 @@
-"""The rank of this process, if it is one; used to refuse calls made on a rank, and to end
-children of ranks.
-"""
+"""The rank of this process, if it is one; to refuse calls on ranks, and to end their children."""
 
 import ctypes
 import os
@@ -27,9 +25,7 @@ _state = RankState()
 
 
 def enter(rank: int, world_size: int, ranks_here: int | None = None) -> None:
-    """Marks this process as a rank of so many, of which `ranks_here`, by default all, are on
-    this machine.
-    """
+    """Marks this process as a rank of so many; `ranks_here`, default all, are on this machine."""
     _state.rank, _state.world_size = rank, world_size
     _state.ranks_here = world_size if ranks_here is None else ranks_here
     os.register_at_fork(after_in_child=_note_fork)
@@ -55,9 +51,7 @@ def spans_machines() -> bool:
 
 
 def end_with_parent(*, wanted: bool = True) -> None:
-    """Lets the kernel kill this process when its parent's thread that forked it ends; or no
-    more.
-    """
+    """Lets the kernel kill this process when the thread that forked it ends, or no longer."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if wanted else 0, 0, 0, 0)
 
 

@@ -116,9 +116,8 @@ class _Quantity(ABC):
         first = next(operand for operand in inputs if isinstance(operand, _Quantity))
         if method != "__call__":  # as np.sum(a) ends in np.add.reduce
             raise ArgumentError(_no_array(f"np.{ufunc.__name__}.{method}", first))
-        way_out = (
-            f"pass its mean, as in np.{ufunc.__name__}(a.mean{', x' if len(inputs) > 1 else ''})"
-        )
+        second = ", x" if len(inputs) > 1 else ""
+        way_out = f"pass its mean, as in np.{ufunc.__name__}(a.mean{second})"
         if plain and any(signature[-1] not in "?O" for signature in ufunc.types):
             line = first._function_of_means(f"np.{ufunc.__name__}", inputs)  # noqa: SLF001  # same class
             way_out = f"write {line}, which propagates the error to first order, or {way_out}"
@@ -197,7 +196,8 @@ class Estimate(_Quantity):
                 raise ReductionError(
                     f"{name} has masked items; pass {name}.compressed(), or {name}.filled(…)"
                 )
-        array, w = np.asarray(values), None if weights is None else np.asarray(weights)
+        array = np.asarray(values)
+        w = None if weights is None else np.asarray(weights)
         for name, argument in (("values", array), ("weights", w)):
             if argument is not None and argument.dtype.kind not in "biuf":
                 raise ReductionError(f"{name} must be real numbers, got dtype {argument.dtype}")
@@ -212,14 +212,11 @@ class Estimate(_Quantity):
             )
         check_covariance(covariance=covariance, weighted=w is not None)
         check_block(block, len(array))
-        rows, w = (
-            array.reshape(len(array), -1).astype(np.float64),
-            None if w is None else w.astype(np.float64),
-        )
-        return cls(
-            moments_module.of_values(rows, w, covariance=covariance, block=int(block)),
-            array.ndim == 1,
-        )
+        rows = array.reshape(len(array), -1).astype(np.float64)
+        if w is not None:
+            w = w.astype(np.float64)
+        moments = moments_module.of_values(rows, w, covariance=covariance, block=int(block))
+        return cls(moments, array.ndim == 1)
 
     @classmethod
     def blocked(cls, values: Any, *, covariance: bool = False) -> "Estimate":
@@ -444,12 +441,11 @@ class Estimate(_Quantity):
 
     def _function_of_means(self, function: str, operands: tuple[Any, ...]) -> str:
         if self._scalar and all(isinstance(operand, Estimate) for operand in operands):
-            return f"a.propagate({function}{', b' if len(operands) > 1 else ''})"
+            second = ", b" if len(operands) > 1 else ""
+            return f"a.propagate({function}{second})"
         mean = "mean" if self._scalar else "mean[0]"
-        return (
-            "a.propagate(lambda mean: "
-            f"{function}({', '.join(mean if operand is self else 'x' for operand in operands)}))"
-        )
+        arguments = ", ".join(mean if operand is self else "x" for operand in operands)
+        return f"a.propagate(lambda mean: {function}({arguments}))"
 
     def __neg__(self) -> "Estimate":
         return self._scaled(mul, np.full(self._moments.mean.shape[1], -1.0))

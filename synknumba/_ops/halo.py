@@ -114,7 +114,8 @@ class Halo:
         """
         if min(counts) >= self.width:
             return None
-        total, leave = sum(counts), "leaves" if sum(counts) == 1 else "leave"
+        total = sum(counts)
+        leave = "leaves" if total == 1 else "leave"
         return (
             f"halo={self.width} needs {_counted(self.width, 'row')} on every rank, and "
             f"{_counted(total, 'row')} of {what} on {_counted(len(counts), 'rank')} {leave} "
@@ -123,11 +124,13 @@ class Halo:
 
     def __str__(self) -> str:
         """Returns the options of `scatter` that make such a halo."""
-        return f"halo={self.width}" + (", periodic" if self.periodic else "")
+        periodic = ", periodic" if self.periodic else ""
+        return f"halo={self.width}{periodic}"
 
 
 def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    ending = "" if number == 1 else "s"
+    return f"{number} {noun}{ending}"
 
 
 def first_rows(halo: Halo | None, counts: Sequence[int]) -> tuple[int, ...]:
@@ -138,7 +141,6 @@ def first_rows(halo: Halo | None, counts: Sequence[int]) -> tuple[int, ...]:
     ((0, 2), (-1, 2), (0, 3))
     """  # noqa: E501
     starts = accumulate(counts[:-1], initial=0)
-    return tuple(
-        start - (0 if halo is None else halo.sides(rank, len(counts))[0])
-        for rank, start in enumerate(starts)
-    )
+    if halo is None:
+        return tuple(starts)
+    return tuple(start - halo.sides(rank, len(counts))[0] for rank, start in enumerate(starts))

@@ -122,9 +122,8 @@ def scaled(parts: Moments, op: Callable[[Any, Any], Any], factor: Array) -> Mome
     mean, rest = np.moveaxis(np.array(pairs), 2, 0)
     # twice by the factor, whose square might overflow
     with np.errstate(invalid="ignore", over="ignore"):
-        products = op(
-            op(parts.products, factor if parts.products.ndim == 2 else factor[:, None]), factor
-        )
+        row_factor = factor if parts.products.ndim == 2 else factor[:, None]
+        products = op(op(parts.products, row_factor), factor)
         squares = parts.squares
         if squares is not None:
             zeroth, first, second = np.moveaxis(squares, 1, 0)
@@ -311,29 +310,28 @@ def of_values(values: Array, weights: Array | None, *, covariance: bool, block: 
     """
     powers = np.where(_exponents(values) > _LARGE, FAR, 0)
     power = 0 if weights is None else int(_exponents(weights))
-    values, weights = (
-        np.ldexp(values, -powers),
-        None if weights is None else np.ldexp(weights, -power),
-    )
+    values = np.ldexp(values, -powers)
+    if weights is not None:
+        weights = np.ldexp(weights, -power)
     if block == 1:
         moments = _of_values(values, weights, covariance=covariance)
     else:
         centre = _of_values(values, weights, covariance=False).mean[0]
         centre = np.where(np.isfinite(centre), centre, 0.0)
         away, in_blocks = values - centre, len(values) // block * block
+        block_weights, tail_weights = weights, weights
+        if weights is not None:
+            block_weights, tail_weights = weights[:in_blocks], weights[in_blocks:]
         moments = _of_values(
-            *_blocks(away[:in_blocks], None if weights is None else weights[:in_blocks], block),
-            covariance=covariance,
+            *_blocks(away[:in_blocks], block_weights, block), covariance=covariance
         )
         if in_blocks < len(values):
-            tail = _of_values(
-                away[in_blocks:],
-                None if weights is None else weights[in_blocks:],
-                covariance=covariance,
-            )
+            tail = _of_values(away[in_blocks:], tail_weights, covariance=covariance)
             moments = with_rest(moments, tail, block)
         moments = shifted(moments, centre)
-    return replace(in_units(moments, -powers) if powers.any() else moments, power=power)
+    if powers.any():
+        moments = in_units(moments, -powers)
+    return replace(moments, power=power)
 
 
 def _blocks(away: Array, weights: Array | None, block: int) -> tuple[Array, Array | None]:

@@ -334,7 +334,8 @@ def _from_range(batch: range, n: int) -> Rows:
     if batch[0] not in exists:
         _refuse_index(batch[0], 0, n)
     if batch[-1] not in exists:
-        position = len(range(batch.start, n if batch.step > 0 else -n - 1, batch.step))
+        end = n if batch.step > 0 else -n - 1
+        position = len(range(batch.start, end, batch.step))
         _refuse_index(batch[position], position, n)
     if (batch[0] < 0) != (batch[-1] < 0):
         return _from_list(np.array(batch, dtype=np.int64), batch, n)
@@ -369,4 +370,6 @@ def _from_list(array: Array, batch: object, n: int) -> Listed:
         position = int(np.argmax((array < -n) | (array >= n)))
         _refuse_index(int(array[position]), position, n)
     indices = np.ascontiguousarray(array, dtype=np.int64)
-    return Listed(indices if low >= 0 else np.where(indices < 0, indices + n, indices))
+    if low < 0:
+        indices = np.where(indices < 0, indices + n, indices)
+    return Listed(indices)

@@ -333,9 +333,9 @@ class Program:
     @property
     def scalars(self) -> str:
         """Format of the scalars among the values, which come first."""
-        trailing = (
-            len(self.rows.values) + (0 if self.own is None else len(self.own.values)) + self.lent
-        )
+        trailing = len(self.rows.values) + self.lent
+        if self.own is not None:
+            trailing += len(self.own.values)
         return self.values[: len(self.values) - trailing]
 
     @property

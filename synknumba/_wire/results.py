@@ -51,9 +51,7 @@ def view_leaves(memory: Array, leaves: Sequence[LeafType]) -> list[Array]:
 
 @dataclass(frozen=True, slots=True)
 class RankReturn:
-    """One rank's result: its structure, and views of its leaves that are valid until the next
-    call.
-    """
+    """One rank's result: its structure, and views of its leaves, valid until the next call."""
 
     structure: Structure
     leaves: tuple[Array, ...]

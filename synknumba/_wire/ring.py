@@ -1,6 +1,4 @@
-"""Rings of records, which compiled code writes (`doorbell.record`): of many records the last
-ones are kept.
-"""
+"""Rings of records, written by compiled code (`doorbell.record`), which keep the last ones."""
 
 from typing import final
 
@@ -24,8 +22,7 @@ class Ring:
         self.address: int = self._words.ctypes.data
 
     def read(self) -> tuple[Array, int]:
-        """Returns the records, int64 of shape (n, 4), the oldest first, and how many have been
-        lost.
+        """Returns the records, int64 of shape (n, 4), oldest first, and how many were lost.
 
         >>> ring = Ring(2)
         >>> for number in range(3):

@@ -1,5 +1,4 @@
-"""Sequences as sent to the ranks: parts, what they read and write, and where a rank waits for
-others.
+"""Sequences as sent to the ranks: parts, what they read and write, and where ranks wait.
 
 All ranks run the same parts in the same order, and count those that they have finished. Each rank
 shows its count to the others where they wait for it. A part that reads what other ranks write, or
@@ -59,9 +58,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until other ranks have finished the part `back` places before this one, counted over
-    iterations.
-    """
+    """Wait until other ranks have finished the part `back` places before, over iterations."""
 
     back: int
     nearby: bool = False  # whether for the neighbours only, the last rank's being the first
@@ -89,8 +86,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A call or a collective of a sequence: a program that the ranks have, and the formulas of its
-    values.
+    """A call or collective of a sequence: a program on the ranks, and the formulas of its values.
 
     Attributes:
         number: of the program; −1 for one of the steps of a `Shared`.
@@ -228,23 +224,17 @@ def abort_word(world_size: int) -> int:
 
 
 def position_word(world_size: int, rank: int) -> int:
-    """Returns the index of the first word of a rank's position, on a line that other ranks do
-    not read.
-    """
+    """Returns the index of the first word of a rank's position, on a line that no other reads."""
     return (world_size + 1 + rank) * LINE
 
 
 def ready_word(world_size: int, rank: int) -> int:
-    """Returns the index of the word of the board in which a rank tells whether its functions are
-    recorded.
-    """
+    """Returns the index of the board's word that tells whether a rank's functions are recorded."""
     return position_word(world_size, world_size) + rank
 
 
 def stage_word(world_size: int, slot: int, turn: int, rank: int) -> int:
-    """Returns the index of the word of the board where a rank puts down a result; turns 0 and 1
-    alternate.
-    """
+    """Returns the index of the board's word for a rank's result; turns 0 and 1 alternate."""
     first = ready_word(world_size, 0) + -(-world_size // LINE) * LINE
     return first + ((2 * slot + turn) * world_size + rank) * LINE
 

@@ -234,9 +234,7 @@ def combine(target: int, stage: int, world_size: int, operation: int, kind: int)
 
 @compiled("int64(int64, int64, int64)")
 def _wait(state: int, level: int, nearby: int) -> int:
-    """Waits for counts of other ranks. Returns −1 when they have been reached, else why `run`
-    must return.
-    """
+    """Waits for counts of other ranks. Returns −1 when they are reached, else why `run` returns."""
     code = sequence_waits.await_counts(
         load_word(state + 8 * BOARD),
         load_word(state + 8 * WORLD_SIZE),
@@ -253,9 +251,7 @@ def _wait(state: int, level: int, nearby: int) -> int:
 
 @compiled("int64(int64, int64)")
 def _row(row: int, state: int) -> int:
-    """Runs a row that neither waits nor changes the order of rows. Returns −1, or why `run` must
-    return.
-    """
+    """Runs a row that neither waits nor changes the order. Returns −1, or why `run` must return."""
     code = load_word(row)
     a, b, c = load_word(row + 8), load_word(row + 16), load_word(row + 24)
     if code == COPY:

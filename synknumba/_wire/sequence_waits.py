@@ -1,6 +1,4 @@
-"""Compiled waits of ranks for each other, inside a sequence (layout of the board:
-`sequence.py`).
-"""
+"""Compiled waits of ranks for each other, inside a sequence (board: see `sequence.py`)."""
 
 from synknumba._wire.compiled import compiled
 from synknumba._wire.doorbell import load_acquire, rest, store_release
@@ -20,8 +18,7 @@ def _await_one(board: int, rank: int, level: int) -> int:
 def await_counts(
     board: int, world_size: int, rank: int, level: int, nearby: int, pauses: int, yields: int
 ) -> int:
-    """Spins until the other ranks, or with `nearby` the two neighbours, show counts of at least
-    `level`.
+    """Spins until the other ranks, or the neighbours if `nearby`, show counts of at least `level`.
 
     Returns:
         REACHED; GIVEN_UP if a rank has failed; NOT_YET if the spins ended first, for the caller to

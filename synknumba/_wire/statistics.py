@@ -31,9 +31,7 @@ class Tally:
     network_bytes: int = 0
 
     def go_on(self, rounds: int, worked: int, dropped_bytes: int, network_bytes: int) -> None:
-        """Adds what `told` gets for ranks that have ended: others are started, and the counters
-        go on.
-        """
+        """Adds what `told` gets for ranks that have ended, so that the counters go on."""
         self.rounds += rounds
         self.working += worked
         self.dropped_bytes += dropped_bytes

@@ -1,5 +1,4 @@
-"""The engine of a world: the ranks and the coordinator's means to start, command, watch and end
-them.
+"""The engine of a world: its ranks, and how the coordinator starts, commands and ends them.
 
     coordinator ──fork──> rank 0 … rank W−1            one process each
         │                    │
@@ -232,8 +231,7 @@ starting = _open.starting
 
 @final
 class Engine:
-    """The ranks: forked processes, one per device. Created by `fork()`, which returns a `World` to
-    the script.
+    """The ranks: forked processes, one per device. `fork()` returns a `World` over it.
 
     Attributes:
         world_size: number of ranks.
@@ -470,16 +468,12 @@ class Engine:
             _open.when_started(self)
 
     def _set_respawn(self, check: Callable[[], None]) -> None:
-        """Lets the next call start the ranks again after a failure has ended them, if `check`
-        does not raise.
-        """
+        """Lets the next call start the ranks again after a failure, if `check` does not raise."""
         self._respawn = check
         self._rounds.starts_again = True
 
     def _start_again(self) -> None:
-        """Starts the ranks after a failure has ended them; a further call tries again if that
-        fails.
-        """
+        """Starts the ranks after a failure; if that fails, the next call tries again."""
         # The call that the failure broke off notes what it may have written, in its thread, before
         # it gives the world back.
         if not self._take(_frame(), DROP_SECONDS):
@@ -503,9 +497,7 @@ class Engine:
     # ---- calls
 
     def at_close(self, visitor: Visitor) -> None:
-        """Registers an object whose `_leave` is called when the world has ended, if it is still
-        alive.
-        """
+        """Registers an object whose `_leave` is called at the world's end, if it is still alive."""
         self._visitors[visitor] = None
 
     def begin(self, call: FrameType | None = None) -> None:
@@ -565,16 +557,13 @@ class Engine:
     # ---- the call in flight
 
     def launch(self, flight: Flight, number: int) -> None:
-        """Starts a program on every rank for a call that is to be in flight; between `begin` and
-        `end`.
-        """
+        """Starts a program on every rank for a call in flight; between `begin` and `end`."""
         self._rounds.ring(number, flight.info)
         self._flight = flight
         self._rounds.under_way = False  # last: see `Rounds.ring`
 
     def await_flight(self, flight: Flight, seconds: float | None) -> None:
-        """Waits until a call in flight has ended, for at most `seconds`. Its result or error is
-        then in `flight`.
+        """Waits for at most `seconds` for a call in flight, whose outcome is then in `flight`.
 
         Raises:
             WorldError: this thread is in another call, around this one.
@@ -601,9 +590,7 @@ class Engine:
             self._await_held(flight, 0.0)
 
     def _await_held(self, flight: Flight, seconds: float | None) -> None:
-        """Waits for a call in flight, for at most `seconds`, and gives the world back, which has
-        been taken.
-        """
+        """Waits for at most `seconds` for a call in flight, and gives back the taken world."""
         try:
             if self._rounds.under_way:
                 self._rounds.break_off()
@@ -657,9 +644,7 @@ class Engine:
         return True
 
     def _land_first(self) -> None:
-        """Completes the call in flight before another call, and raises its error if that has
-        ended the world.
-        """
+        """Completes the call in flight before another one; raises its error if the world ended."""
         flight = self._flight
         assert flight is not None
         try:
@@ -684,8 +669,7 @@ class Engine:
                 flight.warn_if_dropped()
 
     def _take(self, call: FrameType, seconds: float = 0.0) -> bool:
-        """Takes the world for the call with this frame, if possible, and returns whether it did;
-        checks no state.
+        """Takes the world, unchecked, for the call with this frame; returns whether it could.
 
         An exception from outside, such as that of Ctrl-C, may strike between taking the world and
         the `try` that gives it back, or just before it is given back. So a world whose call is no
@@ -739,9 +723,7 @@ class Engine:
             self._belongings.forget(kind, number)
 
     def _drop_unwanted(self) -> None:
-        """Frees noted objects on the ranks, unless a call is in progress, which does so at its
-        end.
-        """
+        """Frees noted objects on the ranks, unless a call in progress does so at its end."""
         if noted:
             settle()
         if self._closed or self.is_inherited or not self._belongings.unwanted:
@@ -773,9 +755,7 @@ class Engine:
 
     @contextmanager
     def showing(self, look: Callable[[], None]) -> Iterator[None]:
-        """Context in which `look` is called every 50 ms while the coordinator waits for the
-        ranks.
-        """
+        """Context in which the coordinator calls `look` every 50 ms while it waits for ranks."""
         self._rounds.look = look
         try:
             yield
@@ -788,17 +768,13 @@ class Engine:
 
     @property
     def slices_done(self) -> Array:
-        """Slices that the ranks of this machine have done of a call that shows them: int64,
-        written by them.
-        """
+        """Slices that the ranks of this machine, which write them, have done of a call: int64."""
         return self._control.slices[: self._firsts[1]]
 
     # ---- traces
 
     def trace(self, records: int, ended: Callable[[Events], None]) -> None:
-        """Traces the world from now on, until `end_trace` or its end; `ended` gets what was
-        recorded then.
-        """
+        """Traces the world until `end_trace` or its end; `ended` then gets the recording."""
         is_starting = bool(_open.starters)  # then nobody else can use it
         if not is_starting:
             self.begin()
@@ -960,9 +936,7 @@ class Engine:
                 self._give_back()
 
     def disown(self) -> None:
-        """Marks the world as closed in a child that the script has forked, without touching the
-        script's ranks.
-        """
+        """Marks the world as closed in a child of the script, and leaves the ranks alone."""
         self._closed = True
         self._died = "it belongs to the process from which this one was forked"
         flight, self._flight = self._flight, None
@@ -1039,9 +1013,7 @@ class Engine:
 
     @property
     def machines(self) -> tuple[tuple[str, int, int], ...]:
-        """Name of each machine, its first rank, and the one after its last; empty for a world of
-        one machine.
-        """
+        """Name, first rank and end of the ranks of each machine; empty for one machine."""
         hosts = () if self._others is None else self._others.hosts
         return tuple(zip(hosts, self._firsts[:-1], self._firsts[1:], strict=True)) if hosts else ()
 
@@ -1052,9 +1024,7 @@ class Engine:
 
     @property
     def mirrors_variables(self) -> bool:
-        """Whether variables lie in memory that the ranks of a machine share, and those of others
-        do not reach.
-        """
+        """Whether variables lie in memory shared by a machine's ranks, out of reach of others."""
         return self._others is not None and TRAITS[self.device].shares_memory
 
     @property
@@ -1095,9 +1065,7 @@ class Engine:
 
     @property
     def work(self) -> str | None:
-        """Description of the call on which the ranks work; None if there is none, or one that
-        has just begun.
-        """
+        """Description of the call on which the ranks work; None without one, or at its begin."""
         flight, info = self._flight, self._rounds.in_flight
         if flight is not None:
             return str(flight.info)

@@ -74,9 +74,7 @@ class Events:
         self._scattered = scattered
 
     def break_off(self) -> None:
-        """Notes that the call under way, if there is one, ends now, since the ranks have been
-        ended.
-        """
+        """Notes that the call under way, if any, ends now, since the ranks have been ended."""
         if self.began > (self.calls[-1][1] if self.calls else 0):
             self.call_ends()
 

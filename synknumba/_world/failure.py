@@ -56,9 +56,7 @@ class CallInfo:
 
 
 def calling() -> CallInfo:
-    """Returns the call that the script has made: the outermost public function of the package on
-    the stack.
-    """
+    """Returns the script's call: the outermost public function of the package on the stack."""
     name = "a call"
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # as the warnings module does
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
@@ -139,14 +137,11 @@ def rank_died(
 
 
 def whereabouts(stacks: Mapping[int, str], places: Mapping[int, str]) -> str:
-    """Formats the stacks of ranks and their places in the call, with ranks at the same place
-    grouped.
-    """
+    """Formats the stacks of ranks and their places in the call; groups ranks at the same place."""
     texts: dict[str, list[str]] = {}
     for rank, text in sorted(stacks.items()):
-        texts.setdefault(f"  {places[rank]}\n{text}" if rank in places else text, []).append(
-            str(rank)
-        )
+        located = f"  {places[rank]}\n{text}" if rank in places else text
+        texts.setdefault(located, []).append(str(rank))
     return "\n".join(
         f"--- rank {', '.join(ranks)}, innermost frame first ---\n{text}"
         for text, ranks in texts.items()

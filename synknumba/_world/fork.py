@@ -176,13 +176,15 @@ def fork(
                 _check_weights(shares, size)
                 if kind == "cuda":
                     _check_compiler(named)
-                check_room(size if not firsts else firsts[1])
+                # ranks on this machine, and the GPUs that they may share
+                here, shared = (firsts[1], ()) if firsts else (size, indices)
+                check_room(here)
                 check_system_calls()
                 _check_mpi()
                 if profile:
                     _make_way_for_profiles(size)
                 tell_of_threads()
-                carrier = _choose_transport(transport, kind, indices if not firsts else ())
+                carrier = _choose_transport(transport, kind, shared)
                 engine = Engine(
                     size,
                     kind,
@@ -251,9 +253,7 @@ def _check_weights(weights: tuple[float, ...] | None, size: int) -> None:
 
 
 def _asked_for(world_size: int | None, devices: Sequence[int] | None) -> int | None:
-    """Returns the number of ranks that the script or else `synknumba run` asks for, on one
-    machine.
-    """
+    """Returns the number of ranks that the script, or else `synknumba run`, asks for."""
     is_open = world_size is None and devices is None
     return machines_module.ranks_alone[0] if is_open and machines_module.ranks_alone else world_size
 
@@ -343,8 +343,7 @@ def _check_again(kind: DeviceKind) -> None:
 
 
 def _make_way_for_profiles(size: int) -> None:
-    """Removes the profiles of ranks that this world does not have, which would be counted with its
-    own.
+    """Removes the profiles of ranks that this world does not have, which would count as its own.
 
     Raises:
         ArgumentError: ranks cannot write their profiles.
@@ -368,9 +367,7 @@ def _make_way_for_profiles(size: int) -> None:
 
 
 def _check_mpi() -> None:
-    """Refuses to fork once MPI is initialised, and warns of several processes that would each
-    fork a world.
-    """
+    """Refuses to fork once MPI is initialised; warns of several processes that would each fork."""
     mpi = getattr(sys.modules.get("mpi4py"), "MPI", None)
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         raise WorldError(
@@ -420,9 +417,7 @@ def _choose_transport(choice: str, kind: DeviceKind, devices: Sequence[int]) -> 
 def _resolve(
     world_size: int | None, device: str, devices: Sequence[int] | None, awake: ExitStack
 ) -> tuple[int, DeviceKind, tuple[int, ...]]:
-    """Returns the number of ranks, the kind of device and each rank's GPU index; raises if they
-    are invalid.
-    """
+    """Returns number of ranks, kind of device and each rank's GPU index; raises if invalid."""
     if world_size is not None:
         _check_size(world_size)
     if device == "cpu":
@@ -463,9 +458,7 @@ def _known_device(device: str) -> str:
 
 
 def _known_compiler(compiler: Any) -> CompilerName | None:
-    """Returns the name of a compiler, or None for the default; raises ArgumentError for anything
-    else.
-    """
+    """Returns the name of a compiler, or None for the default; raises ArgumentError otherwise."""
     if compiler is not None and not (
         isinstance(compiler, str) and compiler in get_args(CompilerName)
     ):
@@ -477,9 +470,7 @@ def _known_compiler(compiler: Any) -> CompilerName | None:
 
 
 def _check_compiler(name: CompilerName | None) -> None:
-    """Refuses a compiler that is not installed; whether it finds CUDA's libraries shows on the
-    ranks.
-    """
+    """Refuses a compiler that is not installed; ranks see whether it finds CUDA's libraries."""
     if name == "numba-cuda-mlir" and importlib.util.find_spec("numba_cuda_mlir") is None:
         raise DeviceError(
             'compiler="numba-cuda-mlir" needs that package, which is not installed: pip install '

@@ -53,7 +53,8 @@ def check_room(world_size: int) -> None:
         )
         raise PartitionError(
             f"world_size={shown(world_size)} is more than this machine has room for: {limits}. "
-            f"Pass at most {max(most, 1)}; a rank per core, the default, is the fastest on CPU cores"
+            f"Pass at most {max(most, 1)}; a rank per core, the default, is the fastest on CPU "
+            "cores"
         )
 
 
@@ -137,9 +138,7 @@ def _hard_limit(which: int) -> int | None:
 
 
 def _entries(folder: str) -> int:
-    """Returns the number of entries of a folder of /proc that are numbers; 0 where /proc is not
-    mounted.
-    """
+    """Returns the number of numeric entries of a folder of /proc; 0 where /proc is not mounted."""
     with suppress(OSError):
         return sum(name.isdigit() for name in os.listdir(folder))
     return 0

@@ -1,6 +1,4 @@
-"""What worlds of several machines are to the coordinator; `_machines` has the processes that
-serve them.
-"""
+"""What worlds of several machines are to the coordinator; `_machines` serves them."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -148,9 +146,7 @@ ranks_compared: list[tuple[int, DeviceKind]] = []
 
 
 def cores_each(hosts: Sequence[str], host: str) -> int:
-    """Returns how many cores each of the machines of a job that are one host, as in tests, has
-    for itself.
-    """
+    """Returns how many cores each machine of a job has if several are one host, as in tests."""
     return usable_cores() // max(1, hosts.count(host))
 
 

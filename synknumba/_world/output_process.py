@@ -65,8 +65,7 @@ _HEAD_BYTES = 24
 
 @final
 class Scribe:
-    """The coordinator's handle of the output process, which is started after all ranks have been
-    forked.
+    """The coordinator's handle of the output process, which starts after all ranks were forked.
 
     Args:
         prefix: whether to forward both streams with the rank's number before each line; otherwise
@@ -122,9 +121,7 @@ class Scribe:
                 os.close(end)
 
     def look_after(self) -> None:
-        """Restarts the output process if it has been killed. Does nothing in a child forked by
-        the script.
-        """
+        """Restarts the output process if it was killed; does nothing in a child of the script."""
         if os.getpid() != self._owner:
             return
         with self._lock:
@@ -235,9 +232,7 @@ class Carried:
             self._head[_HELD] -= count
 
     def lose(self) -> None:
-        """In the coordinator, after the output process has ended: counts the bytes that it held
-        as dropped.
-        """
+        """In the coordinator, after the output process: counts the bytes it held as dropped."""
         self._head[_DROPPED] += self.held
         self._head[_HELD] = 0
 
@@ -267,9 +262,7 @@ def _part(text: bytes) -> bytes:
 
 
 def has_room(fd: int, seconds: float | None = 0.0) -> bool:
-    """Returns whether a write to a descriptor would not block (it may fail), waiting at most
-    `seconds`.
-    """
+    """Returns whether a write would not block (it may fail), after at most `seconds`."""
     return bool(_ready([(fd, select.POLLOUT)], seconds))
 
 
@@ -277,7 +270,8 @@ def _ready(descriptors: Collection[tuple[int, int]], seconds: float | None) -> s
     poll = select.poll()
     for fd, events in descriptors:
         poll.register(fd, events)
-    return {fd for fd, _ in poll.poll(None if seconds is None else seconds * 1000)}
+    milliseconds = None if seconds is None else seconds * 1000
+    return {fd for fd, _ in poll.poll(milliseconds)}
 
 
 class _GiveUpError(Exception):
@@ -304,9 +298,7 @@ class _Pump:
         self._passed_on = 0.0  # when bytes were last written
 
     def look(self, *_: object) -> None:
-        """Looks for the end of the world; raises `_GiveUpError` when a time limit after it has
-        passed.
-        """
+        """Looks for the end of the world; raises `_GiveUpError` past a time limit after it."""
         now = time.monotonic()
         if not self._ended and (
             _ready([(self._lifeline, 0)], 0.0) or os.getppid() != self._coordinator

@@ -59,8 +59,7 @@ def _naming_a_lack_of_descriptors() -> Iterator[None]:
 
 @final
 class Processes:
-    """The processes of one world on this machine, and their parent's ends of their sockets and
-    pipes.
+    """The processes of a world on this machine, and the parent's ends of sockets and pipes.
 
     Args:
         prefix_output: whether to put the rank's number before each line that a rank prints.
@@ -208,17 +207,13 @@ class Processes:
             return has_stopped(self.pids[line])
 
     def were_stopped(self) -> bool:
-        """Returns whether a signal has stopped a rank, or let it go on, since this was asked
-        last.
-        """
+        """Returns whether a signal has stopped or continued a rank since the last query."""
         # each, since they tell it once
         changes = [was_stopped(pid) for pid in tuple(self.pids) if pid]
         return any(changes)
 
     def find_dead(self, grace: float) -> Death | None:
-        """Polls for a rank that has ended, for at most `grace` seconds; returns None if there is
-        none.
-        """
+        """Polls for a rank that has ended, for at most `grace` seconds; None if there is none."""
         self.scribe.look_after()
         deadline = time.monotonic() + grace
         while True:
@@ -253,9 +248,7 @@ class Processes:
             pause = min(pause * 2, 0.02)
 
     def kill(self) -> None:
-        """Kills all running ranks, with the processes that they have started, and waits for
-        them.
-        """
+        """Kills all running ranks, with the processes that they have started, and waits."""
         if os.getpid() != self._owner:  # in a child that the script forked during a call
             return
         killed = [pid for pid in self.pids if pid]
@@ -288,8 +281,7 @@ class Processes:
                 # answers.
 
     def last_words(self, rank: int) -> tuple[str, str]:
-        """Returns a rank's stack when it crashed, innermost frame first, and the end of its output
-        on stderr.
+        """Returns a crashed rank's stack, innermost frame first, and the end of its stderr.
 
         The stack is empty if it did not crash or could not write it. Call when all ranks have been
         killed: it ends the output process.

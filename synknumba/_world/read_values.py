@@ -334,9 +334,7 @@ def functions_in(holder: Any) -> list[Any]:
 
 
 def inside(holder: Any) -> list[Any]:
-    """Returns what a method, a property or a partial function is made of; nothing for other
-    objects.
-    """
+    """Returns the parts of a method, a property or a partial function; else nothing."""
     match holder:
         case staticmethod() | classmethod():
             return [holder.__func__]
@@ -366,9 +364,7 @@ def with_values(function: Any, change: Callable[[Any], Any]) -> FunctionType:
 
 
 def own(holder: Any) -> dict[str, Any] | None:
-    """Returns the attributes of an object itself, and no others that it makes up; None if it can
-    have none.
-    """
+    """Returns the attributes stored in an object itself; None if it can have none."""
     try:
         attributes = object.__getattribute__(holder, "__dict__")
     except Exception:  # noqa: BLE001  # also of an object that answers for another one
@@ -408,7 +404,5 @@ def file_of(module: str) -> str | None:
 
 @cache
 def is_the_scripts(file: str | None) -> bool:
-    """Returns whether a file is the user's own: neither the standard library's nor an installed
-    package's.
-    """
+    """Returns whether a file is the user's own: not the standard library's, and not installed."""
     return file is not None and not file.startswith((*_INSTALLED, "<frozen"))

@@ -54,8 +54,7 @@ Learn: TypeAlias = Callable[[Sequence[RankNews]], None]
 
 
 class Ranks(Protocol):
-    """Interface of calls to the ranks, on any machines. `Rounds` implements it for ranks of this
-    machine.
+    """Interface of calls to ranks on any machines; `Rounds` implements it for this machine.
 
     Attributes:
         values: values passed to every rank by `run`: uint8, packed by the caller beforehand.
@@ -168,9 +167,7 @@ class Rounds:
         }
 
     def _rank(self, line: int) -> int | None:
-        """Returns the rank with a line of the control block; None for the line of other
-        machines.
-        """
+        """Returns the rank with a line of the control block; None for that of other machines."""
         return (
             None
             if self._others is not None and line == self._others.line
@@ -178,9 +175,7 @@ class Rounds:
         )
 
     def await_ranks(self, device: DeviceKind) -> None:
-        """Waits until every rank has opened its device; raises the error of the first that could
-        not.
-        """
+        """Waits until every rank has opened its device; raises the first error."""
         began = time.monotonic()
         info = CallInfo("starting", is_call=False)
         unheard = set(range(len(self._processes.sockets)))  # lines
@@ -345,9 +340,7 @@ class Rounds:
         return True
 
     def _arrive_within(self, seconds: float, info: CallInfo) -> bool:
-        """Waits until all ranks have answered, for at most `seconds`, and returns whether they
-        have.
-        """
+        """Waits for at most `seconds` for all ranks to answer, and returns whether they have."""
         until = time.monotonic() + seconds
         watch = self.watch(info, self._spent_in_flight())
         while not self._control.all_arrived:
@@ -384,9 +377,7 @@ class Rounds:
         return spent
 
     def _failed(self, error: BaseException) -> None:
-        """Ends the round in which an exception was raised, or the world if the round is not
-        over.
-        """
+        """Ends the round in which an exception was raised, or the world if the round goes on."""
         if isinstance(error, SynkError):  # the round is over, or the world has ended
             self.under_way = False
             # the failure takes precedence over a warning raised as an error
@@ -544,9 +535,7 @@ class Rounds:
         ]
 
     def read_parcels(self, watch: Callable[[], None]) -> list[tuple[int, Parcel, list[int]]]:
-        """Reads the news of a round without unpacking it, for the coordinator on another
-        machine.
-        """
+        """Reads the news of a round, still packed, for the coordinator on another machine."""
         out = []
         for line in self._control.with_news(self.sequence):
             answer, descriptors = self._read_one(_ELSEWHERE, watch, line)
@@ -724,9 +713,7 @@ class Rounds:
         self._over.set()
 
     def stop(self, seconds: float) -> None:
-        """Stops the ranks: sends `Stop`, waits for up to `seconds`, and kills the ranks still
-        running.
-        """
+        """Stops the ranks: sends `Stop`, waits for up to `seconds`, and kills the rest."""
         self.under_way = True
         try:
             self._ring_for_message()

@@ -49,9 +49,7 @@ class World:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Share of each rank in the rows of a call, as `fork(weights=...)` gives it or has it
-        measured.
-        """
+        """Share of each rank in the rows of a call, by or measured for `fork(weights=...)`."""
         return self._engine.partition.shares
 
     @property
@@ -176,9 +174,7 @@ class World:
 
 
 def world_of(engine: Engine) -> World:
-    """Returns the script's world with this engine: the same object for as long as the script has
-    it.
-    """
+    """Returns the script's world with this engine: one object as long as the script has it."""
     world = None if engine.handle is None else engine.handle()
     if world is None:
         world = World(engine)
@@ -203,8 +199,7 @@ def rank() -> int:
 
 
 def world_size() -> int:
-    """Returns the number of ranks: on a rank those of its world, in the script those of the open
-    world.
+    """Returns the number of ranks: of a rank's own world, or of the script's open world.
 
     Raises:
         WorldError: in the script, and no world is open.
@@ -216,9 +211,7 @@ def world_size() -> int:
 
 
 def close() -> None:
-    """Closes the open world, if there is one, and what interrupts have left open; see
-    `World.close`.
-    """
+    """Closes the open world, if any, and what interrupts have left open; see `World.close`."""
     tracing.refuse("close()")
     world = world_to_close()
     if world is not None:
