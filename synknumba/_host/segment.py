@@ -563,7 +563,6 @@ def _make(segment_id: int, size: int, nbytes: int) -> tuple[int, mmap.mmap]:
 
 
 def _opener(size: int) -> Callable[[int], int]:
-    """Returns the function that opens the file of a segment of `size` bytes."""
     choice = os.environ.get(SWITCH, "")
     if choice not in {"", "posix", "memfd"}:
         raise SharedMemoryError(

@@ -1,3 +1,1 @@
-"""Pure arithmetic: partition of rows, reductions, moments, launch sizes, trees. No processes, no
-devices.
-"""
+"""Pure arithmetic, without processes: partition, reductions, moments, launch sizes, trees."""

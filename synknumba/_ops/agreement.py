@@ -250,9 +250,7 @@ def cause(
 
 
 def _first_share(size: int, count: int) -> int:
-    """Returns the number of rows of the first of several ranks; 0 of one rank, which has all of
-    them.
-    """
+    """Returns the number of rows of the first of several ranks; 0 of one rank, which has all."""
     return Partition.even(size).edges(count)[1] if size > 1 else 0
 
 

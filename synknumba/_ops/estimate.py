@@ -59,9 +59,7 @@ _IDENTITY: dict[np.ufunc, Callable[[Any, Any], bool]] = {np.equal: is_, np.not_e
 
 
 class _Quantity(ABC):
-    """A mean with its standard error: powers, absolute value, and NumPy's functions of it, to
-    first order.
-    """
+    """A mean with its standard error: powers, and NumPy's functions of it, to first order."""
 
     __slots__ = ()
 
@@ -124,9 +122,7 @@ class _Quantity(ABC):
         raise ArgumentError(f"np.{ufunc.__name__} takes no {type(first).__name__}: {way_out}")
 
     def __array_function__(self, function: Callable[..., Any], *_: Any) -> Any:
-        """Refuses NumPy's functions of arrays, of which some would call methods that an estimate
-        has not.
-        """
+        """Refuses NumPy's functions of arrays, some of which call methods that estimates lack."""
         raise ArgumentError(_no_array(f"np.{function.__name__}", self))
 
 
@@ -220,8 +216,7 @@ class Estimate(_Quantity):
 
     @classmethod
     def blocked(cls, values: Any, *, covariance: bool = False) -> "Estimate":
-        """Computes the estimate of correlated rows, such as those of a Markov chain, in their
-        order.
+        """Computes the estimate of correlated rows in order, such as those of a Markov chain.
 
         The blocking method: H. Flyvbjerg, H. G. Petersen, J. Chem. Phys. 91, 461 (1989). The
         standard error of means of blocks of B = 1, 2, 4, … rows grows with B, up to a plateau where
@@ -264,9 +259,7 @@ class Estimate(_Quantity):
 
     @property
     def mean(self) -> Any:
-        """Mean of the rows, a float or shape (k,). With weights, the self-normalised mean Σ w v
-        / Σ w.
-        """
+        """Mean of the rows, float or shape (k,); with weights self-normalised: Σ w v / Σ w."""
         return self._told(np.where(self._moments.weight != 0, self._moments.mean, np.nan)[0])
 
     @property
@@ -333,9 +326,7 @@ class Estimate(_Quantity):
         return products if products.ndim == 1 else np.diagonal(products)
 
     def _per_freedom(self, sums: Array) -> Any:
-        """Returns sums of squared deviations divided by the degrees of freedom; NaN if there are
-        none.
-        """
+        """Returns sums of squared deviations over the degrees of freedom; NaN if there are none."""
         if not self.effective_size > _ONE_ROW:
             return np.full(sums.shape, np.nan)
         weight = float(self._moments.weight[0, 0])
@@ -350,8 +341,7 @@ class Estimate(_Quantity):
         *others: "Estimate",
         gradient: Callable[..., Any] | None = None,
     ) -> "Measurement":
-        """Computes a function of the means, with its standard error to first order (the delta
-        method).
+        """Computes a function of the means, with its standard error by the delta method.
 
         stderr² = Σ gᵀ C g over the estimates, with g the derivatives by the means of an estimate,
         and C the covariance of these means, `covariance` / `count`: JCGM 100:2008 (GUM), equations
@@ -680,9 +670,7 @@ def _part(slope: Array, stderr: Array) -> Array:
 def _slopes(
     function: Callable[..., Any], means: list[Any], position: int, estimate: Estimate
 ) -> Array:
-    """Returns the derivatives of `function` by the means of one estimate, by central
-    differences.
-    """
+    """Returns the derivatives of `function` by one estimate's means, by central differences."""
     mean = np.asarray(estimate.mean, np.float64)
     steps, slopes = np.ravel(estimate.stderr) * _STEP, np.zeros(mean.size)
     for i, step in enumerate(steps.tolist()):

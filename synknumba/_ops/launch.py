@@ -125,9 +125,7 @@ class LaunchConfig:
 
     @property
     def axes(self) -> int:
-        """Number of axes for which block or grid give a size; 3 if that depends on the
-        arguments.
-        """
+        """Number of axes with a size of block or grid; 3 if that depends on the arguments."""
         if callable(self.grid) or (self.grid == ELEMENTS and self.block is None):
             return len(MAX_GRID)
         dimensions = len(_dimensions(self.threads))
@@ -180,9 +178,7 @@ class LaunchConfig:
     def _by_function(
         function: Callable[..., Any], rows: int | None, shapes: Mapping[str, Shape]
     ) -> Dim3:
-        """Returns the grid by the user's function, of the rows, of the shapes by name, or of
-        both.
-        """
+        """Returns the grid by the user's function of the rows, of the shapes by name, or both."""
         call, text, needs_rows = _bound(function, rows, shapes)
         if needs_rows and rows is None:
             raise LaunchError(

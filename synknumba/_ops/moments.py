@@ -79,9 +79,7 @@ def merge(parts: Moments) -> Moments:
 
 
 def _overflown(parts: Moments, total: Moments) -> Array:
-    """Returns a mask, shape (k,): values that are finite in all parts but overflowed in the
-    total.
-    """
+    """Returns a mask, shape (k,): values finite in all parts that overflowed in the total."""
     squares = _diagonal(parts.products), _diagonal(total.products)
     lost = np.isfinite(squares[0]).all(axis=0) & ~np.isfinite(squares[1][0])
     return (lost | ~np.isfinite(total.mean[0])) & np.isfinite(parts.mean).all(axis=0)  # type: ignore[no-any-return]
@@ -134,9 +132,7 @@ def scaled(parts: Moments, op: Callable[[Any, Any], Any], factor: Array) -> Mome
 def _scaled_mean(
     mean: float, rest: float, factor: float, op: Callable[[Any, Any], Any]
 ) -> tuple[float, float]:
-    """Returns op(mean + rest, factor) as an unevaluated sum: in fractions, as float64 would lose
-    `rest`.
-    """
+    """Returns op(mean + rest, factor) as an unevaluated sum; in fractions, to keep `rest`."""
     if not math.isfinite(mean):
         return op(mean, factor), 0.0
     exact = op(Fraction(mean) + Fraction(rest), Fraction(factor))

@@ -110,7 +110,6 @@ def check_dtype(op: Op, dtype: DTypeLike, name: str) -> None:
 
 
 def _is_exact(value: Any, dtype: np.dtype[Any]) -> bool:
-    """Returns whether a dtype represents a number exactly."""
     number = np.asarray(value)
     kind = number.dtype.kind
     if number.ndim or kind not in "biufc" or (kind == "c" and dtype.kind != "c"):
@@ -127,8 +126,7 @@ def _is_exact(value: Any, dtype: np.dtype[Any]) -> bool:
 
 
 def identity(op: Op, dtype: DTypeLike) -> np.generic:
-    """Returns the identity element: the initial value of an output, which leaves the result
-    unchanged.
+    """Returns the identity element: the initial value of an output, with no effect on results.
 
     >>> int(identity("min", "int16")), float(identity("max", "float32")), bool(identity("min", "bool"))
     (32767, -inf, True)
@@ -305,7 +303,6 @@ def _weighted_mean(parts: Array, weights: Array) -> Array | np.generic:
 
 
 def _extremes(dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """Returns the smallest and the largest value of a dtype."""
     if dtype.kind == "b":
         return False, True
     if dtype.kind in "iu":

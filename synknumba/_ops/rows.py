@@ -120,8 +120,7 @@ class Partition:
 
     @classmethod
     def weighted(cls, weights: Sequence[float]) -> "Partition":
-        """Returns the partition into parts in proportion to positive weights; even parts for equal
-        ones.
+        """Returns the partition in proportion to positive weights; even parts for equal weights.
 
         Weights in the ratio of integers up to 1,000 times the least are kept exactly, others to six
         digits of it.
@@ -187,8 +186,7 @@ class Partition:
         return rows.between(*self.part(rows.count, index))
 
     def shard_edges(self, n: int, shards: int | None, index: int) -> tuple[int, ...]:
-        """Returns the start of each shard in one part of the shards, and the stop of the last
-        shard.
+        """Returns the start of each shard in one part of the shards, and the last one's stop.
 
         The n rows are cut into `shards` even shards, and this partition cuts the shards into parts.
         With None, each part is one shard.
@@ -325,9 +323,7 @@ def _from_slice(batch: slice, n: int) -> Range:
 
 
 def _from_range(batch: range, n: int) -> Rows:
-    """Returns the rows of a Python range, whose items are indices; `Listed` only if it crosses
-    zero.
-    """
+    """Returns the rows of a Python range of indices; `Listed` only if it crosses zero."""
     if not batch:
         _refuse_empty(repr(batch))
     exists = range(-n, n)

@@ -85,8 +85,7 @@ def _unflatten(structure: Structure, leaves: Any) -> Any:
 
 
 def child(structure: Structure, key: Any) -> tuple[int, Structure]:
-    """Returns the index of the first leaf of a subtree, and its structure; raises KeyError or
-    IndexError.
+    """Returns the index of a subtree's first leaf, and its structure; may raise Key- or IndexError.
 
     >>> child(flatten({"a": 1, "b": [2, 3]})[1], "b")
     (1, ('list', (('leaf',), ('leaf',))))

@@ -1,5 +1,4 @@
-"""Compilation of the package's own functions for the host: at definition, or loaded from the store
-of kernels.
+"""Compilation of the package's own functions for the host: at definition, or from the store.
 
     compiled(signature)(function) ──key──> in the store? ──no──> compile, store
 
@@ -62,8 +61,7 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
 
 @final
 class _Stored(NullCache):  # type: ignore[misc]  # Numba has no types
-    """One function's compiled code in the store, in the form in which Numba's dispatchers ask for
-    it.
+    """One function's compiled code in the store, with the interface of Numba's caches.
 
     Attributes:
         digest: of all that the code depends on but the signature.
@@ -129,7 +127,5 @@ def _content(path: str) -> bytes:
 
 
 def _text(value: Any) -> str:
-    """Returns the text of a value that a closure holds: a number, a class, or a function of the
-    same file.
-    """
+    """Returns the text of a closure's value: a number, a class, or a function of the same file."""
     return str(getattr(getattr(value, "py_func", value), "__qualname__", repr(value)))

@@ -104,9 +104,7 @@ class Semaphore:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Number of spins before a process sleeps; waking it through its semaphore costs about 10
-    µs.
-    """
+    """Number of spins before a process sleeps; a wake-up by semaphore costs about 10 µs."""
 
     pauses: int  # spins with a pause instruction, 20 to 50 ns each, which keep the core
     rank: int  # further spins of a rank, which yield the core: system calls of about 0.5 µs each
@@ -202,9 +200,7 @@ class ControlBlock:
                 semaphore.post()
 
     def sleep_coordinator(self, seconds: float = SLEEP_SECONDS) -> bool:
-        """Sleeps until the last rank arrives, for up to `seconds`. Returns whether all have
-        arrived.
-        """
+        """Sleeps for up to `seconds` until the last rank arrives; returns whether all have."""
         posted = False
         try:
             if doorbell.coordinator_sleeps(self.base, self.lines) == 0:

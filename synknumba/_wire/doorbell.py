@@ -45,7 +45,6 @@ def _pointer(builder: Any, base: Any, word: Any) -> Any:
 
 
 def _loading(order: str) -> Any:
-    """Returns an intrinsic that loads a word atomically."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def load(typingctx: Any, base: Any, word: Any) -> Any:
@@ -58,7 +57,6 @@ def _loading(order: str) -> Any:
 
 
 def _storing(order: str) -> Any:
-    """Returns an intrinsic that stores a word atomically."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def store(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
@@ -156,9 +154,7 @@ sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 @intrinsic  # type: ignore[untyped-decorator]
 def pause(typingctx: Any) -> Any:
-    """Executes a pause instruction, where the architecture has one; about 20 to 50 ns, no system
-    call.
-    """
+    """Executes a pause instruction, where there is one; about 20 to 50 ns, no system call."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         match platform.machine():
@@ -323,9 +319,7 @@ def ring(base: int, world_size: int, sequence: int, command: int) -> int:
 
 @compiled("int64(int64, int64)")
 def wake(base: int, rank: int) -> int:
-    """Clears a rank's sleep flag. Returns 1 if it was set; the caller must then post the rank's
-    semaphore.
-    """
+    """Clears a rank's sleep flag. Returns 1 if the caller must post the rank's semaphore."""
     return exchange(base, RANK_LINES + rank * WORDS_PER_RANK + SLEEPS, 0)
 
 
@@ -470,9 +464,7 @@ SERVE_MS = 50  # `serve` then returns to Python, which handles signals
 
 @compiled("int64(int64, int64)")
 def find(table: int, number: int) -> int:
-    """Returns the address of the `Again` that this round repeats, up to its scalars; 0 if there
-    is none.
-    """
+    """Returns the address of the `Again` that this round repeats, up to its scalars; or 0."""
     for entry in range(load_acquire(table, KNOWN)):
         again = load_acquire(table, ENTRIES + entry)
         if load_acquire(again, NUMBER) == number:

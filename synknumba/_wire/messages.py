@@ -26,9 +26,7 @@ from synknumba._wire.sequence import SequenceProgram
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Map these segments; one descriptor per entry is attached. A segment already mapped has
-    grown.
-    """
+    """Map these segments, one descriptor each; a segment already mapped has grown."""
 
     segments: tuple[tuple[int, int], ...]  # (id, bytes)
 
@@ -161,9 +159,7 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """How fast a rank works, in units of work per second, which are the same for all devices of
-    a kind.
-    """
+    """How fast a rank works, in work per second, in the same units for a kind of device."""
 
     rate: float
 
@@ -261,9 +257,7 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Message of a rank, sent once after its start, and at the end of a round that has news or
-    warnings.
-    """
+    """Message of a rank: after its start, and after rounds with news or warnings."""
 
     rank: int  # sender
     news: Parcel | None  # outcome of the round, if there is anything to report

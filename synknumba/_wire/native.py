@@ -96,9 +96,7 @@ class NativeCall:
         self._kept = (library, owner, tuple(args))
 
     def place(self, position: int) -> tuple[Array, types.Type]:
-        """Returns the word of an argument that may be replaced, as 8 bytes, and the argument's
-        type.
-        """
+        """Returns the word of a replaceable argument, as 8 bytes, and the argument's type."""
         index = self.changing[position]
         begin = self._begins[index]
         return self.words[begin : begin + 1].view(np.uint8), self._kinds[index]
@@ -254,7 +252,5 @@ def _propagate(typingctx: Any, code: Any, error: Any) -> Any:
 
 @compiled("void(int64, int64)")
 def raise_error(code: int, error: int) -> None:
-    """Raises the exception of a call that returned `code` and stored its error's address in its
-    words.
-    """
+    """Raises the exception of a call that returned `code` and put its error into its words."""
     _propagate(code, error)

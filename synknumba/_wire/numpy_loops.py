@@ -34,9 +34,7 @@ class NumPyLoop:
 
 @cache
 def loop_of(ufunc: np.ufunc) -> NumPyLoop | None:
-    """Returns the loop of a ufunc for float64; None if the object has another layout than that
-    above.
-    """
+    """Returns the loop of a ufunc for float64; None if the object's layout is another."""
     at = id(ufunc) + object.__basicsize__
     numbers = (ctypes.c_int * 4).from_address(at)
     loops, data = (ctypes.c_void_p * 2).from_address(at + 16)
@@ -59,9 +57,7 @@ def loop_of(ufunc: np.ufunc) -> NumPyLoop | None:
 
 
 def words_of_call(operands: list[int], target: int) -> Array:
-    """Returns the words of a call of a loop for one element, given the addresses of float64
-    numbers.
-    """
+    """Returns the words of a call of a loop for one element, by addresses of float64 numbers."""
     words = np.zeros(_WORDS, np.int64)
     words[: len(operands) + 1] = *operands, target
     words[COUNT], words[STEPS:] = 1, 8

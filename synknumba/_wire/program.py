@@ -105,9 +105,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpan:
-    """Parameter: the `Span` of the slice's rows, from `synk.arange`; `start` is the index of row
-    0.
-    """
+    """Parameter: the `Span` of a slice's rows, from `synk.arange`; `start` is row 0's index."""
 
     start: int = 0
 
@@ -181,9 +179,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    """Parameter: rows of the rank's array of a variable, selected by `local_batch` and the
-    slice.
-    """
+    """Parameter: rows of a variable on the rank, selected by `local_batch` and the slice."""
 
     variable: int
     leaf: int
@@ -209,9 +205,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Parameter: a nested argument of a Python function, with a parameter for each leaf of its
-    structure.
-    """
+    """Parameter: a nested argument of a Python function, with a parameter for each leaf."""
 
     structure: Any
     leaves: "tuple[Param, ...]"
@@ -366,9 +360,7 @@ class Program:
         return (rank, rank + 1) if self.shards is None else self.partition.part(self.shards, rank)
 
     def leaves(self) -> list[Param]:
-        """Returns the parameters, with nested arguments replaced by their leaves; in no
-        particular order.
-        """
+        """Returns the parameters in any order, with nested arguments replaced by their leaves."""
         out: list[Param] = []
         params = [param for _, param in self.parameters]
         while params:
@@ -582,7 +574,5 @@ class Transfer:
         return copied.union(host.segment for array in self.reduced for host in array.hosts)
 
     def variables(self) -> frozenset[int]:
-        """Returns the numbers of the variables' memory that the copies read or write, or are
-        about.
-        """
+        """Returns the numbers of the variables' memory that the copies use, or are about."""
         return frozenset(array.variable for array in self.arrays) | self.about

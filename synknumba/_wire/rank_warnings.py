@@ -1,5 +1,4 @@
-"""Warnings issued on ranks: collected, sent with the answer of the round, and issued once in the
-script.
+"""Warnings issued on ranks: collected, sent with a round's answer, and issued in the script.
 
     rank: warnings.warn ──filters──> Collector ── with the answer of the round ──> coordinator: show ──filters──> the script
 

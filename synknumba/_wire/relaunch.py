@@ -82,9 +82,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """The places from which launches read scalars, and the calls that make new scalars take
-    effect.
-    """
+    """The places from which launches read scalars, and calls that make new ones take effect."""
 
     places: Sequence[Scalar]
     function: int  # address of a C function of three pointers that returns 0 or an error code
@@ -186,17 +184,13 @@ class Again:
         self._words[doorbell_module.NUMBER] = self._number
 
     def take_changed(self) -> bool:
-        """Returns whether compiled code has rewritten scalars since the last call of this
-        method.
-        """
+        """Returns whether compiled code has rewritten scalars since this method's last call."""
         changed = bool(self._words[doorbell_module.CHANGED])
         self._words[doorbell_module.CHANGED] = 0
         return changed
 
     def close(self) -> None:
-        """Removes the call from its table: its launch is no longer possible, or no longer
-        equivalent.
-        """
+        """Removes the call from its table: its launch is no longer possible or equivalent."""
         self.forget()
         if self.table is not None:
             self.table.drop(self)

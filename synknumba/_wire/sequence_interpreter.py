@@ -82,7 +82,6 @@ _ROOT = 1 << 31  # products of two smaller integers do
 
 
 def _loading(kind: Any, number: types.Type) -> Any:
-    """Returns an intrinsic that loads a number from an address."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def load(typingctx: Any, address: Any) -> Any:
@@ -95,7 +94,6 @@ def _loading(kind: Any, number: types.Type) -> Any:
 
 
 def _storing(kind: Any, number: types.Type) -> Any:
-    """Returns an intrinsic that stores a number at an address."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def store(typingctx: Any, address: Any, value: Any) -> Any:

@@ -10,7 +10,6 @@ _LINE = 8  # words from one rank's count to the next
 
 @compiled("int64(int64, int64, int64)")
 def _await_one(board: int, rank: int, level: int) -> int:
-    """Returns whether a rank shows a count of at least `level`."""
     return 1 if load_acquire(board, rank * _LINE) >= level else 0
 
 

@@ -84,8 +84,7 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory in use, in bytes. For a closed world, `shared` is the value at its end and the tuples
-    are empty.
+    """Memory in use, in bytes. For a closed world: `shared` at its end, and empty tuples.
 
     Attributes:
         shared: all segments created by the script: `Data`, results, and those of the world.

@@ -163,7 +163,6 @@ class OpenWorld:
         raise WorldError(message)
 
     def _start_again(self) -> "Engine":
-        """Starts the ranks of the world that has ended."""
         with self.starting():
             if self.world is None and self.ended is not None:
                 self.ended._start_again()  # noqa: SLF001

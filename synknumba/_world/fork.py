@@ -332,7 +332,6 @@ def _resolve_machines(
 
 
 def _check_again(kind: DeviceKind) -> None:
-    """Checks that ranks can be forked again."""
     _check_mpi()
     if kind == "cuda" and cuda_is_initialised():
         raise DeviceError(
