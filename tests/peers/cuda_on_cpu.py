@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from synknumba import simt
-from synknumba.simt._frontend.signatures import OfAGpu, Overload
 from synknumba.simt._kernel import Launcher
+from synknumba.simt._lower.signatures import OfAGpu, Overload
 from synknumba.simt._standins.device import GPUS, current_context, current_device
 
 

@@ -14,7 +14,7 @@ from numba.core import types
 
 from synknumba.simt._analysis.types import VariableTypes
 from synknumba.simt._analysis.variables import definitions
-from synknumba.simt._frontend.syntax import assigned_names, call, place, read_names
+from synknumba.simt._source.syntax import assigned_names, call, place, read_names
 
 NONNEG = "_k_nonneg"
 

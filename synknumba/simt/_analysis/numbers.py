@@ -7,8 +7,8 @@ from numba.core import types
 
 from synknumba.simt._analysis.namespace import NONNEG, Meanings, is_one_of
 from synknumba.simt._analysis.types import is_integer_type
-from synknumba.simt._frontend.syntax import call_name
-from synknumba.simt._library.operations import LINEAR, SIZES, STATE
+from synknumba.simt._library.words import LINEAR, SIZES, STATE
+from synknumba.simt._source.syntax import call_name
 
 _INDICES = frozenset({*STATE, LINEAR})
 

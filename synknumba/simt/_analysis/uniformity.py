@@ -25,8 +25,9 @@ from synknumba.simt._analysis.namespace import is_number_type, is_one_of, nonneg
 from synknumba.simt._analysis.numbers import Numbers
 from synknumba.simt._analysis.types import VariableTypes
 from synknumba.simt._analysis.variables import single_target
-from synknumba.simt._frontend.sync import collective_of, is_exchanged, is_operand, synchronises
-from synknumba.simt._frontend.syntax import (
+from synknumba.simt._library.words import BLOCK, LINEAR, VARYING_STATE
+from synknumba.simt._lower.sync import collective_of, is_exchanged, is_operand, synchronises
+from synknumba.simt._source.syntax import (
     assigned_names,
     count_stores,
     has_return,
@@ -35,7 +36,6 @@ from synknumba.simt._frontend.syntax import (
     read_names,
     walk,
 )
-from synknumba.simt._library.operations import BLOCK, LINEAR, VARYING_STATE
 
 
 def without_copies(body: list[ast.stmt], slots: set[str]) -> list[ast.stmt]:

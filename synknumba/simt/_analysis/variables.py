@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import count
 
-from synknumba.simt._frontend.syntax import (
+from synknumba.simt._source.syntax import (
     assigned_names,
     count_names,
     count_stores,

@@ -23,17 +23,25 @@ from synknumba.simt._analysis.team import BLOCKS, THREADS, Team
 from synknumba.simt._analysis.types import VariableTypes, infer_types, unified_type
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import with_own_names
-from synknumba.simt._emit.device_functions import Options, define_function, with_devices
-from synknumba.simt._emit.emit import ACTIVE, MIN_THREADS, BlockCode, emit_blocks, has_many_threads
+from synknumba.simt._emit.collect import ACTIVE
+from synknumba.simt._emit.device_functions import with_devices
+from synknumba.simt._emit.emit import MIN_THREADS, BlockCode, emit_blocks, has_many_threads
 from synknumba.simt._emit.error_location import WHERE, note_places
+from synknumba.simt._emit.generated import define_function
 from synknumba.simt._emit.masks import Divergence
+from synknumba.simt._emit.options import Options
 from synknumba.simt._emit.region import MASK, Block, Style
-from synknumba.simt._emit.storage import MAX_BLOCK as MAX_BLOCK
 from synknumba.simt._emit.storage import SMEM, LaunchStorage, local_array_calls, slot_dtype
-from synknumba.simt._frontend.lowering import Devices, translate_names
-from synknumba.simt._frontend.source import IN_KERNELS
-from synknumba.simt._frontend.sync import synchronises, waits_for
-from synknumba.simt._frontend.syntax import (
+from synknumba.simt._library.intrinsics import no_result
+from synknumba.simt._library.runtime import HELPERS
+from synknumba.simt._library.slots import is_number, itemsize, no_value_of
+from synknumba.simt._library.typing_stubs import STAND_INS
+from synknumba.simt._library.words import AXES, BLOCK_SIZE, LINEAR, SIZES, STATE
+from synknumba.simt._lower.lowering import Devices, translate_names
+from synknumba.simt._lower.sync import synchronises, waits_for
+from synknumba.simt._lower.thread_code import DeviceFunction, ThreadCode
+from synknumba.simt._machine.codegen import Launch, make_device
+from synknumba.simt._source.syntax import (
     all_copied,
     assign,
     assigned_names,
@@ -46,13 +54,7 @@ from synknumba.simt._frontend.syntax import (
     unparse,
     walk,
 )
-from synknumba.simt._frontend.thread_code import DeviceFunction, ThreadCode
-from synknumba.simt._library.intrinsics import no_result
-from synknumba.simt._library.operations import AXES, BLOCK_SIZE, LINEAR, SIZES, STATE
-from synknumba.simt._library.runtime import HELPERS
-from synknumba.simt._library.slots import is_number, itemsize, no_value_of
-from synknumba.simt._library.typing_stubs import STAND_INS
-from synknumba.simt._machine.codegen import Launch, make_device
+from synknumba.simt._source.written import IN_KERNELS
 
 TypeMap = Mapping[str, types.Type]
 

@@ -26,27 +26,22 @@ from synknumba.simt._analysis.bounds import Bounds, Guards, inner_axis
 from synknumba.simt._analysis.buffer_swaps import SwapFinder, SwapUpdate
 from synknumba.simt._analysis.loops import LoopInversion, StridedLoop
 from synknumba.simt._analysis.split_regions import is_silent
-from synknumba.simt._analysis.team import BLOCKS, THREADS, Team
+from synknumba.simt._analysis.team import Team
 from synknumba.simt._analysis.uniformity import Analysis
+from synknumba.simt._emit.collect import collect
 from synknumba.simt._emit.exits import RUNNING, around, has_exit
 from synknumba.simt._emit.masks import Divergence, masked_if, masked_loop
 from synknumba.simt._emit.region import MASK, Active, Block, Regions, Style
 from synknumba.simt._emit.storage import escaping
-from synknumba.simt._frontend.sync import (
-    CollectiveStatement,
-    barrier_kind,
-    collective_of,
-    synchronises,
-    waits_for,
-)
-from synknumba.simt._frontend.syntax import (
+from synknumba.simt._library.words import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD, VARYING_STATE
+from synknumba.simt._lower.sync import barrier_kind, collective_of, synchronises, waits_for
+from synknumba.simt._source.syntax import (
     assign,
     assigned_names,
     call,
     expression,
     has_return,
     is_leave,
-    load,
     loop_variable,
     own_exits,
     place,
@@ -54,17 +49,6 @@ from synknumba.simt._frontend.syntax import (
     statements,
     store,
 )
-from synknumba.simt._library.operations import (
-    AXES,
-    BLOCK,
-    BLOCK_SIZE,
-    GRID_SIZE,
-    THREAD,
-    VARYING_STATE,
-)
-
-# Boolean array, one element per thread: whether it takes part in the collective.
-ACTIVE = "_k_active"
 
 # Threads of a block along an axis. The interchange around a grid-stride loop made a heat step at
 # 1024² take a tenth of the time with 128 threads, half with 16, and 1.2 to 1.7 times as long with
@@ -75,75 +59,6 @@ MIN_THREADS = 16
 def has_many_threads(block: Block) -> bool:
     """Returns whether a block has enough threads for loops over them."""
     return math.prod(block) >= MIN_THREADS
-
-
-def collect(
-    collective: CollectiveStatement, regions: Regions, active: Active, at: ast.stmt
-) -> list[ast.stmt]:
-    """Emits a collective."""
-    code, part = _take_part(regions, active, at)
-    regions.uses_active |= isinstance(part, ast.Name)
-    arguments = [_argument(node, regions) for node in collective.operands.values()]
-    sizes = [load(THREADS), load(BLOCKS) if regions.team.grid else ast.Constant(1)]
-    call_name = f"_k_all_{collective.path}"
-    if collective.operation.is_vote and not regions.team.grid:
-        name = collective.results[0]
-        regions.slots.add(name)
-        regions.assigned_before.add(name)
-        value = ast.Call(load(call_name), [*arguments, part, *sizes], [])
-        return [*code, place(ast.Assign([store(f"{name}__u")], value), at)]
-    regions.slots |= set(collective.results)
-    results: list[ast.expr] = [load(f"{name}__s") for name in collective.results]
-    suffix = "_each" if collective.operation.is_vote else _padded(collective, regions, part)
-    call = ast.Call(load(call_name + suffix), [*results, *arguments, part, *sizes], [])
-    return [*code, place(ast.Expr(call), at)]
-
-
-def _padded(collective: CollectiveStatement, regions: Regions, part: ast.expr) -> str:
-    """Returns "_padded" for a shuffle by all threads at a uniform distance, which reads a slot
-    array with margins; else "".
-    """
-    *_, value, distance = [None, None, *collective.operands.values()]
-    plain = isinstance(part, ast.Constant) and not regions.team.grid
-    if (
-        not plain
-        or not collective.path.startswith("shfl_")
-        or not isinstance(value, ast.Name)
-        or distance is None
-    ):
-        return ""
-    if read_names(distance) & regions.known.varying:
-        return ""
-    regions.padded.add(value.id)
-    return "_padded"
-
-
-def _argument(node: ast.expr, regions: Regions) -> ast.expr:
-    """Returns an operand: the slot array of a varying variable, or a uniform value."""
-    names = read_names(node)
-    if isinstance(node, ast.Name) and names & regions.known.varying:
-        regions.slots.add(node.id)
-        return load(f"{node.id}__s")
-    return regions.block_value(node)
-
-
-def _take_part(regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast.stmt], ast.expr]:
-    """Returns code that marks the threads that take part, and the array of marks, or the
-    constant None if all take part.
-    """
-    team = regions.team
-    whole = all(
-        len(active.bounds.high[axis]) == 1 and not active.bounds.low[axis]
-        for axis in active.bounds.high
-    )
-    untouched = whole and not any(
-        "_k_high" in text for texts in active.bounds.high.values() for text in texts
-    )
-    if untouched and not active.masked and not regions.left:
-        return [], ast.Constant(None)
-    clear = statements(f"for _k_t in range({team.size}):\n    {ACTIVE}[_k_t] = False", at)
-    mark = regions.region(statements(f"{ACTIVE}[{team.index}] = True", at), active)
-    return clear + mark, load(ACTIVE)
 
 
 @dataclass(frozen=True, slots=True)

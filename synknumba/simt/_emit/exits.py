@@ -7,7 +7,7 @@ A *turn* is one thread's iteration of such a loop.
 import ast
 from collections.abc import Iterable
 
-from synknumba.simt._frontend.syntax import has_return, is_leave, load, own_exits, place, statements
+from synknumba.simt._source.syntax import has_return, is_leave, load, own_exits, place, statements
 
 LEFT = "_k_left"
 EXIT = "_k_exit"

@@ -16,12 +16,14 @@ from numba.core.typing.templates import _OverloadFunctionTemplate
 from numba.extending import overload
 
 from synknumba._types import WeakTable
-from synknumba.simt._emit.device_functions import Options, generated_function, with_devices
-from synknumba.simt._frontend.cuda_overloads import overloads_for_cuda
-from synknumba.simt._frontend.lowering import Devices
-from synknumba.simt._frontend.source import has_rest
-from synknumba.simt._frontend.thread_code import DeviceFunction
-from synknumba.simt._library.operations import STATE
+from synknumba.simt._emit.device_functions import with_devices
+from synknumba.simt._emit.generated import generated_function
+from synknumba.simt._emit.options import Options
+from synknumba.simt._library.words import STATE
+from synknumba.simt._lower.cuda_overloads import overloads_for_cuda
+from synknumba.simt._lower.lowering import Devices
+from synknumba.simt._lower.thread_code import DeviceFunction
+from synknumba.simt._source.written import has_rest
 
 _made: WeakTable[Any, dict[Options, Any]] = WeakTable()
 

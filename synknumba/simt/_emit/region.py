@@ -25,8 +25,9 @@ from synknumba.simt._emit.exits import (
     lower_returns,
     with_conditions,
 )
-from synknumba.simt._frontend.arrays import SharedArray
-from synknumba.simt._frontend.syntax import (
+from synknumba.simt._library.words import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
+from synknumba.simt._lower.arrays import SharedArray
+from synknumba.simt._source.syntax import (
     all_copied,
     assigned_names,
     call,
@@ -39,7 +40,6 @@ from synknumba.simt._frontend.syntax import (
     statements,
     walk,
 )
-from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
 
 # Cuts at a condition per region; each makes up to three loops of one.
 MAX_CUTS = 1

@@ -17,7 +17,7 @@ from numba.core import types
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import load_item, make_array
 
-from synknumba.simt._library.operations import WARP_SIZE
+from synknumba.simt._library.words import WARP_SIZE
 
 LANES = WARP_SIZE - 1
 FULL = np.uint32(0xFFFFFFFF)

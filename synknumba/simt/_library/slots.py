@@ -16,7 +16,6 @@ from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic
 from numba.np.arrayobj import load_item, make_array, store_item
 
-from synknumba.simt._library import bfloat16
 from synknumba.simt._library.intrinsics import view
 
 # A shuffle reads at most 31 elements beyond either end.
@@ -24,8 +23,11 @@ MARGIN = 32
 
 
 def is_number(kind: types.Type | None) -> bool:
-    """Returns whether the type is a number or boolean, which an ordinary array can hold."""
-    return isinstance(kind, (types.Number, types.Boolean)) and kind != bfloat16.kind()
+    """Returns whether the type is a number or boolean, which an ordinary array can hold.
+
+    NumPy has no bfloat16, which is a number to numba-cuda.
+    """
+    return isinstance(kind, (types.Number, types.Boolean)) and "bfloat16" not in kind.name
 
 
 def itemsize(kind: types.Type) -> int:

@@ -20,7 +20,6 @@ from numba.core.compiler import CompileResult
 from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
-from synknumba.simt._frontend.frame_space import with_frame_space
 from synknumba.simt._machine.codegen import Compiled, KernelLibrary
 from synknumba.simt._machine.fingerprint import (
     Fingerprint,
@@ -28,9 +27,10 @@ from synknumba.simt._machine.fingerprint import (
     environment,
     type_text,
 )
-from synknumba.simt._machine.runtime import give_way, link_runtime
 from synknumba.simt._machine.store import KernelStore, directory
 from synknumba.simt._machine.vector_math import describe
+from synknumba.simt._numba.frame_space import with_frame_space
+from synknumba.simt._numba.runtime import give_way, link_runtime
 
 # Keyed by cache key. Loading a kernel twice would define its symbols twice.
 _loaded: WeakValueDictionary[str, Compiled] = WeakValueDictionary()

@@ -29,9 +29,9 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, CompileResult
 from numba.core.environment import lookup_environment
 
-from synknumba.simt._frontend.passes import with_fewer_passes
-from synknumba.simt._machine.calls import with_few_checks
 from synknumba.simt._machine.vector_math import with_vector_math
+from synknumba.simt._numba.calls import with_few_checks
+from synknumba.simt._numba.passes import with_fewer_passes
 
 # The multipliers 0xD2511F53 and 0xCD9E8D57 identify Philox. LLVM may express one as the other plus
 # a difference.

@@ -43,10 +43,10 @@ from numba.core import config, types
 from numba.core.registry import cpu_target
 
 from synknumba._types import WeakTable
-from synknumba.simt._frontend import mlir
-from synknumba.simt._frontend.cuda_overloads import overloaded_for_cuda
-from synknumba.simt._frontend.scope import is_device_function, is_njit_function
-from synknumba.simt._frontend.signatures import declared_signatures
+from synknumba.simt._lower.cuda_overloads import overloaded_for_cuda
+from synknumba.simt._lower.signatures import declared_signatures
+from synknumba.simt._source import mlir
+from synknumba.simt._source.scope import is_device_function, is_njit_function
 
 # Objects of these packages are hashed by name. Not all of synknumba: its kernels and device
 # functions are hashed by source.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, SupportsIndex, final, overload
 
 from synknumba._errors import DeviceError, DeviceMemberError
 from synknumba._types import MAX_GRID
-from synknumba.simt._emit.storage import MAX_BLOCK
+from synknumba.simt._library.words import MAX_BLOCK
 
 # Of the device that programs are told, for their choices of code and sizes: the newest that
 # numba-cuda's tests ask for.

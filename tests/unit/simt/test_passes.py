@@ -18,13 +18,13 @@ from synknumba.simt._analysis.types import VariableTypes, infer_types, is_intege
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import exposed
 from synknumba.simt._emit.build import KernelProgram
-from synknumba.simt._emit.device_functions import Options
 from synknumba.simt._emit.emit import Style, emit_blocks
 from synknumba.simt._emit.exits import lower_returns
 from synknumba.simt._emit.masks import Divergence
-from synknumba.simt._frontend.lowering import Devices, translate_names
-from synknumba.simt._frontend.source import read_source
-from synknumba.simt._frontend.syntax import (
+from synknumba.simt._emit.options import Options
+from synknumba.simt._lower.lowering import Devices, translate_names
+from synknumba.simt._source.source import read_source
+from synknumba.simt._source.syntax import (
     assigned_names,
     copied,
     range_arguments,
