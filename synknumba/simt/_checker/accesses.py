@@ -18,9 +18,17 @@ from numba.np.arrayobj import load_item, make_array, store_item
 from synknumba.simt._checker import layout as at
 from synknumba.simt._checker.integer_code import I64, word
 from synknumba.simt._checker.runtime import call
-from synknumba.simt._library.intrinsics import view
+from synknumba.simt._library.intrinsics import (
+    borrowed_array,
+    c_array,
+    float_bits,
+    literal_shape,
+    view,
+)
 from synknumba.simt._library.synchronisation import COLLECTIVES
 from synknumba.simt._library.typed import with_arity
+from synknumba.simt._maths.bfloat16 import as_dtype
+from synknumba.simt._python.arrays import leaves
 
 _I1: Final = ir.IntType(1)
 _I8: Final = ir.IntType(8)
@@ -132,41 +140,18 @@ class _Indexed:
         call(builder, "outside", start, _constant(what), site)
 
 
-def _access(
-    context: Any, builder: Any, kind: types.Type, address: Any, what: Any, site: Any
-) -> None:
+def _access(builder: Any, kind: types.Type, address: Any, what: Any, site: Any) -> None:
     """Emits the record of an access to an element: to each of its fields if it is a record."""
     what = _constant(what) if isinstance(what, int) else what
-    for offset, leaf in leaves(kind):
-        size = context.get_abi_sizeof(context.get_data_type(leaf))
+    for offset, size in leaves(as_dtype(kind)):
         call(
             builder, "access", builder.add(address, _constant(offset)), _constant(size), what, site
         )
 
 
-def leaves(kind: types.Type, offset: int = 0) -> list[tuple[int, types.Type]]:
-    """Returns the offsets and types of the numbers in an element."""
-    if isinstance(kind, types.Record):
-        return [
-            leaf
-            for field in kind.fields.values()
-            for leaf in leaves(field.type, offset + field.offset)
-        ]
-    if isinstance(kind, types.NestedArray):
-        count, step = (
-            kind.nitems,
-            kind.dtype.bitwidth // 8 if hasattr(kind.dtype, "bitwidth") else kind.dtype.size,
-        )
-        return [
-            leaf for number in range(count) for leaf in leaves(kind.dtype, offset + number * step)
-        ]
-    return [(offset, kind)]
-
-
-def _access_view(context: Any, builder: Any, viewed: "_View", what: int, site: Any) -> None:
+def _access_view(builder: Any, viewed: "_View", what: int, site: Any) -> None:
     """Emits the record of an access to each element of a view."""
-    for offset, leaf in leaves(viewed.dtype):
-        size = context.get_abi_sizeof(context.get_data_type(leaf))
+    for offset, size in leaves(viewed.dtype):
         first = builder.add(viewed.data, _constant(offset))
         call(
             builder,
@@ -194,7 +179,7 @@ class _View:
         sizes: Sequence[Any],
         strides: Sequence[Any],
     ) -> None:
-        self.dtype, self.data, self.axes = dtype, data, _constant(len(sizes))
+        self.dtype, self.data, self.axes = as_dtype(dtype), data, _constant(len(sizes))
         self.sizes = builder.ptrtoint(
             cgutils.alloca_once(builder, I64, size=max(1, 2 * len(sizes))), I64
         )
@@ -211,35 +196,34 @@ class _View:
         )
         return cls(builder, kind.dtype, builder.ptrtoint(struct.data, I64), sizes, strides)
 
-    def keep(self, context: Any, builder: Any) -> list[Any]:
+    def keep(self, builder: Any) -> list[Any]:
         """Emits copies of the elements, and returns their addresses, one for each field."""
         kept, place = [], _constant(0)
-        for offset, leaf in leaves(self.dtype):
-            size = _constant(context.get_abi_sizeof(context.get_data_type(leaf)))
+        for offset, size in leaves(self.dtype):
             kept.append(place)
-            place = call(
-                builder,
-                "keep",
-                builder.add(self.data, _constant(offset)),
-                self.axes,
-                self.sizes,
-                size,
-                place,
-            )
+            first = builder.add(self.data, _constant(offset))
+            place = call(builder, "keep", first, self.axes, self.sizes, _constant(size), place)
         return [*kept, place]
 
-    def written(self, context: Any, builder: Any, kept: list[Any], site: Any) -> None:
+    def written(self, builder: Any, kept: list[Any], site: Any) -> None:
         """Emits the record of a write to each element, given the copies from before the write."""
-        for (offset, leaf), place, behind in zip(
+        for (offset, size), place, behind in zip(
             leaves(self.dtype), kept[:-1], kept[1:], strict=True
         ):
-            size = _constant(context.get_abi_sizeof(context.get_data_type(leaf)))
             buffer = builder.load(word(builder, call(builder, "state"), at.KEPT))
             is_kept = builder.icmp_signed(">=", behind, _constant(0))
             old = builder.select(is_kept, builder.add(buffer, place), _constant(0))
             first = builder.add(self.data, _constant(offset))
             call(
-                builder, "view", first, self.axes, self.sizes, size, _constant(at.WRITE), site, old
+                builder,
+                "view",
+                first,
+                self.axes,
+                self.sizes,
+                _constant(size),
+                _constant(at.WRITE),
+                site,
+                old,
             )
 
 
@@ -373,7 +357,7 @@ def _load_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
             with inside:
                 address = indexed.address()
                 if not is_record:  # a record is a reference, whose fields are read later
-                    _access(context, builder, array.dtype, address, at.READ, args[2])
+                    _access(builder, array.dtype, address, at.READ, args[2])
                 builder.store(address, place)
             with outside:
                 indexed.report(at.READ, args[2])
@@ -440,7 +424,7 @@ def _store_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
                     _constant(at.SAME),
                     _constant(at.WRITE),
                 )
-                _access(context, builder, array.dtype, address, what, args[3])
+                _access(builder, array.dtype, address, what, args[3])
                 store_item(context, builder, array, args[2], pointer)
             with outside:
                 indexed.report(at.WRITE, args[3])
@@ -483,11 +467,9 @@ def _store_part(
             with inside:
                 _check_writeable(builder, array, indexed.data, site)
                 if isinstance(value, types.Array):
-                    _access_view(
-                        context, builder, _View.of(context, builder, value, args[2]), at.READ, site
-                    )
+                    _access_view(builder, _View.of(context, builder, value, args[2]), at.READ, site)
                 elif isinstance(value, types.Record):
-                    _access(context, builder, value, builder.ptrtoint(args[2], I64), at.READ, site)
+                    _access(builder, value, builder.ptrtoint(args[2], I64), at.READ, site)
                 if whole is None:
                     viewed = _View(builder, array.dtype, indexed.address(), (), ())
                 else:
@@ -495,9 +477,9 @@ def _store_part(
                         context, builder, operator.getitem, whole, (array, index), args[:2]
                     )
                     viewed = _View.of(context, builder, whole.return_type, part)
-                kept = viewed.keep(context, builder)
+                kept = viewed.keep(builder)
                 _apply(context, builder, operator.setitem, put, (array, index, value), args[:3])
-                viewed.written(context, builder, kept, site)
+                viewed.written(builder, kept, site)
             with outside:
                 indexed.report(at.WRITE, site)
         return context.get_dummy_value()
@@ -525,7 +507,7 @@ def _load_field(record: types.Record, name: str, key: types.Type, site: types.Ty
         sizes = [_constant(size) for size in field.type.shape]
 
         def part(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            return _array(context, builder, result, _field_address(builder, args[0], field), sizes)
+            return c_array(context, builder, result, _field_address(builder, args[0], field), sizes)
 
         return result(record, key, site), part
     if isinstance(field.type, types.Record):
@@ -539,7 +521,7 @@ def _load_field(record: types.Record, name: str, key: types.Type, site: types.Ty
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address = _field_address(builder, args[0], field)
-        _access(context, builder, field.type, address, at.READ, args[2])
+        _access(builder, field.type, address, at.READ, args[2])
         pointer = builder.inttoptr(address, context.get_data_type(field.type).as_pointer())
         value = context.unpack_value(builder, field.type, pointer, align=1)
         return impl_ret_borrowed(context, builder, signature.return_type, value)
@@ -564,7 +546,7 @@ def _store_field(
         what = builder.select(
             _same(builder, field.type, old, args[2]), _constant(at.SAME), _constant(at.WRITE)
         )
-        _access(context, builder, field.type, address, what, args[3])
+        _access(builder, field.type, address, what, args[3])
         context.pack_value(builder, field.type, args[2], pointer, align=1)
         return context.get_dummy_value()
 
@@ -628,7 +610,7 @@ def cell(_context: Any, array: types.Type, index: types.Type, site: types.Type) 
             with inside:
                 address = indexed.address()
                 _check_writeable(builder, array, address, args[2])
-                _access(context, builder, array.dtype, address, at.ATOMIC, args[2])
+                _access(builder, array.dtype, address, at.ATOMIC, args[2])
                 builder.store(address, place)
             with outside:
                 indexed.report(at.ATOMIC, args[2])
@@ -670,7 +652,7 @@ def whole(_context: Any, array: types.Type, index: types.Type, site: types.Type)
         with builder.if_else(indexed.inside, likely=True) as (inside, outside):
             with inside:
                 for what in (at.READ, at.WRITE):
-                    _access(context, builder, array.dtype, indexed.address(), what, args[2])
+                    _access(builder, array.dtype, indexed.address(), what, args[2])
             with outside:
                 indexed.report(at.READ, args[2])
                 call(builder, "wait", _constant(at.FAILED), _constant(0), _constant(0))
@@ -742,8 +724,8 @@ def _bits(context: Any, builder: Any, kind: types.Type, value: Any) -> Any:
     if isinstance(kind, types.Boolean):
         return builder.zext(value, I64)
     if isinstance(kind, types.Float):
-        as_integer = builder.bitcast(value, ir.IntType(kind.bitwidth))
-        return as_integer if kind.bitwidth == 64 else builder.zext(as_integer, I64)
+        bits = float_bits(builder, value)
+        return bits if kind.bitwidth == 64 else builder.zext(bits, I64)
     return context.cast(builder, value, kind, types.int64)
 
 
@@ -932,34 +914,10 @@ def to_int(context: Any, value: types.Type, site: types.Type) -> Any:
 # ---- memory
 
 
-def _dims(shape: types.Type) -> list[int] | None:
-    parts = list(shape) if isinstance(shape, types.BaseTuple) else [shape]
-    return (
-        [part.literal_value for part in parts]
-        if all(isinstance(part, types.IntegerLiteral) for part in parts)
-        else None
-    )
-
-
-def _array(
-    context: Any, builder: Any, kind: types.Array, address: Any, sizes: Sequence[Any]
-) -> Any:
-    """Emits a C-ordered array at an address."""
-    data_type = context.get_data_type(kind.dtype)
-    itemsize = _constant(context.get_abi_sizeof(data_type))
-    strides: list[Any] = []
-    step = itemsize
-    for size in reversed(sizes):
-        strides.insert(0, step)
-        step = builder.mul(step, size)
-    data = builder.inttoptr(address, data_type.as_pointer())
-    return view(context, builder, kind, data, sizes, strides, itemsize)
-
-
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def shared_array(_context: Any, number: types.Type, shape: types.Type, dtype: types.Type) -> Any:
     """Returns the block's shared array with this number; of shape 0, all dynamic shared memory."""
-    dims, element = _dims(shape), parse_dtype(dtype)
+    dims, element = literal_shape(shape), parse_dtype(dtype)
     if dims is None or element is None:
         return None
     kind = types.Array(element, len(dims), "C")
@@ -979,7 +937,7 @@ def shared_array(_context: Any, number: types.Type, shape: types.Type, dtype: ty
                     builder.load(word(builder, state, at.DYNAMIC_BYTES)), _constant(itemsize)
                 )
             ]
-        return _array(context, builder, kind, address, sizes)
+        return c_array(context, builder, kind, address, sizes)
 
     return kind(number, shape, dtype), codegen
 
@@ -987,7 +945,7 @@ def shared_array(_context: Any, number: types.Type, shape: types.Type, dtype: ty
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def local_array(_context: Any, offset: types.Type, shape: types.Type, dtype: types.Type) -> Any:
     """Returns a new local array of the thread, at an offset into its local memory."""
-    dims, element = _dims(shape), parse_dtype(dtype)
+    dims, element = literal_shape(shape), parse_dtype(dtype)
     if dims is None or element is None:
         return None
     kind = types.Array(element, len(dims), "C")
@@ -1004,7 +962,7 @@ def local_array(_context: Any, offset: types.Type, shape: types.Type, dtype: typ
         byte = builder.trunc(builder.load(word(builder, call(builder, "state"), fill)), _I8)
         for start, value in ((address, byte), (written, ir.Constant(_I8, 0))):
             cgutils.memset(builder, builder.inttoptr(start, _I8.as_pointer()), nbytes, value)
-        return _array(context, builder, kind, address, [_constant(dim) for dim in dims])
+        return c_array(context, builder, kind, address, [_constant(dim) for dim in dims])
 
     return kind(types.int64, shape, dtype), codegen
 
@@ -1017,9 +975,7 @@ def _without_owner(context: Any, builder: Any, kind: types.Type, value: Any) -> 
     references back.
     """
     if isinstance(kind, types.Array):
-        struct = make_array(kind)(context, builder, value)
-        struct.meminfo = cgutils.get_null_value(struct.meminfo.type)
-        return struct._getvalue()  # noqa: SLF001
+        return borrowed_array(context, builder, kind, value)
     if isinstance(kind, types.BaseTuple):
         for number, part in enumerate(kind.types):
             new = _without_owner(context, builder, part, builder.extract_value(value, number))

@@ -42,7 +42,7 @@ from synknumba.simt._emit.device_functions import with_devices
 from synknumba.simt._emit.generated import define_function
 from synknumba.simt._emit.options import Options
 from synknumba.simt._library.runtime import HELPERS
-from synknumba.simt._library.words import LINEAR, STATE
+from synknumba.simt._library.words import LINEAR, STATE, WARP_SIZE
 from synknumba.simt._lower.lowering import Devices, translate_names
 from synknumba.simt._lower.thread_code import ThreadCode
 from synknumba.simt._machine import codegen
@@ -60,7 +60,7 @@ from synknumba.simt._python.cuda import Dim3
 from synknumba.simt._python.findings import BOUNDS_ADVICE, described, fault_advice, shown_index
 from synknumba.simt._python.program import DebugProgram
 from synknumba.simt._python.run import Block, Launch, Thread
-from synknumba.simt._python.warp import WAITING, WARP_SIZE, Request
+from synknumba.simt._python.warp import WAITING, Request
 from synknumba.simt._source.syntax import load, one_or_tuple, place, statements
 
 # Bytes of a thread's stack. Local arrays are elsewhere, and pages that are not used take no memory.

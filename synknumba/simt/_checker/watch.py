@@ -19,12 +19,14 @@ from synknumba._errors import (
     UninitializedError,
 )
 from synknumba.simt._checker.races import Cells, Past, Shadow, present
+from synknumba.simt._library.words import WARP_SIZE
 from synknumba.simt._python.arrays import (
     STAND_IN,
     Array,
     StandIn,
     TrackedMemory,
     Watch,
+    leaves,
     overlapping,
 )
 from synknumba.simt._python.findings import (
@@ -35,7 +37,6 @@ from synknumba.simt._python.findings import (
     user_frame,
 )
 from synknumba.simt._python.run import Launch, Thread
-from synknumba.simt._python.warp import WARP_SIZE
 
 # Later findings are mostly consequences of earlier ones.
 MOST_FINDINGS: Final = 20
@@ -364,14 +365,10 @@ def _numbers(array: Array, index: Any) -> list[tuple[int, int]]:
     offsets = np.zeros(1, np.int64)
     for size, step in zip(view.shape, view.strides, strict=True):
         offsets = (offsets[:, None] + np.arange(size) * step).ravel()
-    leaves = _leaves(view.dtype)
+    starts = (view.address + offsets).tolist()
     return _inside(
         array,
-        [
-            (start + offset, nbytes)
-            for start in (view.address + offsets).tolist()
-            for offset, nbytes in leaves
-        ],
+        [(start + offset, nbytes) for start in starts for offset, nbytes in leaves(view.dtype)],
     )
 
 
@@ -381,26 +378,6 @@ def _inside(array: Array, numbers: list[tuple[int, int]]) -> list[tuple[int, int
     """
     memory = array.memory
     return numbers if numbers and memory.low <= numbers[0][0] < memory.high else []
-
-
-@functools.cache
-def _leaves(dtype: np.dtype[Any]) -> tuple[tuple[int, int], ...]:
-    """Returns the offsets and bytes of the numbers in an element."""
-    if dtype.subdtype is not None:
-        base, shape = dtype.subdtype
-        count = int(np.prod(shape))
-        return tuple(
-            (k * base.itemsize + offset, nbytes)
-            for k in range(count)
-            for offset, nbytes in _leaves(base)
-        )
-    if dtype.fields is None:
-        return ((0, dtype.itemsize),)
-    return tuple(
-        (start + offset, nbytes)
-        for kind, start, *_ in dtype.fields.values()
-        for offset, nbytes in _leaves(kind)
-    )
 
 
 def _all_bits(dtype: np.dtype[Any]) -> Any:

@@ -16,7 +16,7 @@ from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic
 from numba.np.arrayobj import load_item, make_array, store_item
 
-from synknumba.simt._library.intrinsics import view
+from synknumba.simt._library.intrinsics import borrowed_array, view
 
 # A shuffle reads at most 31 elements beyond either end.
 MARGIN = 32
@@ -164,9 +164,7 @@ def borrowed(_context: Any, array: types.Type) -> Any:
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        struct = make_array(signature.args[0])(context, builder, args[0])
-        struct.meminfo = cgutils.get_null_value(struct.meminfo.type)
-        return struct._getvalue()  # noqa: SLF001
+        return borrowed_array(context, builder, signature.args[0], args[0])
 
     return array(array), codegen
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from llvmlite import ir
 
+from synknumba.simt._library.intrinsics import call_llvm, float_bits, saturated
 from synknumba.simt._library.typed import Code, body, llvm
 from synknumba.simt._maths.bits import lowest_bit
 
@@ -68,11 +69,6 @@ def _join(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
     return builder.bitcast(builder.or_(high, builder.zext(args[1], wide)), ir.DoubleType())
 
 
-def float_bits(builder: Any, value: Any) -> Any:
-    """Emits a bitcast of a float32 or float64 to an integer of the same width."""
-    return builder.bitcast(value, ir.IntType(64 if value.type == ir.DoubleType() else 32))
-
-
 def _class(sign: str) -> Code:
     """Returns code that compares a float's magnitude with infinity, on its bits, which fast-math
     does not affect.
@@ -104,13 +100,7 @@ def _to_integer(rounding: str, *, signed: bool) -> Code:
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         (value,), integer = args, context.get_value_type(signature.return_type)
-        real = value.type.intrinsic_name
-        whole = builder.module.declare_intrinsic(
-            f"llvm.{rounding}.{real}", (), ir.FunctionType(value.type, [value.type])
-        )
-        name = f"llvm.fpto{'s' if signed else 'u'}i.sat.{integer}.{real}"
-        cast = builder.module.declare_intrinsic(name, (), ir.FunctionType(integer, [value.type]))
-        number = builder.call(cast, [builder.call(whole, [value])])
+        number = saturated(builder, call_llvm(builder, rounding, value), integer, signed=signed)
         if value.type == ir.FloatType() and integer.width == 32:
             return number
         highest = ir.Constant(integer, 1 << (integer.width - 1))

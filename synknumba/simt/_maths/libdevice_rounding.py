@@ -16,9 +16,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from synknumba.simt._library.intrinsics import float_bits
 from synknumba.simt._library.typed import Code, body, strict
 from synknumba.simt._maths.bits import fma
-from synknumba.simt._maths.libdevice_bits import float_bits
 
 # Differences of binary exponents from which on the smaller term affects the result only if the
 # larger one is exact.

@@ -15,6 +15,7 @@ from typing import Any, Final
 from llvmlite import ir
 from numba.core import types
 
+from synknumba.simt._library.intrinsics import call_llvm, saturated
 from synknumba.simt._library.typed import Code, c_function, like, llvm
 from synknumba.simt._maths.libdevice_special import SPECIAL
 
@@ -43,15 +44,6 @@ class Format:
     def narrow(self, builder: Any, value: Any) -> Any:
         """Emits the conversion from float32 or float64, rounded once."""
         return self.round(builder, _to_odd(builder, value) if value.type == DOUBLE else value)
-
-
-def call_llvm(builder: Any, name: str, *args: Any) -> Any:
-    """Emits a call of an LLVM intrinsic whose result and arguments have one type."""
-    kind = args[0].type
-    function = ir.FunctionType(kind, [kind] * len(args))
-    return builder.call(
-        builder.module.declare_intrinsic(f"llvm.{name}.{kind.intrinsic_name}", (), function), args
-    )
 
 
 def _moved(builder: Any, bits: Any, moves: Any, *, outwards: Any) -> Any:
@@ -275,12 +267,8 @@ def _whole(half: Format, mode: str) -> Code:
 
     def code(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
         result = ir.IntType(signature.return_type.bitwidth)
-        sign = "s" if signature.return_type.signed else "u"
-        name = f"llvm.fpto{sign}i.sat.{result.intrinsic_name}.{SINGLE.intrinsic_name}"
-        function = builder.module.declare_intrinsic(name, (), ir.FunctionType(result, [SINGLE]))
-        return builder.call(
-            function, [call_llvm(builder, _MODES[mode], half.widen(builder, args[0]))]
-        )
+        whole = call_llvm(builder, _MODES[mode], half.widen(builder, args[0]))
+        return saturated(builder, whole, result, signed=signature.return_type.signed)
 
     return code
 

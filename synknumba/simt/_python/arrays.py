@@ -5,6 +5,7 @@ slices are NumPy's own. It notifies a `Watch` of each element access and of each
 index. Elements are identified by address, so views and slices need no bookkeeping.
 """
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -368,3 +369,23 @@ def _on_memory(array: np.ndarray[Any, Any], memory: TrackedMemory) -> Array:
     if memory.space == "constant":
         made.flags.writeable = False
     return made
+
+
+@functools.cache
+def leaves(dtype: np.dtype[Any]) -> tuple[tuple[int, int], ...]:
+    """Returns the offsets and bytes of the numbers in an element."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        count = int(np.prod(shape))
+        return tuple(
+            (k * base.itemsize + offset, nbytes)
+            for k in range(count)
+            for offset, nbytes in leaves(base)
+        )
+    if dtype.fields is None:
+        return ((0, dtype.itemsize),)
+    return tuple(
+        (start + offset, nbytes)
+        for kind, start, *_ in dtype.fields.values()
+        for offset, nbytes in leaves(kind)
+    )

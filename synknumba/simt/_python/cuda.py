@@ -17,12 +17,12 @@ import numpy as np
 from numba.core import types
 
 from synknumba._errors import KernelError
-from synknumba.simt._library.words import CACHED_LOADS, CACHED_STORES
+from synknumba.simt._library.words import CACHED_LOADS, CACHED_STORES, WARP_SIZE
 from synknumba.simt._maths.bfloat16 import as_dtype
 from synknumba.simt._python import arithmetic
 from synknumba.simt._python.arithmetic import convert
 from synknumba.simt._python.arrays import Array, allocate, is_outside, must_be_writeable, nothing
-from synknumba.simt._python.warp import WAITING, WARP_SIZE
+from synknumba.simt._python.warp import WAITING
 
 
 def _isnan(value: Any) -> bool:

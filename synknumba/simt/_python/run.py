@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from synknumba._errors import Access, DivergenceError, Finding, KernelCheckError
+from synknumba.simt._library.words import WARP_SIZE
 from synknumba.simt._python.arrays import Array, Watch, allocate, carve, wrap
 from synknumba.simt._python.cuda import Cuda, Dim3
 from synknumba.simt._python.findings import access, fault_finding, is_fault, of_the_user, user_line
@@ -28,7 +29,6 @@ from synknumba.simt._python.warp import (
     ACTIVE_MASK,
     BLOCK_WIDE,
     GRID_SYNC,
-    WARP_SIZE,
     Request,
     absent_sources,
     block_answer,

@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-WARP_SIZE: Final = 32
+from synknumba.simt._library.words import WARP_SIZE
+
 FULL_MASK: Final = 0xFFFFFFFF
 
 # Parameter names of the operations that wait, in order, for keyword arguments.
