@@ -64,7 +64,8 @@ from synknumba.simt._numba.compilation import compilation
 from synknumba.simt._source import mlir
 from synknumba.simt._source.mlir import counterpart
 from synknumba.simt._source.pickling import reduce_object
-from synknumba.simt._source.scope import is_device_function, is_njit_function, splits_block
+from synknumba.simt._source.reads import is_device_function, is_njit_function
+from synknumba.simt._source.scope import splits_block
 from synknumba.simt._source.source_text import keep_text
 from synknumba.simt._source.syntax import walk
 from synknumba.simt._source.written import has_rest, parameters

@@ -33,12 +33,12 @@ from synknumba.simt._source.pickling import is_foreign as is_foreign
 from synknumba.simt._source.pickling import overloads_of as overloads_of
 from synknumba.simt._source.pickling import reduce_foreign as reduce_foreign
 from synknumba.simt._source.pickling import reduce_overloaded as reduce_overloaded
+from synknumba.simt._source.reads import names_in as names_in
+from synknumba.simt._source.reads import values_read as values_read
 from synknumba.simt._source.scope import CudaPath as CudaPath
 from synknumba.simt._source.scope import Scope as Scope
 from synknumba.simt._source.scope import with_function as with_function
 from synknumba.simt._source.source import read_definition as read_definition
 from synknumba.simt._source.source_text import keep_text as keep_text
-from synknumba.simt._source.source_text import names_in as names_in
-from synknumba.simt._source.source_text import values_read as values_read
 from synknumba.simt._standins.replace import as_cuda_reported as as_cuda_reported
 from synknumba.simt._standins.replace import stands_in as stands_in

@@ -29,15 +29,9 @@ from synknumba.simt._lower.arrays import ARRAY_PATHS
 from synknumba.simt._lower.sync import barrier_kind, collective_of
 from synknumba.simt._lower.thread_code import DeviceFunction, ThreadCode
 from synknumba.simt._maths import operations as ops
-from synknumba.simt._python.unassigned import unassigned_reads
 from synknumba.simt._python.warp import FULL_MASK, GRID_SYNC, WAITING
-from synknumba.simt._source.scope import (
-    MISSING,
-    CudaPath,
-    Scope,
-    is_device_function,
-    is_njit_function,
-)
+from synknumba.simt._source.reads import is_device_function, is_njit_function, unassigned_reads
+from synknumba.simt._source.scope import MISSING, CudaPath, Scope
 from synknumba.simt._source.syntax import load, one_or_tuple, place, statements, store, walk
 from synknumba.simt._source.written import Source
 
@@ -52,10 +46,6 @@ _PREFIX: Final = "_k_check_"
 MOST_SITES: Final = 1 << 16
 # Bytes of an element whose dtype only Numba can infer.
 _LARGEST_ELEMENT: Final = 16
-
-
-# Attribute of the nodes of reads that may come before the variable's assignment.
-_MAY_BE_UNASSIGNED: Final = "may_be_unassigned"
 
 
 def _flag(name: str) -> str:
@@ -103,14 +93,11 @@ class _Instrumenter(ast.NodeTransformer):
         self._source, self._sites, self._scope = source, sites, Scope(source)
         self._used: dict[str, Any] = {}
         self._count = 0
-        self._unassigned: set[str] = set()
+        self._unassigned = unassigned_reads(source.tree)
 
     def run(self) -> Source:
         """Returns the source, with the operations in its scope."""
         tree = self._source.tree
-        for node in unassigned_reads(tree):
-            self._unassigned.add(node.id)
-            setattr(node, _MAY_BE_UNASSIGNED, True)  # kept by copies of the node
         flags = [statements(f"{_flag(name)} = False", tree)[0] for name in sorted(self._unassigned)]
         tree.body = [
             *flags,
@@ -126,7 +113,7 @@ class _Instrumenter(ast.NodeTransformer):
     # ---- variables that may be unassigned
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        if not hasattr(node, _MAY_BE_UNASSIGNED) or not isinstance(node.ctx, ast.Load):
+        if node.id not in self._unassigned or not isinstance(node.ctx, ast.Load):
             return node
         new = ast.copy_location(load(node.id), node)
         return self._call("assigned", node, new, load(_flag(node.id)), self._site(node, new))
@@ -271,10 +258,8 @@ class _Instrumenter(ast.NodeTransformer):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
         target, before = node.target, self._before(node.value)
-        is_plain = not isinstance(node.op, (ast.FloorDiv, ast.Mod)) and not hasattr(
-            target, _MAY_BE_UNASSIGNED
-        )
-        if isinstance(target, ast.Name) and is_plain:
+        divides = isinstance(node.op, (ast.FloorDiv, ast.Mod))
+        if isinstance(target, ast.Name) and not divides and target.id not in self._unassigned:
             node.value = self.visit(node.value)
             return [*before, node]
         if any(isinstance(part, ast.Call) for part in ast.walk(target)) and isinstance(

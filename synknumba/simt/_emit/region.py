@@ -15,7 +15,7 @@ from synknumba.simt._analysis.bounds import Bounds, Guards, with_signs
 from synknumba.simt._analysis.split_regions import GuardCut, free_cut, guard_cut, scatter_cut
 from synknumba.simt._analysis.team import Team
 from synknumba.simt._analysis.uniformity import Analysis
-from synknumba.simt._analysis.variables import exposed, single_target
+from synknumba.simt._analysis.variables import single_target
 from synknumba.simt._emit.exits import (
     EXIT,
     RUNNING,
@@ -27,6 +27,7 @@ from synknumba.simt._emit.exits import (
 )
 from synknumba.simt._library.words import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
 from synknumba.simt._lower.arrays import SharedArray
+from synknumba.simt._source.reads import exposed
 from synknumba.simt._source.syntax import (
     all_copied,
     assigned_names,

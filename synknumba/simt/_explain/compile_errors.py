@@ -27,7 +27,7 @@ from synknumba._errors import FULL_TRACEBACK, KernelError, SynkError, full_trace
 from synknumba._types import RankConstant, with_article
 from synknumba.simt._explain.cuda_only import is_overloaded_for_cuda
 from synknumba.simt._library.words import STATE
-from synknumba.simt._source.scope import called_functions
+from synknumba.simt._source.reads import functions_called
 from synknumba.simt._source.source import read_definition
 from synknumba.simt._source.syntax import assigned_names
 from synknumba.simt._source.written import Source, marked_line
@@ -233,10 +233,8 @@ def _is_of_numba(error: BaseException) -> bool:
 
 
 def _sources(function: FunctionType) -> Iterator[Source]:
-    """Yields the sources of a function and of the compiled functions it calls, without those
-    that synknumba generates.
-    """
-    for called in called_functions(function):
+    """Yields the sources of a function and of the compiled functions it calls, without those that synknumba generates."""
+    for called in functions_called(function):
         try:
             if not called.__code__.co_filename.startswith("<synknumba "):
                 yield read_definition(called)

@@ -16,7 +16,8 @@ from numba.np.numpy_support import as_dtype
 from synknumba._errors import KernelError
 from synknumba.simt._library.slots import itemsize
 from synknumba.simt._maths import bfloat16
-from synknumba.simt._source.scope import MISSING, CudaPath, Scope, called_functions
+from synknumba.simt._source.reads import functions_called
+from synknumba.simt._source.scope import MISSING, CudaPath, Scope
 from synknumba.simt._source.source import read_definition
 from synknumba.simt._source.syntax import read_names
 from synknumba.simt._source.written import IN_KERNELS
@@ -139,10 +140,8 @@ def constant(node: ast.expr, scope: Scope) -> Any:
 
 
 def dynamic_shared(function: FunctionType) -> str | None:
-    """Returns where a kernel, or a function that it calls, makes a dynamic shared array; None if
-    its source shows none.
-    """
-    for called in called_functions(function):
+    """Returns where a kernel, or a function that it calls, makes a dynamic shared array; None if its source shows none."""
+    for called in functions_called(function):
         names = (*called.__code__.co_names, *called.__code__.co_freevars)
         if "array" not in names and "shared" not in names:
             continue  # most functions; to find the source takes milliseconds

@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any, Final
 
 from synknumba.simt._source.pickling import templates_of
-from synknumba.simt._source.source_text import values_read
+from synknumba.simt._source.reads import values_read
 
 # Top-level modules whose CUDA overloads compute the same as those for the CPU.
 _SAME_EVERYWHERE: Final = frozenset({"builtins", "cmath", "math", "numpy", "operator"})

@@ -40,6 +40,7 @@ from synknumba.simt._lower.sync import arguments_of, barrier, exchange
 from synknumba.simt._lower.thread_code import NOTHING, DeviceFunction, ThreadCode
 from synknumba.simt._maths import operations as ops
 from synknumba.simt._maths.math import MATH
+from synknumba.simt._source.reads import is_njit_function
 from synknumba.simt._source.scope import (
     MISSING,
     NUMBERS,
@@ -48,7 +49,6 @@ from synknumba.simt._source.scope import (
     Locals,
     Scope,
     as_in_cuda,
-    is_njit_function,
     misspelt,
 )
 from synknumba.simt._source.source import CALLED_BUILTINS, read_source

@@ -31,8 +31,8 @@ from synknumba.simt._maths.operations import FUNCTIONS, way_out
 from synknumba.simt._python import arithmetic
 from synknumba.simt._python.arrays import Array, Record
 from synknumba.simt._python.cuda import KNOWN_PATHS, GridGroup, as_numpy, member
-from synknumba.simt._python.unassigned import unassigned_reads
 from synknumba.simt._python.warp import GRID_SYNC, WAITING, Request, request
+from synknumba.simt._source.reads import is_device_function, is_njit_function, unassigned_reads
 from synknumba.simt._source.scope import (
     MISSING,
     OF_THE_WIDTH,
@@ -40,8 +40,6 @@ from synknumba.simt._source.scope import (
     Scope,
     as_in_cuda,
     cuda_module,
-    is_device_function,
-    is_njit_function,
     misspelt,
 )
 from synknumba.simt._source.syntax import place
@@ -141,13 +139,8 @@ class Rewriter(ast.NodeTransformer):
     ) -> None:
         self.function, self.source, self._waits = function, function.source, waits
         self.scope, self.is_kernel = Scope(self.source), is_kernel
-        reads = (
-            unassigned_reads(self.source.tree)
-            if stand_ins and not _has_inner(self.source.tree)
-            else []
-        )
-        self._unassigned = {id(node) for node in reads}
-        self.function.unassigned = frozenset(node.id for node in reads)
+        if stand_ins and not _has_inner(self.source.tree):
+            self.function.unassigned = unassigned_reads(self.source.tree)
         self._inner = 0
         self._array_name = ""
 
@@ -230,7 +223,11 @@ class Rewriter(ast.NodeTransformer):
         return self._bind(node, f"cuda_{word}", value)
 
     def visit_Name(self, node: ast.Name | ast.Attribute) -> ast.expr:
-        if id(node) in self._unassigned and isinstance(node, ast.Name):
+        if (
+            isinstance(node, ast.Name)
+            and isinstance(node.ctx, ast.Load)
+            and node.id in self.function.unassigned
+        ):
             return self._assigned(node)
         known = (
             self._known(node, self.scope.resolve(node)) if isinstance(node.ctx, ast.Load) else None
@@ -358,7 +355,7 @@ class Rewriter(ast.NodeTransformer):
         sign, value, target = self._operator(node), self.visit(node.value), node.target
         if isinstance(target, ast.Name):
             old: ast.expr = ast.copy_location(ast.Name(target.id, ast.Load()), target)
-            old = self._assigned(target) if id(target) in self._unassigned else old
+            old = self._assigned(target) if target.id in self.function.unassigned else old
             new = self._operation(node, "binary", arithmetic.binary, [sign, old, value])
             return ast.copy_location(ast.Assign([target], new), node)
         container = self.visit(target.value)

@@ -29,7 +29,7 @@ from synknumba.simt._source.numba_cuda import MISSING as MISSING
 from synknumba.simt._source.numba_cuda import CudaPath as CudaPath
 from synknumba.simt._source.numba_cuda import cuda_module as cuda_module
 from synknumba.simt._source.pickling import is_foreign
-from synknumba.simt._source.source_text import names_in, values_read
+from synknumba.simt._source.reads import functions_called, is_device_function, names_in, values_read
 from synknumba.simt._source.syntax import assigned_names, count_stores, read_names, walk
 from synknumba.simt._source.written import Source
 
@@ -74,22 +74,6 @@ def with_function(device_function: Any, function: FunctionType) -> Any:
     another plain function.
     """
     return type(device_function)(function, targetoptions=device_function.targetoptions)
-
-
-def is_device_function(value: object) -> bool:
-    """Returns whether the value was made by a `cuda.jit`, of Numba, its simulator or
-    numba-cuda-mlir, or by `simt.jit`.
-    """
-    return type(value).__name__ in {
-        "CUDADispatcher",
-        "FakeCUDAKernel",
-        "MLIRDispatcher",
-    } or hasattr(value, "__simt_kernel__")
-
-
-def is_njit_function(value: object) -> bool:
-    """Returns whether the value was made by `njit`."""
-    return type(value).__name__ == "CPUDispatcher"
 
 
 class Scope:
@@ -181,8 +165,8 @@ class Scope:
             isinstance(self._known(value), CudaPath)
             or is_device_function(value)
             or is_foreign(value)
-            for called in called_functions(function)
-            for value in _values_of(called)
+            for called in functions_called(function)
+            for value in map(mlir.counterpart, values_read(called))
         )
 
 
@@ -269,31 +253,12 @@ def splits_block(function: FunctionType) -> bool:
         return True
     cuda = cuda_module()
     words = {id(getattr(cuda, word)) for word in _BLOCK_WORDS if hasattr(cuda, word)}
-    return any(
-        not _BLOCK_WORDS.isdisjoint(names_in(called.__code__))
-        or any(id(value) in words for value in _values_of(called))
-        for called in called_functions(function)
-    )
-
-
-def called_functions(function: FunctionType) -> Iterator[FunctionType]:
-    """Yields a function and the device and njit functions that it calls, directly or not, each
-    once.
-    """
-    seen, waiting = set(), [function]
-    while waiting:
-        if (called := waiting.pop()) not in seen:
-            seen.add(called)
-            yield called
-            waiting += [
-                value.py_func
-                for value in _values_of(called)
-                if is_device_function(value) or is_njit_function(value)
-            ]
-
-
-def _values_of(function: FunctionType) -> Iterator[Any]:
-    return map(mlir.counterpart, values_read(function))
+    for called in functions_called(function):
+        if not _BLOCK_WORDS.isdisjoint(names_in(called.__code__)):
+            return True
+        if any(id(mlir.counterpart(value)) in words for value in values_read(called)):
+            return True
+    return False
 
 
 def _names_of_functions(tree: ast.FunctionDef) -> set[str]:

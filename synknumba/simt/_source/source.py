@@ -24,7 +24,6 @@ are lifted when the function around them is translated.
 import ast
 import inspect
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from tokenize import TokenError
 from types import FunctionType
@@ -34,6 +33,7 @@ from synknumba._errors import KernelError
 from synknumba.simt._source import mlir
 from synknumba.simt._source.inner_functions import Lifter, _Inner
 from synknumba.simt._source.python_forms import MATCHED, PythonForms
+from synknumba.simt._source.reads import closure_values
 from synknumba.simt._source.source_text import check_text
 from synknumba.simt._source.syntax import assigned_names, copied, rename, walk
 from synknumba.simt._source.written import IN_KERNELS, SOURCE, Source, named
@@ -234,17 +234,6 @@ def _scope(function: FunctionType) -> dict[str, Any]:
         name: value for name, value in function.__globals__.items() if name not in hidden
     } | closure_values(function)
     return {name: mlir.counterpart(value) for name, value in values.items()}
-
-
-def closure_values(function: FunctionType) -> dict[str, Any]:
-    """Returns the values of the closure variables; those that the enclosing function has not
-    assigned yet are left out.
-    """
-    values = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):
-            values[name] = cell.cell_contents
-    return values
 
 
 def _check_syntax(source: Source) -> None:

@@ -17,15 +17,14 @@ import linecache
 import os
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from types import CodeType, FunctionType
 from zipimport import zipimporter
 
 from synknumba._errors import KernelError
+from synknumba.simt._source.reads import code_objects, functions_called
 
 
 class KeptText(list[str]):
@@ -39,17 +38,11 @@ _codes: dict[str, tuple[object, frozenset[CodeType]]] = {}
 
 
 def keep_text(function: object) -> None:
-    """Keeps the texts of the files of a function and of the device functions that it names, as
-    they are now.
-    """
-    seen: set[FunctionType] = set()
-    found = [getattr(function, "py_func", function)]
-    while found:
-        one = found.pop()
-        if isinstance(one, FunctionType) and one not in seen:
-            seen.add(one)
-            _keep(one)
-            found += _called(one)
+    """Keeps the texts of the files of a function and of the device functions that it names, as they are now."""
+    plain = getattr(function, "py_func", function)
+    if isinstance(plain, FunctionType):
+        for called in functions_called(plain):
+            _keep(called)
 
 
 def _keep(function: FunctionType) -> None:
@@ -74,38 +67,6 @@ def _keep(function: FunctionType) -> None:
 
 def _lines(function: FunctionType) -> list[str]:
     return linecache.getlines(function.__code__.co_filename, function.__globals__)
-
-
-def _called(function: FunctionType) -> Iterator[FunctionType]:
-    """Yields the plain functions of the device and njit functions that a function names, also as
-    attributes of modules.
-    """
-    for value in values_read(function):
-        plain: Any = getattr(value, "py_func", None) if not isinstance(value, ModuleType) else None
-        if isinstance(plain, FunctionType):
-            yield plain
-
-
-def names_in(code: CodeType) -> Iterator[str]:
-    """Yields the names of globals and attributes that code uses, with the functions inside it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from names_in(constant)
-
-
-def values_read(function: FunctionType) -> list[Any]:
-    """Returns the values of the global and closure names that a function reads, and of its names
-    in modules among them.
-    """
-    names, space = dict.fromkeys(names_in(function.__code__)), function.__globals__
-    values = [space[name] for name in names if name in space]
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # not assigned yet
-            values.append(cell.cell_contents)
-    for members in [vars(value) for value in values if isinstance(value, ModuleType)]:
-        values += [members[name] for name in names if name in members]
-    return values
 
 
 def check_text(function: FunctionType) -> None:
@@ -163,12 +124,5 @@ def _compiled_from(function: FunctionType) -> frozenset[CodeType]:
         )
     except (SyntaxError, ValueError):  # the middle of an edit
         return frozenset()
-    _codes[filename] = lines, frozenset(_inside(whole))
+    _codes[filename] = lines, frozenset(code_objects(whole))
     return _codes[filename][1]
-
-
-def _inside(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _inside(constant)

@@ -16,13 +16,13 @@ from synknumba.simt._analysis.flat_grid import flatten
 from synknumba.simt._analysis.loops import LoopInversion, count_up, return_early
 from synknumba.simt._analysis.types import VariableTypes, infer_types, is_integer_type, unified_type
 from synknumba.simt._analysis.uniformity import Analysis
-from synknumba.simt._analysis.variables import exposed
 from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.emit import Style, emit_blocks
 from synknumba.simt._emit.exits import lower_returns
 from synknumba.simt._emit.masks import Divergence
 from synknumba.simt._emit.options import Options
 from synknumba.simt._lower.lowering import Devices, translate_names
+from synknumba.simt._source.reads import exposed
 from synknumba.simt._source.source import read_source
 from synknumba.simt._source.syntax import (
     assigned_names,
