@@ -34,15 +34,7 @@ from synknumba.simt._explain.arguments import (
 )
 from synknumba.simt._explain.compile_errors import explain
 from synknumba.simt._explain.cuda_only import cuda_only, refuse_arguments
-from synknumba.simt._launch import (
-    FORALL_BLOCK,
-    Dim3,
-    check_sizes,
-    check_stream,
-    dynamic_bytes,
-    refuse_names,
-    three_axes,
-)
+from synknumba.simt._launch import Configuration, Dim3, check_sizes, refuse_names
 from synknumba.simt._library.readonly_records import REFUSAL, protected
 from synknumba.simt._library.words import MAX_BLOCK
 from synknumba.simt._lower.array_protocols import as_arrays
@@ -209,23 +201,11 @@ class Kernel(ShowsNoCode):
         )
 
     def __getitem__(self, config: tuple[Any, ...]) -> Launcher:
-        """Returns the launcher of `kernel[grid, block, stream, smem]`; the optional stream is
-        ignored, `smem` is in bytes.
-        """
-        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
-            raise LaunchError(
-                f"{self.py_func.__qualname__}: launch as kernel[grid, block](...), got [{config!r}]"
-            )
+        """Returns the launcher of `kernel[grid, block, stream, smem]`; the optional stream is ignored, `smem` is in bytes."""
         self._must_be_a_kernel()
-        grid, block = (
-            three_axes(part, name) for part, name in zip(config, ("grid", "block"), strict=False)
-        )
-        smem = dynamic_bytes(config[3]) if len(config) == 4 else 0
-        if len(config) > 2:
-            check_stream(config[2])
-        check_sizes(grid, block)
-        self._check_dynamic(smem)
-        return Launcher(self, grid, block, smem)
+        sizes = Configuration.of(config, self.py_func, "kernel")
+        self._check_dynamic(sizes.smem)
+        return Launcher(self, *sizes)
 
     def configure(
         self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0
@@ -234,19 +214,11 @@ class Kernel(ShowsNoCode):
         return self[griddim, blockdim, stream, sharedmem]
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launcher:
-        """Returns a launcher with at least `ntasks` threads, in blocks of `tpb` threads (256 by
-        default).
-        """
-        check_stream(stream)
-        if ntasks < 0:
-            # numba-cuda's message
-            raise LaunchError(f"Can't create ForAll with negative task count: {ntasks}")
+        """Returns a launcher with at least `ntasks` threads, in blocks of `tpb` threads (256 by default)."""
         self._must_be_a_kernel()
-        self._check_dynamic(sharedmem)
-        block = (tpb or FORALL_BLOCK, 1, 1)
-        blocks = -(-ntasks // block[0])
-        check_sizes((max(1, blocks), 1, 1), block)  # without tasks nothing runs
-        return Launcher(self, (blocks, 1, 1), block, dynamic_bytes(sharedmem))
+        sizes = Configuration.forall(ntasks, tpb, stream, sharedmem)
+        self._check_dynamic(sizes.smem)
+        return Launcher(self, *sizes)
 
     @functools.cached_property
     def _has_rest(self) -> bool:

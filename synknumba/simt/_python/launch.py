@@ -9,14 +9,7 @@ import numpy as np
 from synknumba._errors import ArgumentError, LaunchError
 from synknumba.simt._explain.arguments import wrong_count
 from synknumba.simt._kernel import Kernel, jit
-from synknumba.simt._launch import (
-    FORALL_BLOCK,
-    check_sizes,
-    check_stream,
-    dynamic_bytes,
-    refuse_names,
-    three_axes,
-)
+from synknumba.simt._launch import Configuration, refuse_names
 from synknumba.simt._python.arrays import Watch
 from synknumba.simt._python.cuda import Dim3
 from synknumba.simt._python.program import DebugProgram
@@ -68,33 +61,15 @@ class PythonKernel:
         )
 
     def __getitem__(self, config: Any) -> Run:
-        """Returns a launcher for `kernel[grid, block, stream, smem]`; the stream is ignored,
-        smem is in bytes.
-        """
-        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
-            raise LaunchError(
-                f"{self.py_func.__qualname__}: launch as simt.{self._word}(kernel)[grid, "
-                f"block](...), got [{config!r}]"
-            )
-        grid, block, stream, smem = (*config, 0, 0)[:4]
-        check_stream(stream)
-        return self._launcher(
-            Dim3(*three_axes(grid, "grid")), Dim3(*three_axes(block, "block")), dynamic_bytes(smem)
-        )
+        """Returns a launcher for `kernel[grid, block, stream, smem]`; the stream is ignored, smem is in bytes."""
+        return self._launcher(Configuration.of(config, self.py_func, f"simt.{self._word}(kernel)"))
 
     def forall(self, n: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Run:
         """Returns a launcher with at least n threads, in blocks of `tpb` threads if given."""
-        check_stream(stream)
-        if n < 0:
-            # numba-cuda's message
-            raise LaunchError(f"Can't create ForAll with negative task count: {n}")
-        block = tpb or FORALL_BLOCK
-        return self._launcher(
-            Dim3(max(1, -(-n // block)), 1, 1), Dim3(block, 1, 1), dynamic_bytes(sharedmem)
-        )
+        return self._launcher(Configuration.forall(n, tpb, stream, sharedmem))
 
-    def _launcher(self, grid: Dim3, block: Dim3, smem: int) -> Run:
-        check_sizes(grid, block)
+    def _launcher(self, sizes: Configuration) -> Run:
+        grid, block = Dim3(*sizes.grid), Dim3(*sizes.block)
 
         def run(*args: Any, **named: Any) -> None:
             refuse_names(self.py_func.__qualname__, named)
@@ -106,7 +81,8 @@ class PythonKernel:
             given += program.defaults[len(program.defaults) - missing :]
             for name, arg in zip(program.params, given, strict=True):
                 _refuse_containers(f"{self.py_func.__qualname__}(): {name}", arg)
-            self._run(program, grid, block, smem, given).finish()
+            if grid.x:  # `forall(0)` has no blocks
+                self._run(program, grid, block, sizes.smem, given).finish()
 
         return run
 
