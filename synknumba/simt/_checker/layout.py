@@ -83,7 +83,7 @@ NEW, READY, WAITING, ENDED, FAILED, RAISED, PAUSED = range(7)
 SYNCTHREADS: Final = 0
 SYNCWARP: Final = 4
 SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR = range(5, 9)
-ALL, ANY, EQ, BALLOT = range(10, 14)
+ALL, ANY, EQ, BALLOT = range(9, 13)
 
 # Words of a region.
 LOW: Final = 0

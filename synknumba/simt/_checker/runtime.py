@@ -407,7 +407,7 @@ def answer(warp: int, count: int) -> int:
             living |= 1 << lane
         me += 8 * THREAD_WORDS
     is_vote = 1 if kind >= at.ALL else 0
-    is_answered = 1 if at.SYNCWARP <= kind <= at.BALLOT and kind != at.SHFL_XOR + 1 else 0
+    is_answered = 1 if at.SYNCWARP <= kind <= at.BALLOT else 0
     if lanes == 0 or lanes != mask & living or not is_answered:
         return 0
     if kind == at.SYNCWARP:

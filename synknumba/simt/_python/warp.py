@@ -10,35 +10,26 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from synknumba.simt._library.synchronisation import COLLECTIVES
 from synknumba.simt._library.words import WARP_SIZE
 
 FULL_MASK: Final = 0xFFFFFFFF
 
-# Parameter names of the operations that wait, in order, for keyword arguments.
-BLOCK_WIDE: Final[dict[str, tuple[str, ...]]] = {
-    "syncthreads": (),
-    "syncthreads_count": ("predicate",),
-    "syncthreads_and": ("predicate",),
-    "syncthreads_or": ("predicate",),
-}
-WARP_WIDE: Final[dict[str, tuple[str, ...]]] = {
-    "syncwarp": ("mask",),
-    "shfl_sync": ("mask", "value", "src_lane"),
-    "shfl_up_sync": ("mask", "value", "delta"),
-    "shfl_down_sync": ("mask", "value", "delta"),
-    "shfl_xor_sync": ("mask", "value", "lane_mask"),
-    "shfl_sync_intrinsic": ("mask", "mode", "value", "mode_offset", "clamp"),
-    "all_sync": ("mask", "predicate"),
-    "any_sync": ("mask", "predicate"),
-    "eq_sync": ("mask", "predicate"),
-    "ballot_sync": ("mask", "predicate"),
-    "vote_sync_intrinsic": ("mask", "mode", "predicate"),
-    "match_any_sync": ("mask", "value"),
-    "match_all_sync": ("mask", "value"),
-}
 ACTIVE_MASK: Final = "activemask"
 GRID_SYNC: Final = "cg.this_grid().sync"
-WAITING: Final = {**BLOCK_WIDE, **WARP_WIDE, ACTIVE_MASK: ()}
+
+# Parameter names of the operations that wait, in order, for keyword arguments. The intrinsics are those of PTX.
+BLOCK_WIDE: Final[dict[str, tuple[str, ...]]] = {
+    "syncthreads": (),
+    **{path: operation.params for path, operation in COLLECTIVES.items() if operation.is_vote},
+}
+WAITING: Final[dict[str, tuple[str, ...]]] = {
+    **BLOCK_WIDE,
+    "syncwarp": ("mask",),
+    **{path: operation.params for path, operation in COLLECTIVES.items() if not operation.is_vote},
+    "shfl_sync_intrinsic": ("mask", "mode", "value", "mode_offset", "clamp"),
+    "vote_sync_intrinsic": ("mask", "mode", "predicate"),
+}
 
 
 class Request(NamedTuple):
