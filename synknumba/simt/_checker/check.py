@@ -7,7 +7,6 @@ launch ── in Python ──> ended within half a second: the findings
 """  # noqa: E501
 
 import functools
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from synknumba._errors import KernelError
 from synknumba.simt._checker.compiled import CompiledLaunch, is_ready, program_of, unavailable
 from synknumba.simt._checker.instrument import NotInstrumentedError
 from synknumba.simt._checker.watch import Checks, CheckWatch
+from synknumba.simt._explain.numba_says import innermost
 from synknumba.simt._python.arrays import FURTHER_STAND_INS, STAND_IN, StandIn, Watch, record_memory
 from synknumba.simt._python.cuda import Dim3
 from synknumba.simt._python.launch import PythonKernel
@@ -223,8 +223,7 @@ class _Launch:
                 f"({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
             )
             raise KernelError(
-                f"{name} cannot be checked in compiled code: {_reason(error)}; leave out "
-                "compiled=True"
+                f"{name} cannot be checked in compiled code: {innermost(error)}; leave out compiled=True"
             ) from error
         limit: int | None = None
 
@@ -264,18 +263,6 @@ class _Launch:
             stand_in=stand_in,
             **options,
         )
-
-
-def _reason(error: Exception) -> str:
-    """Returns why Numba cannot compile a kernel: its innermost specific error and the line, if
-    there is one.
-    """
-    text = str(error)
-    specific = re.findall(r"NumbaTypeError: (.*)", text)
-    if not specific:
-        return text
-    place = re.search(r"typing of call at (.*) \((\d+)\)", text)
-    return f"{specific[-1]} ({place[1]}:{place[2]})" if place else specific[-1]
 
 
 class Contents:

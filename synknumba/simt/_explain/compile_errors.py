@@ -26,43 +26,24 @@ from numba.core.errors import LoweringError, NumbaError, TypingError, Unsupporte
 from synknumba._errors import FULL_TRACEBACK, KernelError, SynkError, full_traceback, named_by_base
 from synknumba._types import RankConstant, with_article
 from synknumba.simt._explain.cuda_only import is_overloaded_for_cuda
+from synknumba.simt._explain.numba_says import (
+    in_users_names,
+    places,
+    raised,
+    says,
+    text_of,
+    types_in,
+)
 from synknumba.simt._library.words import STATE
 from synknumba.simt._source.reads import functions_called
 from synknumba.simt._source.source import read_definition
 from synknumba.simt._source.syntax import assigned_names
 from synknumba.simt._source.written import Source, marked_line
 
-# of messages for terminals, which Numba writes where colorama is installed
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_PLACES: Final = re.compile(
-    r'^File "(?P<file>[^"\n]+)", line (?P<line>\d+)|\bat (?P<path>\S[^\n]*?) \((?P<number>\d+)\)$',
-    re.M,
-)
-_UNTYPED_GLOBAL: Final = re.compile(r"Untyped global name '(\w+)'")
-_PLAIN_FUNCTION: Final = re.compile(
-    r"(?:Untyped global name '(?P<name>\w+)':\s*)?Cannot determine Numba type of <class 'function'>"
-)
-_NO_IMPLEMENTATION: Final = re.compile(
-    r"^No implementation of function Function\(<(?:built-in "
-    r"function|function|ufunc) '?(?:[\w.<>]+\.)?(\w+)",
-    re.M,
-)
-_UNTYPED: Final = re.compile(r"Cannot (?:determine Numba type of|type \w+ element type) <class '")
-_UNDEFINED: Final = re.compile(r"name '(\w+)' is not defined")
-_LAUNCHED: Final = re.compile(r"getitem\(type\((?:CPU|CUDA)Dispatcher\(<function (\w+) ")
-_NO_ATTRIBUTE: Final = re.compile(r"Unknown attribute '(\w+)' of type (.+)")
 _OF_A_RANK: Final = frozenset({"rank", "world_size"})
 _ARRAY_MEMBERS: Final = frozenset({name for name in dir(np.ndarray) if not name.startswith("_")})
-_SIGNATURE: Final = re.compile(r"^\s*>>> \w+\((.*)\)\s*$", re.M)
-_NAMED: Final = re.compile(
-    r"name '(\w+)'|attribute '(\w+)'|Variable '(\w+)'|[Uu]nify .* for '(\w+)"
-)
 _ARRAY: Final = re.compile(r"array\((?P<dtype>.+), (?P<ndim>\d+)d, \w\)")
 _NUMBER: Final = re.compile(r"(?:u?int|float|complex)\d+|bool")
-# of `check_number`
-_NEEDS_NUMBER: Final = re.compile(r"\b(cuda\.[\w.]+) needs a number, not (.*)$", re.M)
-# by a candidate: an intrinsic, an overload
-_RAISED: Final = re.compile(r"Error: ((?:[^\n]+\n)+?)\s*raised from (\S+)")
 _OURS: Final = (f"{os.sep}synknumba{os.sep}simt{os.sep}", f"{os.sep}synknumba{os.sep}random.py")
 # a candidate that called what Numba did not compile
 _NESTED: Final = (
@@ -70,10 +51,6 @@ _NESTED: Final = (
     "No implementation of ",
 )
 _OTHER_TYPES: Final = "Pass arguments of other types."
-# of an overload for GPUs
-_STAND_IN: Final = re.compile(r"^\s*Overload in function '_stand_in\.", re.M)
-_LITERAL: Final = re.compile(r"Literal\[\w+\]\(([^()]*)\)")
-_MANGLED: Final = re.compile(r"(\w)__(?:arg|t)\d*\b(?:\.\d+)?|'(\w+)\.\d+'")
 
 _OPERATORS: Final = {
     "add": (ast.Add, "+"),
@@ -178,21 +155,21 @@ def _explained(
     error: Exception, function: FunctionType, compiled: bool, anywhere: bool
 ) -> KernelError | None:
     sources = list(_sources(function))
-    text = _COLOURS.sub("", str(error))
+    text = text_of(error)
     inner = [source for source in sources if compiled or source.function is not function]
     if refusal := _of_a_rank(inner):
         return refusal
     if isinstance(error, AttributeError) and (refusal := _missing_member(sources)):
         return refusal
-    if (found := _PLAIN_FUNCTION.search(text)) and (
+    if (found := says(text, "plain function")) and (
         refusal := _plain_function(sources, found["name"])
     ):
         return refusal
-    if _UNTYPED.search(text) and (
-        refusal := _untyped(inner, found[1] if (found := _UNTYPED_GLOBAL.search(text)) else None)
-    ):
-        return refusal
-    if (found := _LAUNCHED.search(text)) and (refusal := _launched(inner, found[1])):
+    if says(text, "untyped value"):
+        found = says(text, "untyped global")
+        if refusal := _untyped(inner, found[1] if found else None):
+            return refusal
+    if (found := says(text, "launch in a kernel")) and (refusal := _launched(inner, found[1])):
         return refusal
     is_plain = isinstance(error, AttributeError | TypeError) and not _is_numbas(error)
     if is_plain and (refusal := _of_typing(error, sources)):
@@ -200,8 +177,9 @@ def _explained(
     reason, way_out, matches = _reason(text)
     if not _is_numbas(error):
         reason = f"{type(error).__name__} in Numba's compiler: {reason}"
-    # Numba names the line of the kernel's call
-    place = _first(sources, matches) if _UNDEFINED.search(reason) else None
+    place = (
+        _first(sources, matches) if says(reason, "undefined name") else None
+    )  # Numba names the line of the kernel's call
     place = place or _place(text, sources) or _first(sources, matches)
     if place is None and anywhere and sources:
         place = sources[0], sources[0].tree.lineno
@@ -355,10 +333,8 @@ def _launched(sources: Sequence[Source], name: str) -> KernelError | None:
 
 
 def _another_name(reason: str, source: Source, node: ast.AST | None) -> str | None:
-    """Returns what to write instead of an unknown variable or attribute; None if nothing is near
-    it.
-    """
-    if found := _UNDEFINED.search(reason):
+    """Returns what to write instead of an unknown variable or attribute; None if nothing is near it."""
+    if found := says(reason, "undefined name"):
         names = {*source.params, *assigned_names(source.tree), *source.scope, *dir(builtins)} - {
             found[1]
         }
@@ -368,7 +344,7 @@ def _another_name(reason: str, source: Source, node: ast.AST | None) -> str | No
             if nearest
             else "Assign or import it before the first launch, or make it a parameter."
         )
-    if not (found := _NO_ATTRIBUTE.search(reason)):
+    if not (found := says(reason, "no attribute")):
         return None
     value = ast.unparse(node.value) if isinstance(node, ast.Attribute) else ""
     if found[2].startswith("Span("):
@@ -385,13 +361,12 @@ def _another_name(reason: str, source: Source, node: ast.AST | None) -> str | No
 
 
 def _fewer_dimensions(text: str, source: Source, node: ast.AST | None) -> str | None:
-    """Returns what to pass where part of an argument, as the row of a matrix, stands for a
-    number; None if none does.
-    """
-    signature = _SIGNATURE.search(text)
-    types = _split(signature[1]) if signature else []
-    # intrinsics may have fewer operands
-    for kind, operand in zip(reversed(types), reversed(_operands(node)), strict=False):
+    """Returns what to pass where part of an argument, as the row of a matrix, stands for a number; None if none does."""
+    signature = says(text, "signature")
+    types = types_in(signature[1]) if signature else []
+    for kind, operand in zip(
+        reversed(types), reversed(_operands(node)), strict=False
+    ):  # intrinsics may have fewer operands
         parts = [one for one in ast.walk(operand) if isinstance(one, ast.Subscript)]
         array = _ARRAY.search(kind)
         if (
@@ -459,7 +434,7 @@ def _of_typing(error: BaseException, sources: Sequence[Source]) -> KernelError |
         trace = trace.tb_next
     if found is None:
         return None
-    reason = " ".join(_COLOURS.sub("", str(error)).split())
+    reason = " ".join(text_of(error).split())
     way_out = "Check the names and the number of the arguments."
     return _error(*found, _node(*found, lambda node: isinstance(node, ast.Call)), reason, way_out)
 
@@ -501,11 +476,7 @@ def _plain_function(sources: Sequence[Source], wanted: str | None) -> KernelErro
 
 def _place(text: str, sources: Sequence[Source]) -> tuple[Source, int] | None:
     """Returns the innermost place in a user's source that Numba's message names."""
-    for found in _PLACES.finditer(text):
-        file, line = (
-            os.path.basename(found["file"] or found["path"]),
-            int(found["line"] or found["number"]),
-        )
+    for file, line in places(text):
         for source in sources:
             first, last = source.function.__code__.co_firstlineno, source.tree.end_lineno or 0
             if os.path.basename(source.filename) == file and first <= line <= last:
@@ -528,8 +499,8 @@ def _reason(text: str) -> tuple[str, str, Any]:
     """
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("Failed in ")] or [text]
-    found, signature = _NO_IMPLEMENTATION.search(text), _SIGNATURE.search(text)
-    if (needs := _NEEDS_NUMBER.search(text)) and lines[0].startswith("No implementation"):
+    found, signature = says(text, "no implementation"), says(text, "signature")
+    if (needs := says(text, "not a number")) and lines[0].startswith("No implementation"):
         (name, kind), array = needs.groups(), _ARRAY.search(needs[2])
         got = f"an array of {_dimensions(int(array['ndim']))}" if array else f"a {kind}"
         reason = f"{name} needs a number, and gets {got}"
@@ -538,43 +509,41 @@ def _reason(text: str) -> tuple[str, str, Any]:
             "Pass one of its elements.",
             lambda node: _is_call(node, name.rpartition(".")[2]),
         )
-    innermost = [(told[1].rpartition("Error: ")[2], told[2]) for told in _RAISED.finditer(text)]
-    raised = {
-        "\n    ".join(map(str.strip, message.splitlines())): file for message, file in innermost
-    }
+    messages = raised(text)
     if own := next(
-        (told for told, file in raised.items() if any(map(file.__contains__, _OURS))), None
+        (message for message, file in messages.items() if any(map(file.__contains__, _OURS))), None
     ):
         return own, _OTHER_TYPES, lambda node: isinstance(node, ast.Call)
     if found and signature and lines[0].startswith("No implementation"):
-        name, types = found[1], _LITERAL.sub(r"\1", signature[1])
+        name, types = found[1], types_in(signature[1])
         if name in _OPERATORS or name.removeprefix("i") in _OPERATORS:
             kind, symbol = _OPERATORS.get(name) or _OPERATORS[name.removeprefix("i")]
-            reason = f"Numba has no operator {symbol} for {' and '.join(_split(types))}"
+            reason = f"Numba has no operator {symbol} for {' and '.join(types)}"
             way_out = _overload_for_cuda(name)
             way_out += (
                 "Convert an operand, for example with int(…) or float(…), or pass "
                 "arrays of another dtype."
             )
             return reason, way_out, lambda node: _has_operator(node, kind)
-        if name in {"getitem", "setitem"} and (refused := _indexing(*_split(types))):
+        if name in {"getitem", "setitem"} and (refused := _indexing(*types)):
             return refused
-        if _STAND_IN.search(text):  # which takes the thread's place, too
-            types = ", ".join(_split(types)[len(STATE) :])
+        if says(text, "overload for GPUs"):  # which takes the thread's place, too
+            types = types[len(STATE) :]
         way_out = _overload_for_cuda(name)
         way_out += (
             "Pass arguments of other types, use another function, or write it out in the kernel."
         )
-        told = [one for one in raised if not one.startswith(_NESTED)]
-        why = f": {told[0]}" if len(told) == 1 else ""  # several are guesses at what was meant
-        return f"Numba has no {name}({types}){why}", way_out, lambda node: _is_call(node, name)
-    named = _NAMED.search(lines[0])
+        own = [message for message in messages if not message.startswith(_NESTED)]
+        why = f": {own[0]}" if len(own) == 1 else ""  # several are guesses at what was meant
+        return (
+            f"Numba has no {name}({', '.join(types)}){why}",
+            way_out,
+            lambda node: _is_call(node, name),
+        )
+    named = says(lines[0], "name")
     name = next(filter(None, named.groups()), "") if named else ""
-    reason = _MANGLED.sub(
-        lambda match: match[1] or f"'{match[2]}'", _LITERAL.sub(r"\1", lines[0])
-    ).rstrip(":")
     return (
-        reason,
+        in_users_names(lines[0]),
         "Numba compiles a subset of Python and NumPy: write it in another way.",
         lambda node: name and name in _names(node),
     )
@@ -614,7 +583,7 @@ def _indexing(container: str, index: str, stored: str = "") -> tuple[str, str, A
         re.fullmatch(r"UniTuple\((.+) x (\d+)\)", index),
         re.fullmatch(r"Tuple\((.+)\)", index),
     )
-    kinds = [found[1]] * int(found[2]) if found else _split(several[1]) if several else [index]
+    kinds = [found[1]] * int(found[2]) if found else types_in(several[1]) if several else [index]
     ndim = int(array["ndim"])
 
     def is_it(node: ast.AST) -> bool:
@@ -651,18 +620,6 @@ def _indexing(container: str, index: str, stored: str = "") -> tuple[str, str, A
 
 def _is_subscript(node: ast.AST) -> bool:
     return isinstance(node, ast.Subscript)
-
-
-def _split(types: str) -> list[str]:
-    """Returns the parts of a list of types at the commas outside brackets."""
-    parts, depth = [""], 0
-    for letter in types:
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
 
 
 def _has_operator(node: ast.AST, kind: type[ast.AST]) -> bool:

@@ -9,7 +9,6 @@ registries of both targets tell whether CUDA has it.
 import ast
 import builtins
 import operator
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -21,16 +20,9 @@ from numba.core.registry import cpu_target
 from numba.core.typing.templates import builtin_registry
 
 from synknumba._errors import KernelError
+from synknumba.simt._explain.numba_says import says
 from synknumba.simt._source.pickling import templates_of
 from synknumba.simt._source.written import Source
-
-_OBJECT: Final = r"<(?:function|intrinsic|class) '?(?P<name>[\w.<>]+?)'?(?: at 0x\w+)?>"
-_OF_ANOTHER_TARGET: Final = re.compile(
-    f"cannot find any matches for function '{_OBJECT}' for the current target"
-)
-_NOT_LOWERED: Final = re.compile(rf"No definition for lowering (?:{_OBJECT}|(?P<attribute>[\w.]+))")
-_UNTYPED: Final = re.compile(r"Untyped global name '(\w+)'")
-_NO_ATTRIBUTE: Final = re.compile(r"Unknown attribute '(\w+)' of type (.+)")
 
 _EVERY_TARGET: Final = "register it for every target"
 
@@ -45,13 +37,13 @@ def cuda_only(error: Exception, source: Source, namespace: Mapping[str, Any]) ->
         namespace: the kernel's global names and their objects.
     """
     text = str(error)
-    if found := _OF_ANOTHER_TARGET.search(text):
+    if found := says(text, "no match for this target"):
         return _refusal(
             source,
             found["name"],
             f"{_last(found['name'])}(), which is registered for the target 'cuda' only,",
         )
-    if found := _NOT_LOWERED.search(text):
+    if found := says(text, "not lowered"):
         name = found["name"] or found["attribute"]
         return _refusal(
             source,
@@ -60,18 +52,15 @@ def cuda_only(error: Exception, source: Source, namespace: Mapping[str, Any]) ->
         )
     # The name may be one of a function that the kernel calls, and so not in its namespace.
     if (
-        (found := _UNTYPED.search(text))
+        (found := says(text, "untyped global"))
         and found[1] in namespace
         and _is_typed_for_cuda(namespace[found[1]])
     ):
         return _refusal(
             source, found[1], f"{found[1]}, which is registered for the target 'cuda' only,"
         )
-    if (found := _NO_ATTRIBUTE.search(text)) and found[1] in set(_attributes_of_cuda()):
-        construct = (
-            f"the attribute {found[1]!r} of {found[2].strip()}, which is registered "
-            f"for the target 'cuda' only,"
-        )
+    if (found := says(text, "no attribute")) and found[1] in set(_attributes_of_cuda()):
+        construct = f"the attribute {found[1]!r} of {found[2].strip()}, which is registered for the target 'cuda' only,"
         return _refusal(source, found[1], construct)
     return None
 
