@@ -41,10 +41,10 @@ from synknumba.simt._lower.array_protocols import as_arrays
 from synknumba.simt._lower.arrays import dynamic_shared
 from synknumba.simt._lower.signatures import (
     Declared,
-    OfAGpu,
+    GpuOnly,
+    NoDeviceCode,
     Overload,
     Overloads,
-    ShowsNoCode,
     Signature,
     Signatures,
     parse_signatures,
@@ -115,7 +115,7 @@ class Launcher:
             raise
 
 
-class Kernel(ShowsNoCode):
+class Kernel(NoDeviceCode):
     """A Numba CUDA kernel that runs natively on one CPU core.
 
     The function is translated when first needed, so decorating it does not fail; `check()` forces
@@ -153,7 +153,7 @@ class Kernel(ShowsNoCode):
         self.device = device
         self.specializations: dict[Signature, Kernel] = {}
         self._entries: dict[tuple[Signature, Dim3 | None], _Entry] = {}
-        self._fits_all: dict[tuple[Signature, bool], _Entry] = {}
+        self._any_block_size: dict[tuple[Signature, bool], _Entry] = {}
         self._by_class: dict[tuple[Any, ...], _Entry] = {}
         self._natives: dict[_Entry, tuple[Signature, CompileResult]] = {}
         self._signatures = Signatures(function, self.declared) if self.declared else None
@@ -343,7 +343,7 @@ class Kernel(ShowsNoCode):
         if self._has_rest:
             count = self.py_func.__code__.co_argcount
             args = (*args[:count], args[count:])
-        return args if self._signatures is None else self._signatures.fit(args, typeof)
+        return args if self._signatures is None else self._signatures.convert(args, typeof)
 
     def _prepared(self, place: int, arg: Any) -> Any:
         for extension in reversed(self.extensions):
@@ -405,10 +405,10 @@ class Kernel(ShowsNoCode):
         found = {kinds: getattr(one, name) for kinds, one in self.overloads.items()}
         return next(iter(found.values())) if self.specialized else found
 
-    get_regs_per_thread = OfAGpu("counts the registers of a GPU")
-    get_const_mem_size = OfAGpu("measures the constant memory of a GPU")
-    get_local_mem_per_thread = OfAGpu("measures the local memory of a GPU")
-    ptx = OfAGpu("is PTX")
+    get_regs_per_thread = GpuOnly("counts the registers of a GPU")
+    get_const_mem_size = GpuOnly("measures the constant memory of a GPU")
+    get_local_mem_per_thread = GpuOnly("measures the local memory of a GPU")
+    ptx = GpuOnly("is PTX")
 
     def inspect_types(self, file: TextIO | None = None) -> None:
         """Prints the launch function generated for each signature, to standard output or to
@@ -513,9 +513,9 @@ class Kernel(ShowsNoCode):
         if (
             block is not None
             and (kinds, block) not in self._entries
-            and (kinds, many) in self._fits_all
+            and (kinds, many) in self._any_block_size
         ):
-            self._entries[kinds, block] = self._fits_all[kinds, many]
+            self._entries[kinds, block] = self._any_block_size[kinds, many]
         if (kinds, block) not in self._entries and sum(
             known == kinds for known, _ in self._entries
         ) >= MAX_BLOCKS:
@@ -531,8 +531,8 @@ class Kernel(ShowsNoCode):
             if not self._options.debug:
                 self._natives[entry] = kinds, compiled.result
             self._entries[kinds, block] = entry
-            if compiled.fits_all:
-                self._fits_all[kinds, many] = entry
+            if compiled.any_block_size:
+                self._any_block_size[kinds, many] = entry
             self._texts.pop(kinds, None)
             self._texts[kinds] = compiled.text  # last in order, for `source`
         return self._entries[kinds, block]
@@ -560,9 +560,9 @@ class Kernel(ShowsNoCode):
             raise ArgumentError(
                 f"{what}, which Numba cannot pass to a kernel; {way_out}"
             ) from error
-        if (what := problem(kind)) is not None:
+        if (unusable := problem(kind)) is not None:
             raise ArgumentError(
-                f"{self.py_func.__qualname__}(): {parameter} is {what}, which no kernel takes; {ARGUMENTS}"
+                f"{self.py_func.__qualname__}(): {parameter} is {unusable}, which no kernel takes; {ARGUMENTS}"
             )
         return kind
 

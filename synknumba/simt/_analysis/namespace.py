@@ -22,7 +22,7 @@ PURE_BUILTINS = frozenset({"abs", "bool", "float", "int", "len", "max", "min", "
 ARRAY_ATTRIBUTES = frozenset({"shape", "size", "ndim", "itemsize", "nbytes"})
 
 
-class Meanings:
+class Names:
     """Resolves names to functions, constants, definitions and argument types.
 
     Args:

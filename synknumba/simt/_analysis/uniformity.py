@@ -74,7 +74,7 @@ def without_copies(body: list[ast.stmt], slots: set[str]) -> list[ast.stmt]:
 
 
 class Analysis(Numbers):
-    """Static analysis of one thread's code, for the arguments of `Meanings` and two more.
+    """Static analysis of one thread's code, for the arguments of `Names` and two more.
 
     Args:
         grid: whether the threads of the whole grid run in step; uniform then means equal in all

@@ -15,7 +15,7 @@ from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic
 from numba.np.arrayobj import load_item, make_array, store_item
 
-from synknumba.simt._checker import layout as at
+from synknumba.simt._checker import layout
 from synknumba.simt._checker.integer_code import I64, word
 from synknumba.simt._checker.runtime import call
 from synknumba.simt._library.intrinsics import (
@@ -126,13 +126,13 @@ class _Indexed:
     def report(self, what: int, site: Any) -> None:
         """Emits the report of an index that is outside."""
         builder = self.builder
-        detail = cgutils.alloca_once(builder, I64, size=at.DETAIL_WORDS)
+        detail = cgutils.alloca_once(builder, I64, size=layout.DETAIL_WORDS)
         start = builder.ptrtoint(detail, I64)
         given = {axis: value for axis, _, value in self.places}
-        ndim = min(len(self.sizes), at.MOST_AXES)
+        ndim = min(len(self.sizes), layout.MOST_AXES)
         words = [self.data, _constant(ndim | (sum(1 << axis for axis in given) << 8))]
         words += [given.get(axis, _constant(0)) for axis in range(ndim)] + [_constant(0)] * (
-            at.MOST_AXES - ndim
+            layout.MOST_AXES - ndim
         )
         words += self.sizes[:ndim]
         for number, value in enumerate(words):
@@ -210,7 +210,7 @@ class _View:
         for (offset, size), place, behind in zip(
             leaves(self.dtype), kept[:-1], kept[1:], strict=True
         ):
-            buffer = builder.load(word(builder, call(builder, "state"), at.KEPT))
+            buffer = builder.load(word(builder, call(builder, "state"), layout.KEPT))
             is_kept = builder.icmp_signed(">=", behind, _constant(0))
             old = builder.select(is_kept, builder.add(buffer, place), _constant(0))
             first = builder.add(self.data, _constant(offset))
@@ -221,7 +221,7 @@ class _View:
                 self.axes,
                 self.sizes,
                 _constant(size),
-                _constant(at.WRITE),
+                _constant(layout.WRITE),
                 site,
                 old,
             )
@@ -264,7 +264,7 @@ def _zero_view(context: Any, builder: Any, kind: types.Array, array: Any) -> Any
 
 def _scratch(builder: Any) -> Any:
     """Emits the address of zeros that belong to no array."""
-    return builder.load(word(builder, call(builder, "state"), at.SCRATCH))
+    return builder.load(word(builder, call(builder, "state"), layout.SCRATCH))
 
 
 # ---- arrays
@@ -298,7 +298,7 @@ def load(context: Any, array: types.Type, index: types.Type, site: types.Type) -
         indexed = _Indexed(context, builder, array, args[0], index, args[1])
         place = cgutils.alloca_once_value(builder, found)
         with builder.if_then(builder.not_(indexed.inside), likely=False):
-            indexed.report(at.READ, args[2])
+            indexed.report(layout.READ, args[2])
             builder.store(_zero_view(context, builder, result, found), place)
         return builder.load(place)
 
@@ -357,10 +357,10 @@ def _load_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
             with inside:
                 address = indexed.address()
                 if not is_record:  # a record is a reference, whose fields are read later
-                    _access(builder, array.dtype, address, at.READ, args[2])
+                    _access(builder, array.dtype, address, layout.READ, args[2])
                 builder.store(address, place)
             with outside:
-                indexed.report(at.READ, args[2])
+                indexed.report(layout.READ, args[2])
                 builder.store(_scratch(builder), place)
         pointer = builder.inttoptr(
             builder.load(place), context.get_data_type(array.dtype).as_pointer()
@@ -405,7 +405,7 @@ def _check_writeable(builder: Any, kind: types.Type, address: Any, site: Any) ->
         _fails(
             builder,
             builder.icmp_signed("!=", call(builder, "frozen", address), _constant(0)),
-            at.FROZEN,
+            layout.FROZEN,
             site,
         )
 
@@ -421,13 +421,13 @@ def _store_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
                 old = load_item(context, builder, array, pointer)
                 what = builder.select(
                     _same(builder, array.dtype, old, args[2]),
-                    _constant(at.SAME),
-                    _constant(at.WRITE),
+                    _constant(layout.SAME),
+                    _constant(layout.WRITE),
                 )
                 _access(builder, array.dtype, address, what, args[3])
                 store_item(context, builder, array, args[2], pointer)
             with outside:
-                indexed.report(at.WRITE, args[3])
+                indexed.report(layout.WRITE, args[3])
         return context.get_dummy_value()
 
     return codegen
@@ -467,9 +467,11 @@ def _store_part(
             with inside:
                 _check_writeable(builder, array, indexed.data, site)
                 if isinstance(value, types.Array):
-                    _access_view(builder, _View.of(context, builder, value, args[2]), at.READ, site)
+                    _access_view(
+                        builder, _View.of(context, builder, value, args[2]), layout.READ, site
+                    )
                 elif isinstance(value, types.Record):
-                    _access(builder, value, builder.ptrtoint(args[2], I64), at.READ, site)
+                    _access(builder, value, builder.ptrtoint(args[2], I64), layout.READ, site)
                 if whole is None:
                     viewed = _View(builder, array.dtype, indexed.address(), (), ())
                 else:
@@ -481,7 +483,7 @@ def _store_part(
                 _apply(context, builder, operator.setitem, put, (array, index, value), args[:3])
                 viewed.written(builder, kept, site)
             with outside:
-                indexed.report(at.WRITE, site)
+                indexed.report(layout.WRITE, site)
         return context.get_dummy_value()
 
     return codegen
@@ -521,7 +523,7 @@ def _load_field(record: types.Record, name: str, key: types.Type, site: types.Ty
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address = _field_address(builder, args[0], field)
-        _access(builder, field.type, address, at.READ, args[2])
+        _access(builder, field.type, address, layout.READ, args[2])
         pointer = builder.inttoptr(address, context.get_data_type(field.type).as_pointer())
         value = context.unpack_value(builder, field.type, pointer, align=1)
         return impl_ret_borrowed(context, builder, signature.return_type, value)
@@ -544,7 +546,9 @@ def _store_field(
         pointer = builder.inttoptr(address, context.get_data_type(field.type).as_pointer())
         old = context.unpack_value(builder, field.type, pointer, align=1)
         what = builder.select(
-            _same(builder, field.type, old, args[2]), _constant(at.SAME), _constant(at.WRITE)
+            _same(builder, field.type, old, args[2]),
+            _constant(layout.SAME),
+            _constant(layout.WRITE),
         )
         _access(builder, field.type, address, what, args[3])
         context.pack_value(builder, field.type, args[2], pointer, align=1)
@@ -610,10 +614,10 @@ def cell(_context: Any, array: types.Type, index: types.Type, site: types.Type) 
             with inside:
                 address = indexed.address()
                 _check_writeable(builder, array, address, args[2])
-                _access(builder, array.dtype, address, at.ATOMIC, args[2])
+                _access(builder, array.dtype, address, layout.ATOMIC, args[2])
                 builder.store(address, place)
             with outside:
-                indexed.report(at.ATOMIC, args[2])
+                indexed.report(layout.ATOMIC, args[2])
                 builder.store(_scratch(builder), place)
         data = builder.inttoptr(builder.load(place), indexed.struct.data.type)
         size = indexed.struct.itemsize
@@ -651,11 +655,11 @@ def whole(_context: Any, array: types.Type, index: types.Type, site: types.Type)
         indexed = _Indexed(context, builder, array, args[0], index, args[1])
         with builder.if_else(indexed.inside, likely=True) as (inside, outside):
             with inside:
-                for what in (at.READ, at.WRITE):
+                for what in (layout.READ, layout.WRITE):
                     _access(builder, array.dtype, indexed.address(), what, args[2])
             with outside:
-                indexed.report(at.READ, args[2])
-                call(builder, "wait", _constant(at.FAILED), _constant(0), _constant(0))
+                indexed.report(layout.READ, args[2])
+                call(builder, "wait", _constant(layout.FAILED), _constant(0), _constant(0))
         return impl_ret_borrowed(context, builder, signature.return_type, args[0])
 
     return array(array, index, types.int64), codegen
@@ -665,7 +669,7 @@ def whole(_context: Any, array: types.Type, index: types.Type, site: types.Type)
 
 
 def _me(builder: Any) -> Any:
-    return builder.load(word(builder, call(builder, "state"), at.CURRENT))
+    return builder.load(word(builder, call(builder, "state"), layout.CURRENT))
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -673,7 +677,7 @@ def note(_context: Any, site: types.Type) -> Any:
     """Records where the thread is."""
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        builder.store(args[0], word(builder, _me(builder), at.SITE))
+        builder.store(args[0], word(builder, _me(builder), layout.SITE))
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
@@ -684,7 +688,7 @@ def fence(_context: Any) -> Any:
     """Counts a call of `threadfence`."""
 
     def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-        place = word(builder, _me(builder), at.STAMP)
+        place = word(builder, _me(builder), layout.STAMP)
         stamp = builder.load(place)
         low = builder.and_(builder.add(stamp, _constant(1)), _constant(0xFFFF))
         builder.store(builder.or_(builder.and_(stamp, _constant(~0xFFFF)), low), place)
@@ -699,7 +703,7 @@ def set_mask(_context: Any, mask: types.Type) -> Any:
     mask = types.unliteral(mask)
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        builder.store(args[0], word(builder, _me(builder), at.MASK))
+        builder.store(args[0], word(builder, _me(builder), layout.MASK))
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
@@ -713,7 +717,7 @@ def barrier(_context: Any, kind: types.Type, place: types.Type) -> Any:
     del kind, place
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        call(builder, "wait", _constant(at.WAITING), args[0], args[1])
+        call(builder, "wait", _constant(layout.WAITING), args[0], args[1])
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
@@ -771,16 +775,19 @@ def collective(kind: int, path: str) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             me = _me(builder)
             number = OPERAND_TYPES.index(types.boolean if is_predicate else exchanged)
-            builder.store(_constant(number), word(builder, me, at.TYPE))
-            operands = iter(range(at.OPERANDS, at.OPERANDS + 2))
+            builder.store(_constant(number), word(builder, me, layout.TYPE))
+            operands = iter(range(layout.OPERANDS, layout.OPERANDS + 2))
             for name, one, value in zip(operation.params, passed, args[:-1], strict=True):
-                where = at.MASK if name == "mask" else next(operands)
+                where = layout.MASK if name == "mask" else next(operands)
                 builder.store(_bits(context, builder, one, value), word(builder, me, where))
-            call(builder, "wait", _constant(at.WAITING), _constant(kind), args[-1])
+            call(builder, "wait", _constant(layout.WAITING), _constant(kind), args[-1])
             kinds = list(result) if isinstance(result, types.BaseTuple) else [result]
             answers = [
                 _number(
-                    context, builder, one, builder.load(word(builder, me, at.ANSWERS + position))
+                    context,
+                    builder,
+                    one,
+                    builder.load(word(builder, me, layout.ANSWERS + position)),
                 )
                 for position, one in enumerate(kinds)
             ]
@@ -797,7 +804,7 @@ def here(_context: Any, value: types.Type, site: types.Type) -> Any:
     value = types.unliteral(value)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], word(builder, _me(builder), at.SITE))
+        builder.store(args[1], word(builder, _me(builder), layout.SITE))
         return impl_ret_borrowed(context, builder, signature.return_type, args[0])
 
     return value(value, types.int64), codegen
@@ -820,21 +827,21 @@ def _fails(builder: Any, condition: Any, fault: int, site: Any) -> None:
     """Emits the end of the thread under a condition."""
     with builder.if_then(condition, likely=False):
         me = _me(builder)
-        builder.store(site, word(builder, me, at.SITE))
-        key = builder.or_(builder.load(word(builder, me, at.KEY)), site)
+        builder.store(site, word(builder, me, layout.SITE))
+        key = builder.or_(builder.load(word(builder, me, layout.KEY)), site)
         zero = _constant(0)
         call(
             builder,
             "report",
-            _constant(at.FAULT),
+            _constant(layout.FAULT),
             zero,
             zero,
             _constant(fault),
             key,
-            _constant(at.RAISES),
+            _constant(layout.RAISES),
             zero,
         )
-        call(builder, "wait", _constant(at.FAILED), zero, zero)
+        call(builder, "wait", _constant(layout.FAILED), zero, zero)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -851,23 +858,23 @@ def assigned(_context: Any, value: types.Type, is_assigned: types.Type, site: ty
         place = cgutils.alloca_once_value(builder, args[0])
         with builder.if_then(builder.not_(args[1]), likely=False):
             me, zero = _me(builder), _constant(0)
-            key = builder.or_(builder.load(word(builder, me, at.KEY)), args[2])
+            key = builder.or_(builder.load(word(builder, me, layout.KEY)), args[2])
             call(
                 builder,
                 "report",
-                _constant(at.UNSET),
+                _constant(layout.UNSET),
                 zero,
                 zero,
                 zero,
                 key,
-                _constant(at.READ),
+                _constant(layout.READ),
                 zero,
             )
             if is_number:
-                stand_in = builder.load(word(builder, call(builder, "state"), at.STAND_IN))
+                stand_in = builder.load(word(builder, call(builder, "state"), layout.STAND_IN))
                 builder.store(context.cast(builder, stand_in, types.int64, value), place)
             else:
-                call(builder, "wait", _constant(at.FAILED), zero, zero)
+                call(builder, "wait", _constant(layout.FAILED), zero, zero)
         return impl_ret_borrowed(context, builder, signature.return_type, builder.load(place))
 
     return value(value, types.boolean, types.int64), codegen
@@ -881,7 +888,7 @@ def _division(function: Any) -> Any:
         def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             if isinstance(signature.return_type, types.Integer) and isinstance(right, _INDEX):
                 zero = ir.Constant(args[1].type, 0)
-                _fails(builder, builder.icmp_signed("==", args[1], zero), at.DIVISION, args[2])
+                _fails(builder, builder.icmp_signed("==", args[1], zero), layout.DIVISION, args[2])
             return _apply(context, builder, function, signature, (left, right), args[:2])
 
         return signature.return_type(left, right, site), codegen
@@ -901,10 +908,13 @@ def to_int(context: Any, value: types.Type, site: types.Type) -> Any:
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         if isinstance(value, types.Float):
-            _fails(builder, builder.fcmp_unordered("uno", args[0], args[0]), at.NAN, args[1])
+            _fails(builder, builder.fcmp_unordered("uno", args[0], args[0]), layout.NAN, args[1])
             difference = builder.fsub(args[0], args[0])
             _fails(
-                builder, builder.fcmp_unordered("uno", difference, difference), at.INFINITY, args[1]
+                builder,
+                builder.fcmp_unordered("uno", difference, difference),
+                layout.INFINITY,
+                args[1],
             )
         return _apply(context, builder, int, signature, (value,), args[:1])
 
@@ -924,9 +934,9 @@ def shared_array(_context: Any, number: types.Type, shape: types.Type, dtype: ty
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         state = call(builder, "state")
-        offsets = builder.load(word(builder, state, at.SHARED_OFFSETS))
+        offsets = builder.load(word(builder, state, layout.SHARED_OFFSETS))
         address = builder.add(
-            builder.load(word(builder, state, at.SHARED)),
+            builder.load(word(builder, state, layout.SHARED)),
             builder.load(word(builder, offsets, args[0])),
         )
         sizes = [_constant(dim) for dim in dims]
@@ -934,7 +944,7 @@ def shared_array(_context: Any, number: types.Type, shape: types.Type, dtype: ty
             itemsize = context.get_abi_sizeof(context.get_data_type(element))
             sizes = [
                 builder.sdiv(
-                    builder.load(word(builder, state, at.DYNAMIC_BYTES)), _constant(itemsize)
+                    builder.load(word(builder, state, layout.DYNAMIC_BYTES)), _constant(itemsize)
                 )
             ]
         return c_array(context, builder, kind, address, sizes)
@@ -949,7 +959,7 @@ def local_array(_context: Any, offset: types.Type, shape: types.Type, dtype: typ
     if dims is None or element is None:
         return None
     kind = types.Array(element, len(dims), "C")
-    fill = at.FLOAT_BYTE if isinstance(element, (types.Float, types.Complex)) else at.BYTE
+    fill = layout.FLOAT_BYTE if isinstance(element, (types.Float, types.Complex)) else layout.BYTE
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         me = _me(builder)
@@ -957,8 +967,8 @@ def local_array(_context: Any, offset: types.Type, shape: types.Type, dtype: typ
         for dim in dims:
             count *= dim
         nbytes = _constant(count * context.get_abi_sizeof(context.get_data_type(element)))
-        address = builder.add(builder.load(word(builder, me, at.LOCALS)), args[0])
-        written = builder.add(builder.load(word(builder, me, at.LOCALS_WRITTEN)), args[0])
+        address = builder.add(builder.load(word(builder, me, layout.LOCALS)), args[0])
+        written = builder.add(builder.load(word(builder, me, layout.LOCALS_WRITTEN)), args[0])
         byte = builder.trunc(builder.load(word(builder, call(builder, "state"), fill)), _I8)
         for start, value in ((address, byte), (written, ir.Constant(_I8, 0))):
             cgutils.memset(builder, builder.inttoptr(start, _I8.as_pointer()), nbytes, value)
@@ -998,18 +1008,18 @@ def run(context: Any, thread: types.Type, args: types.Type) -> Any:
             builder, _without_owner(context, builder, args, values[1])
         )
         state = call(builder, "state")
-        builder.store(builder.ptrtoint(whole, I64), word(builder, state, at.ARGUMENTS))
+        builder.store(builder.ptrtoint(whole, I64), word(builder, state, layout.ARGUMENTS))
         entry = _coroutine(context, builder, thread, signature, args)
         why = call(builder, "advance", builder.ptrtoint(entry, I64))
         with builder.if_then(
-            builder.icmp_signed("==", why, _constant(at.HAS_RAISED)), likely=False
+            builder.icmp_signed("==", why, _constant(layout.HAS_RAISED)), likely=False
         ):
             me = _me(builder)
             convention = context.call_conv
-            code = builder.trunc(builder.load(word(builder, me, at.CODE)), ir.IntType(32))
+            code = builder.trunc(builder.load(word(builder, me, layout.CODE)), ir.IntType(32))
             place = convention._get_excinfo_argument(builder.function)  # noqa: SLF001
             information = builder.inttoptr(
-                builder.load(word(builder, me, at.CODE + 1)), place.type.pointee
+                builder.load(word(builder, me, layout.CODE + 1)), place.type.pointee
             )
             convention.return_status_propagate(
                 builder,
@@ -1039,25 +1049,26 @@ def _coroutine(
     inside.branch(loop)
     inside.position_at_end(loop)
     state = call(inside, "state")
-    x, y, z = (inside.load(word(inside, me, at.INDEX + axis)) for axis in range(3))
+    x, y, z = (inside.load(word(inside, me, layout.INDEX + axis)) for axis in range(3))
     bx, by, bz, gx, gy, gz = (
-        inside.load(word(inside, state, at.SIZES + number)) for number in range(6)
+        inside.load(word(inside, state, layout.SIZES + number)) for number in range(6)
     )
-    block = inside.load(word(inside, state, at.BLOCK))
+    block = inside.load(word(inside, state, layout.BLOCK))
     rows, column = inside.udiv(block, gx), inside.urem(block, gx)
     indices = [column, inside.urem(rows, gy), inside.udiv(rows, gy)]
     linear = inside.add(x, inside.mul(bx, inside.add(y, inside.mul(by, z))))
     where = inside.inttoptr(
-        inside.load(word(inside, state, at.ARGUMENTS)), context.get_value_type(args).as_pointer()
+        inside.load(word(inside, state, layout.ARGUMENTS)),
+        context.get_value_type(args).as_pointer(),
     )
     whole = inside.load(where)
     given = [inside.extract_value(whole, number) for number in range(len(args))]
     values = [x, y, z, *indices, bx, by, bz, gx, gy, gz, linear, *given]
     status, _ = context.call_internal_no_propagate(inside, compiled.fndesc, signature, values)
-    inside.store(inside.zext(status.code, I64), word(inside, me, at.CODE))
-    inside.store(inside.ptrtoint(status.excinfoptr, I64), word(inside, me, at.CODE + 1))
-    ended = inside.select(status.is_error, _constant(at.RAISED), _constant(at.ENDED))
-    inside.store(_constant(1), word(inside, me, at.PARKED))
+    inside.store(inside.zext(status.code, I64), word(inside, me, layout.CODE))
+    inside.store(inside.ptrtoint(status.excinfoptr, I64), word(inside, me, layout.CODE + 1))
+    ended = inside.select(status.is_error, _constant(layout.RAISED), _constant(layout.ENDED))
+    inside.store(_constant(1), word(inside, me, layout.PARKED))
     call(inside, "wait", ended, _constant(0), _constant(0))
     inside.branch(loop)
     del z

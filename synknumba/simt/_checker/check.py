@@ -45,7 +45,7 @@ def _is_debugged() -> bool:
     )
 
 
-class _Patience:
+class _TakeoverPolicy:
     """Decides while a launch runs in Python whether compiled code takes over.
 
     Args:
@@ -128,8 +128,10 @@ class CheckedKernel(PythonKernel):
             return launch.in_python()
         if self._compiled is None:
             try:
-                patience = _Patience(launch.can_be_compiled, launch.is_ready, program.operations)
-                return launch.in_python(patience.access)
+                takeover = _TakeoverPolicy(
+                    launch.can_be_compiled, launch.is_ready, program.operations
+                )
+                return launch.in_python(takeover.access)
             except _ChangeOver:
                 launch.before.restore()
         return launch.compiled()

@@ -27,8 +27,7 @@ from numba.core import types
 
 from synknumba._errors import Access, BoundsError, Finding, KernelCheckError, KernelError
 from synknumba._types import WeakTable
-from synknumba.simt._checker import accesses, runtime
-from synknumba.simt._checker import layout as at
+from synknumba.simt._checker import accesses, layout, runtime
 from synknumba.simt._checker.instrument import (
     KINDS,
     Lowered,
@@ -43,7 +42,7 @@ from synknumba.simt._emit.generated import define_function
 from synknumba.simt._emit.options import Options
 from synknumba.simt._library.runtime import HELPERS
 from synknumba.simt._library.words import LINEAR, STATE, WARP_SIZE
-from synknumba.simt._lower.lowering import Devices, translate_names
+from synknumba.simt._lower.lowering import DeviceFunctions, translate_names
 from synknumba.simt._lower.thread_code import ThreadCode
 from synknumba.simt._machine import codegen
 from synknumba.simt._machine.cache import KernelCache
@@ -100,7 +99,7 @@ class CheckedProgram:
         self.function, self.digest = function, digest
         self.options = OPTIONS
         self.sites = Sites()
-        self.code = translate_names(function, Devices(self.sites.instrument))
+        self.code = translate_names(function, DeviceFunctions(self.sites.instrument))
         self.lowered = Lowered(self.code, self.sites)
         self.entries: dict[tuple[types.Type, ...], Callable[..., int]] = {}
         self._cache = KernelCache(function, self.options, enabled=True)
@@ -177,12 +176,12 @@ class _Thread(Thread):
     def __init__(self, block: "_Block", number: int, words: np.ndarray[Any, Any]) -> None:
         super().__init__(block, number, None)  # type: ignore[arg-type]
         self.words = words
-        self._site = block.native.site(int(words[at.SITE]))
-        self._where = int(words[at.PLACE])
-        status = int(words[at.STATUS])
-        self.ended, self.failed = status in {at.ENDED, at.FAILED}, status == at.FAILED
-        self.clock = int(words[at.STAMP]) >> 16 & 0xFFFF
-        self.seen = words[at.SEEN : at.SEEN + WARP_SIZE].tolist()
+        self._site = block.native.site(int(words[layout.SITE]))
+        self._where = int(words[layout.PLACE])
+        status = int(words[layout.STATUS])
+        self.ended, self.failed = status in {layout.ENDED, layout.FAILED}, status == layout.FAILED
+        self.clock = int(words[layout.STAMP]) >> 16 & 0xFFFF
+        self.seen = words[layout.SEEN : layout.SEEN + WARP_SIZE].tolist()
         if not self.ended:
             self.request = _request(words)
 
@@ -203,30 +202,36 @@ class _Thread(Thread):
     def store(self) -> None:
         """Gives the runtime what Python has decided."""
         words = self.words
-        words[at.STATUS] = at.FAILED if self.failed else at.ENDED if self.ended else at.WAITING
+        words[layout.STATUS] = (
+            layout.FAILED if self.failed else layout.ENDED if self.ended else layout.WAITING
+        )
         if self.ended or self.request is not None:
             return
-        words[at.STATUS] = at.READY
-        words[at.STAMP] = int(words[at.STAMP]) & ~(0xFFFF << 16) | min(self.clock, 0xFFFF) << 16
-        words[at.SEEN : at.SEEN + WARP_SIZE] = self.seen
+        words[layout.STATUS] = layout.READY
+        words[layout.STAMP] = (
+            int(words[layout.STAMP]) & ~(0xFFFF << 16) | min(self.clock, 0xFFFF) << 16
+        )
+        words[layout.SEEN : layout.SEEN + WARP_SIZE] = self.seen
         if self.answer is not None:
             answers = self.answer if isinstance(self.answer, tuple) else (self.answer,)
-            words[at.ANSWERS : at.ANSWERS + len(answers)] = [_bits(answer) for answer in answers]
+            words[layout.ANSWERS : layout.ANSWERS + len(answers)] = [
+                _bits(answer) for answer in answers
+            ]
 
 
 def _request(words: np.ndarray[Any, Any]) -> Request:
     """Returns the request of a thread that waits."""
-    kind = KINDS[int(words[at.KIND])]
+    kind = KINDS[int(words[layout.KIND])]
     if kind == "syncwarp":
-        return Request(kind, (int(words[at.MASK]),))
+        return Request(kind, (int(words[layout.MASK]),))
     names = WAITING.get(kind, ())
-    operands = iter(words[at.OPERANDS : at.OPERANDS + 2].tolist())
+    operands = iter(words[layout.OPERANDS : layout.OPERANDS + 2].tolist())
     args = []
     for name in names:
         if name == "mask":
-            args.append(int(words[at.MASK]))
+            args.append(int(words[layout.MASK]))
         elif name in {"value", "predicate"}:
-            args.append(_number(next(operands), accesses.OPERAND_TYPES[int(words[at.TYPE])]))
+            args.append(_number(next(operands), accesses.OPERAND_TYPES[int(words[layout.TYPE])]))
         else:
             args.append(next(operands))
     return Request(kind, tuple(args))
@@ -279,7 +284,7 @@ class _Block(Block):
         """Runs the block until all threads have ended or wait at a grid barrier."""
         self.native.select(self)
         self.store()
-        while self.native.enter() != at.DONE:
+        while self.native.enter() != layout.DONE:
             self.look()
             outcome = self.settle()
             self.store()
@@ -341,23 +346,27 @@ class CompiledLaunch(Launch):
         self._most = most
         self._keys: list[tuple[int, Any, int]] = []
         self._owned: list[Any] = []
-        self._state = np.zeros(at.STATE_WORDS, np.int64)
+        self._state = np.zeros(layout.STATE_WORDS, np.int64)
         self._stand_in = stand_in
         self._make_memory()
         state = self._state
-        state[at.REVERSE], state[at.RACES], state[at.UNINITIALIZED] = (
+        state[layout.REVERSE], state[layout.RACES], state[layout.UNINITIALIZED] = (
             reverse,
             checks.races,
             checks.uninitialized,
         )
-        state[at.ORDERED_BLOCKS], state[at.COUNT], state[at.SPINS] = (
+        state[layout.ORDERED_BLOCKS], state[layout.COUNT], state[layout.SPINS] = (
             program.fences,
             self._count,
             program.may_spin,
         )
-        state[at.SIZES : at.SIZES + 6] = (*block, *grid)
-        state[at.STAND_IN : at.BYTE + 1] = stand_in.value, stand_in.float_byte, stand_in.byte
-        state[at.NEXT], state[at.BLOCK_END] = -1, self._blocks
+        state[layout.SIZES : layout.SIZES + 6] = (*block, *grid)
+        state[layout.STAND_IN : layout.BYTE + 1] = (
+            stand_in.value,
+            stand_in.float_byte,
+            stand_in.byte,
+        )
+        state[layout.NEXT], state[layout.BLOCK_END] = -1, self._blocks
 
     watch: CheckWatch
 
@@ -385,7 +394,7 @@ class CompiledLaunch(Launch):
 
     def _make_memory(self) -> None:
         state, threads = self._state, self._resident * self._count
-        self._threads = self._words(threads, at.THREAD_WORDS)
+        self._threads = self._words(threads, layout.THREAD_WORDS)
         lowered = self._checked.lowered
         stacks, contexts = self._zeros(threads * STACK), self._zeros((threads + 1) * CONTEXT)
         local, written = (
@@ -396,23 +405,23 @@ class CompiledLaunch(Launch):
         numbers = np.arange(threads)
         inside = numbers % self._count
         table = self._threads
-        table[:, at.STACK] = stacks.ctypes.data + numbers * STACK
-        table[:, at.CONTEXT] = contexts.ctypes.data + (numbers + 1) * CONTEXT
-        table[:, at.INDEX] = inside % self.block.x
-        table[:, at.INDEX + 1] = inside // self.block.x % self.block.y
-        table[:, at.INDEX + 2] = inside // (self.block.x * self.block.y)
-        table[:, at.LOCALS] = local.ctypes.data + numbers * lowered.local_bytes
-        table[:, at.LOCALS_WRITTEN] = written.ctypes.data + numbers * lowered.local_bytes
-        state[at.THREADS], state[at.SCHEDULER] = table.ctypes.data, contexts.ctypes.data
-        state[at.STACK_BYTES] = STACK
-        state[at.SCRATCH], state[at.KEPT], state[at.KEPT_BYTES] = (
-            self._zeros(at.SCRATCH_BYTES).ctypes.data,
+        table[:, layout.STACK] = stacks.ctypes.data + numbers * STACK
+        table[:, layout.CONTEXT] = contexts.ctypes.data + (numbers + 1) * CONTEXT
+        table[:, layout.INDEX] = inside % self.block.x
+        table[:, layout.INDEX + 1] = inside // self.block.x % self.block.y
+        table[:, layout.INDEX + 2] = inside // (self.block.x * self.block.y)
+        table[:, layout.LOCALS] = local.ctypes.data + numbers * lowered.local_bytes
+        table[:, layout.LOCALS_WRITTEN] = written.ctypes.data + numbers * lowered.local_bytes
+        state[layout.THREADS], state[layout.SCHEDULER] = table.ctypes.data, contexts.ctypes.data
+        state[layout.STACK_BYTES] = STACK
+        state[layout.SCRATCH], state[layout.KEPT], state[layout.KEPT_BYTES] = (
+            self._zeros(layout.SCRATCH_BYTES).ctypes.data,
             self._zeros(_KEPT).ctypes.data,
             _KEPT,
         )
-        state[at.HINTS] = self._words(len(self._checked.sites.all)).ctypes.data
-        self._found = self._words(at.MOST_FOUND + 1, at.FOUND_WORDS)
-        state[at.FOUND] = self._found.ctypes.data
+        state[layout.HINTS] = self._words(len(self._checked.sites.all)).ctypes.data
+        self._found = self._words(layout.MOST_FOUND + 1, layout.FOUND_WORDS)
+        state[layout.FOUND] = self._found.ctypes.data
         self._make_regions(local, written)
 
     def _make_regions(
@@ -421,7 +430,8 @@ class CompiledLaunch(Launch):
         state = self._state
         self._memories = list(_memories(self._checked.params, self._args, self.watch))
         regions = [
-            (low, high, shift, at.GLOBAL_SPACE, 0) for low, high, shift in _spans(self._memories)
+            (low, high, shift, layout.GLOBAL_SPACE, 0)
+            for low, high, shift in _spans(self._memories)
         ]
         read_only = [_is_read_only(group) for group in overlapping(self._memories)]
         shared, shift = self._make_shared()
@@ -429,38 +439,43 @@ class CompiledLaunch(Launch):
         if shared.size:
             low = shared.ctypes.data
             regions.append(
-                (low, low + shared.size, shift, at.SHARED_SPACE, shared_written.ctypes.data)
+                (low, low + shared.size, shift, layout.SHARED_SPACE, shared_written.ctypes.data)
             )
         if local.size and self._checked.lowered.local_bytes:
             low = local.ctypes.data
-            regions.append((low, low + local.size, 0, at.LOCAL_SPACE, local_written.ctypes.data))
+            regions.append(
+                (low, low + local.size, 0, layout.LOCAL_SPACE, local_written.ctypes.data)
+            )
             self._locals = low
-        state[at.SHARED], state[at.SHARED_WRITTEN] = shared.ctypes.data, shared_written.ctypes.data
+        state[layout.SHARED], state[layout.SHARED_WRITTEN] = (
+            shared.ctypes.data,
+            shared_written.ctypes.data,
+        )
         self._shared_memory = shared.ctypes.data, shared_written.ctypes.data
         self._regions, self._cells = (
-            self._words(max(1, len(regions)), at.REGION_WORDS),
+            self._words(max(1, len(regions)), layout.REGION_WORDS),
             list[np.ndarray[Any, Any]](),
         )
-        self._regions[: len(read_only), at.READ_ONLY] = read_only
+        self._regions[: len(read_only), layout.READ_ONLY] = read_only
         for row, (low, high, shift, space, written) in zip(self._regions, regions, strict=False):
-            cells = _cells(low, high if space != at.LOCAL_SPACE else low, shift)
+            cells = _cells(low, high if space != layout.LOCAL_SPACE else low, shift)
             self._cells.append(cells)
-            row[: at.WRITTEN + 1] = low, high, cells.ctypes.data, shift, space, written
-        state[at.REGIONS], state[at.REGION_COUNT] = self._regions.ctypes.data, len(regions)
+            row[: layout.WRITTEN + 1] = low, high, cells.ctypes.data, shift, space, written
+        state[layout.REGIONS], state[layout.REGION_COUNT] = self._regions.ctypes.data, len(regions)
 
     def _divide_cells(self) -> None:
         """Divides the cells of regions with an access to a part of one, each into copies."""
         for number, row in enumerate(self._regions):
-            if not row[at.FINER]:
+            if not row[layout.FINER]:
                 continue
-            shift = _log2(int(row[at.FINER]))
-            parts, old = 1 << (int(row[at.SHIFT]) - shift), self._cells[number]
-            new = self._cells[number] = _cells(int(row[at.LOW]), int(row[at.HIGH]), shift)
-            if row[at.USED]:
+            shift = _log2(int(row[layout.FINER]))
+            parts, old = 1 << (int(row[layout.SHIFT]) - shift), self._cells[number]
+            new = self._cells[number] = _cells(int(row[layout.LOW]), int(row[layout.HIGH]), shift)
+            if row[layout.USED]:
                 used = np.flatnonzero(old.any(axis=1))
                 for part in range(parts):
                     new[used * parts + part] = old[used]
-            row[at.CELLS], row[at.SHIFT], row[at.FINER] = new.ctypes.data, shift, 0
+            row[layout.CELLS], row[layout.SHIFT], row[layout.FINER] = new.ctypes.data, shift, 0
 
     def _make_shared(self) -> tuple[np.ndarray[Any, Any], int]:
         """Returns the shared memory of all resident blocks, and log2 of the bytes of a cell."""
@@ -493,8 +508,11 @@ class CompiledLaunch(Launch):
         state = self._state
         table = self._words(max(1, len(offsets)))
         table[: len(offsets)] = offsets
-        state[at.SHARED_OFFSETS], state[at.SHARED_FILL] = table.ctypes.data, fill.ctypes.data
-        state[at.SHARED_BYTES], state[at.DYNAMIC_BYTES] = nbytes, self.smem
+        state[layout.SHARED_OFFSETS], state[layout.SHARED_FILL] = (
+            table.ctypes.data,
+            fill.ctypes.data,
+        )
+        state[layout.SHARED_BYTES], state[layout.DYNAMIC_BYTES] = nbytes, self.smem
         self._shared_bytes = nbytes
         return self._zeros(self._resident * nbytes)[: self._resident * nbytes], _log2(
             math.gcd(*sizes)
@@ -520,8 +538,8 @@ class CompiledLaunch(Launch):
                 [_Block(self, number, self._threads_of(number)) for number in range(self._blocks)]
             )
             return
-        while self.enter() != at.DONE:
-            block = _Block(self, int(self._state[at.BLOCK]), self._threads)
+        while self.enter() != layout.DONE:
+            block = _Block(self, int(self._state[layout.BLOCK]), self._threads)
             block.look()
             block.settle()
             block.store()
@@ -533,25 +551,25 @@ class CompiledLaunch(Launch):
         """Makes a block of a grid with a barrier the current one."""
         state, number = self._state, block.number
         shared, written = self._shared_memory
-        state[at.THREADS] = self._threads_of(number).ctypes.data
-        state[at.SHARED], state[at.SHARED_WRITTEN] = (
+        state[layout.THREADS] = self._threads_of(number).ctypes.data
+        state[layout.SHARED], state[layout.SHARED_WRITTEN] = (
             shared + number * self._shared_bytes,
             written + number * self._shared_bytes,
         )
-        state[at.BLOCK], state[at.BLOCK_END] = number, number + 1
-        state[at.NEXT] = 0 if block.threads else -1
-        state[at.EPOCH] = self.epoch << 54 | block.epoch << 32
+        state[layout.BLOCK], state[layout.BLOCK_END] = number, number + 1
+        state[layout.NEXT] = 0 if block.threads else -1
+        state[layout.EPOCH] = self.epoch << 54 | block.epoch << 32
 
     def leave(self, block: _Block) -> None:
         """Keeps what the runtime has counted of a block that will be selected again."""
-        block.epoch = int(self._state[at.EPOCH]) >> 32 & 0x3FFFFF
+        block.epoch = int(self._state[layout.EPOCH]) >> 32 & 0x3FFFFF
 
     def passed(self, block: _Block) -> None:
         """Tells the runtime that a block has passed a barrier with an answer, or the first of
         other threads.
         """
         if not self._together:
-            self._state[at.EPOCH] += 1 << 32
+            self._state[layout.EPOCH] += 1 << 32
 
     def enter(self) -> int:
         """Runs threads until Python has something to decide; returns why."""
@@ -559,8 +577,8 @@ class CompiledLaunch(Launch):
         while True:
             budget = BUDGET if self._most is None else min(BUDGET, self._most - self.accesses)
             if budget <= 0:
-                return at.DONE
-            state[at.BUDGET] = budget
+                return layout.DONE
+            state[layout.BUDGET] = budget
             words[:] = state
             try:
                 why = self._entry(*self._args)
@@ -570,19 +588,22 @@ class CompiledLaunch(Launch):
                 self._explain(error)
                 raise
             state[:] = words
-            self.accesses += budget - int(state[at.BUDGET])
+            self.accesses += budget - int(state[layout.BUDGET])
             self._drain()
-            if why != at.HAS_PAUSED:
+            if why != layout.HAS_PAUSED:
                 return why
             self._divide_cells()
 
     def _explain(self, error: BaseException) -> None:
-        """Adds notes to an exception that the kernel has raised: line and thread, and the
-        findings before it.
-        """
-        number = (int(self._state[at.CURRENT]) - self._threads.ctypes.data) // (8 * at.THREAD_WORDS)
+        """Adds notes to an exception that the kernel has raised: line and thread, and the findings before it."""
+        number = (int(self._state[layout.CURRENT]) - self._threads.ctypes.data) // (
+            8 * layout.THREAD_WORDS
+        )
         words = self._threads[number]
-        site, (thread, block) = self.site(int(words[at.SITE])), self._who(int(words[at.KEY]))
+        site, (thread, block) = (
+            self.site(int(words[layout.SITE])),
+            self._who(int(words[layout.KEY])),
+        )
         place = f"{self.program.name} ({site.filename}:{site.line})"
         error.add_note(f"in {place}, threadIdx={tuple(thread)} blockIdx={tuple(block)}")
         if self.watch.findings:
@@ -612,7 +633,7 @@ class CompiledLaunch(Launch):
                 self.watch.add(finding, kind)
         self._drained = count
         for position, (number, (finding, kind), known) in enumerate(self._keys):
-            times = int(self._found[number, at.FOUND_TIMES])
+            times = int(self._found[number, layout.FOUND_TIMES])
             if times > known:
                 self.watch.add(replace(finding, times=times - known), kind)
                 self._keys[position] = number, (finding, kind), times
@@ -623,28 +644,28 @@ class CompiledLaunch(Launch):
         """
         kinds, before, now, where = (
             int(entry[word])
-            for word in (at.FOUND_KINDS, at.FOUND_BEFORE, at.FOUND_NOW, at.FOUND_AT)
+            for word in (layout.FOUND_KINDS, layout.FOUND_BEFORE, layout.FOUND_NOW, layout.FOUND_AT)
         )
         kind, what = kinds >> 8, _WHAT[kinds & 15]
         place = self._access(what, now)
         match kind:
-            case at.FAULT:
-                text = at.FAULTS[kinds >> 4 & 15]
+            case layout.FAULT:
+                text = layout.FAULTS[kinds >> 4 & 15]
                 name = text.partition(":")[0]
                 return Finding(KernelCheckError, text, (place,), fault_advice(name)), name
-            case at.UNSET:
+            case layout.UNSET:
                 return self.watch.unassigned_finding(
                     self.site(now & 0xFFFF).array, place
                 ), "unassigned"
-            case at.ABSENT:
+            case layout.ABSENT:
                 return self.watch.absent_finding(
                     (now >> 16 & 1023) % WARP_SIZE, where, place
                 ), "absent"
-            case at.OUTSIDE:
-                return self._outside(entry[at.FOUND_DETAIL :], place, now), ""
+            case layout.OUTSIDE:
+                return self._outside(entry[layout.FOUND_DETAIL :], place, now), ""
         memory, address = self._memory_at(where, now)
         index = memory.index_of(address)
-        if kind == at.UNWRITTEN:
+        if kind == layout.UNWRITTEN:
             return self.watch.unwritten_finding(memory, index, place), "unwritten"
         first = self._access(_WHAT[kinds >> 4 & 15], before)
         sides = [
@@ -661,7 +682,7 @@ class CompiledLaunch(Launch):
         data, packed = int(detail[0]), int(detail[1])
         axes, mask = packed & 255, packed >> 8
         given = detail[2 : 2 + axes].tolist()
-        shape = tuple(detail[2 + at.MOST_AXES : 2 + at.MOST_AXES + axes].tolist())
+        shape = tuple(detail[2 + layout.MOST_AXES : 2 + layout.MOST_AXES + axes].tolist())
         parts = tuple(given[axis] if mask >> axis & 1 else slice(None) for axis in range(axes))
         while parts and isinstance(parts[-1], slice):
             parts = parts[:-1]
@@ -747,9 +768,9 @@ def _cells(low: int, high: int, shift: int) -> np.ndarray[Any, Any]:
     """Returns the cells of a region."""
     count = ((high - low) >> shift) + 1
     return (
-        _mapped(8 * at.CELL_WORDS * count)[: 8 * at.CELL_WORDS * count]
+        _mapped(8 * layout.CELL_WORDS * count)[: 8 * layout.CELL_WORDS * count]
         .view(np.int64)
-        .reshape(count, at.CELL_WORDS)
+        .reshape(count, layout.CELL_WORDS)
     )
 
 

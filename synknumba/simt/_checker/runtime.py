@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from llvmlite import binding, ir
 
-from synknumba.simt._checker import layout as at
+from synknumba.simt._checker import layout
 from synknumba.simt._checker.integer_code import (
     I64,
     byte,
@@ -89,30 +89,34 @@ def report(
     kinds = (kind << 8) | (what_before << 4) | what
     entry = found
     for _ in range(count):
-        entry += 8 * at.FOUND_WORDS
-        if get(entry, at.FOUND_SITES) == sites and get(entry, at.FOUND_KINDS) == kinds:
-            put(entry, at.FOUND_TIMES, get(entry, at.FOUND_TIMES) + 1)
+        entry += 8 * layout.FOUND_WORDS
+        if get(entry, layout.FOUND_SITES) == sites and get(entry, layout.FOUND_KINDS) == kinds:
+            put(entry, layout.FOUND_TIMES, get(entry, layout.FOUND_TIMES) + 1)
             return
-    if count < at.MOST_FOUND:
+    if count < layout.MOST_FOUND:
         put(found, 0, count + 1)
-        entry += 8 * at.FOUND_WORDS
-        put(entry, at.FOUND_KINDS, kinds)
-        put(entry, at.FOUND_SITES, sites)
-        put(entry, at.FOUND_TIMES, 1)
-        put(entry, at.FOUND_AT, where)
-        put(entry, at.FOUND_BEFORE, before)
-        put(entry, at.FOUND_NOW, now)
+        entry += 8 * layout.FOUND_WORDS
+        put(entry, layout.FOUND_KINDS, kinds)
+        put(entry, layout.FOUND_SITES, sites)
+        put(entry, layout.FOUND_TIMES, 1)
+        put(entry, layout.FOUND_AT, where)
+        put(entry, layout.FOUND_BEFORE, before)
+        put(entry, layout.FOUND_NOW, now)
         if detail:
-            memcpy(entry + 8 * at.FOUND_DETAIL, detail, 8 * at.DETAIL_WORDS)
+            memcpy(entry + 8 * layout.FOUND_DETAIL, detail, 8 * layout.DETAIL_WORDS)
 
 
 def outside(detail: int, what: int, site: int) -> None:
-    """Reports an index out of bounds, and clears what is read there; `detail` is the address of
-    `DETAIL_WORDS` words.
-    """
-    memset(get(check_state(), at.SCRATCH), 0, at.SCRATCH_BYTES)
+    """Reports an index out of bounds, and clears what is read there; `detail` is the address of `DETAIL_WORDS` words."""
+    memset(get(check_state(), layout.SCRATCH), 0, layout.SCRATCH_BYTES)
     report(
-        at.OUTSIDE, get(detail, 0), 0, 0, get(get(check_state(), CURRENT), KEY) | site, what, detail
+        layout.OUTSIDE,
+        get(detail, 0),
+        0,
+        0,
+        get(get(check_state(), CURRENT), KEY) | site,
+        what,
+        detail,
     )
 
 
@@ -129,17 +133,17 @@ def wait(status: int, kind: int, place: int) -> None:
 def frozen(address: int) -> int:
     """Returns whether an address is in a read-only argument or in a constant."""
     state = check_state()
-    region, scratch = get(state, REGIONS), get(state, at.SCRATCH)
+    region, scratch = get(state, REGIONS), get(state, layout.SCRATCH)
     for _ in range(get(state, REGION_COUNT)):
         if get(region, LOW) <= address < get(region, HIGH):
-            return get(region, at.READ_ONLY)
+            return get(region, layout.READ_ONLY)
         region += 8 * REGION_WORDS
-    return 0 if scratch <= address < scratch + at.SCRATCH_BYTES else 1
+    return 0 if scratch <= address < scratch + layout.SCRATCH_BYTES else 1
 
 
 def pause(state: int, me: int) -> None:
     """Leaves the running thread until Python has looked at the launch."""
-    put(me, STATUS, at.PAUSED)
+    put(me, STATUS, layout.PAUSED)
     swapcontext(get(me, CONTEXT), get(state, SCHEDULER))
 
 
@@ -169,25 +173,25 @@ def access(address: int, size: int, what: int, site: int) -> None:
     now = get(me, KEY) | site
     if what == ATOMIC:
         put(me, ATOMICS, 1)
-    if space != at.GLOBAL_SPACE:
+    if space != layout.GLOBAL_SPACE:
         written = get(region, WRITTEN) + offset
         is_read = 1 if what == READ else 1 if what == ATOMIC else 0
-        if is_read and get(state, at.UNINITIALIZED):
+        if is_read and get(state, layout.UNINITIALIZED):
             k = 0
             while k < size and byte(written + k):
                 k += 1
             if k < size:
-                report(at.UNWRITTEN, address, 0, 0, now, READ, 0)
+                report(layout.UNWRITTEN, address, 0, 0, now, READ, 0)
         if what != READ:
             memset(written, 1, size)
-        if space == at.LOCAL_SPACE:
+        if space == layout.LOCAL_SPACE:
             return
     if not get(state, RACES):
         return
     if (offset | size) & ((1 << get(region, SHIFT)) - 1):
-        put(region, at.FINER, offset | size)
+        put(region, layout.FINER, offset | size)
         pause(state, me)
-    put(region, at.USED, 1)
+    put(region, layout.USED, 1)
     shift = get(region, SHIFT)
     cell = get(region, CELLS) + 8 * CELL_WORDS * (offset >> shift)
     where = address
@@ -204,7 +208,7 @@ def record(cell: int, space: int, what: int, now: int, where: int) -> int:
     state = check_state()
     me = get(state, CURRENT)
     stamp = get(state, EPOCH) | get(me, STAMP)
-    if space == at.SHARED_SPACE and get(cell, TAG) != now >> 26:
+    if space == layout.SHARED_SPACE and get(cell, TAG) != now >> 26:
         memset(cell, 0, 16 * PASTS)
         put(cell, TAG, now >> 26)
     last = READERS if what == READ else PASTS
@@ -235,8 +239,10 @@ def record(cell: int, space: int, what: int, now: int, where: int) -> int:
         else:
             races = 1
             if where:
-                kind = READ if k >= READERS else at.WRITE if k < 2 else ATOMIC
-                report(at.RACE, where, before, kind, now, at.WRITE if what == SAME else what, 0)
+                kind = READ if k >= READERS else layout.WRITE if k < 2 else ATOMIC
+                report(
+                    layout.RACE, where, before, kind, now, layout.WRITE if what == SAME else what, 0
+                )
             break
     if what == READ:
         k = READERS
@@ -293,9 +299,9 @@ def keep(data: int, axes: int, sizes: int, size: int, place: int) -> int:
     """
     state = check_state()
     nbytes = count_of(axes, sizes) * size
-    if place < 0 or place + nbytes > get(state, at.KEPT_BYTES):
+    if place < 0 or place + nbytes > get(state, layout.KEPT_BYTES):
         return -1
-    address = get(state, at.KEPT) + place
+    address = get(state, layout.KEPT) + place
     for number in range(count_of(axes, sizes)):
         memcpy(address, element(data, axes, sizes, number), size)
         address += size
@@ -326,27 +332,27 @@ def begin(state: int) -> None:
     """Begins a block: new threads, and shared memory as it is at first."""
     block, me = get(state, BLOCK), get(state, THREADS)
     for number in range(get(state, COUNT)):
-        put(me, STATUS, at.NEW)
+        put(me, STATUS, layout.NEW)
         put(me, KEY, ((block + 1) << 26) | (number << 16))
         put(me, STAMP, 1 << 16)
         put(me, ATOMICS, 0)
         memset(me + 8 * SEEN, 0, 8 * 32)
         me += 8 * THREAD_WORDS
     put(state, EPOCH, get(state, EPOCH) & (-1 << 54))
-    nbytes = get(state, at.SHARED_BYTES)
-    memcpy(get(state, at.SHARED), get(state, at.SHARED_FILL), nbytes)
-    memset(get(state, at.SHARED_WRITTEN), 0, nbytes)
+    nbytes = get(state, layout.SHARED_BYTES)
+    memcpy(get(state, layout.SHARED), get(state, layout.SHARED_FILL), nbytes)
+    memset(get(state, layout.SHARED_WRITTEN), 0, nbytes)
     put(state, NEXT, 0)
 
 
 def resume(state: int, me: int, entry: int) -> None:
     """Runs a thread until it waits or ends."""
     context = get(me, CONTEXT)
-    if get(me, STATUS) == at.NEW and not get(me, PARKED):
+    if get(me, STATUS) == layout.NEW and not get(me, PARKED):
         getcontext(context)
         put(context, 1, 0)  # uc_link
         put(context, 2, get(me, STACK))  # uc_stack.ss_sp
-        put(context, 4, get(state, at.STACK_BYTES))  # uc_stack.ss_size
+        put(context, 4, get(state, layout.STACK_BYTES))  # uc_stack.ss_size
         makecontext(context, entry, 2, me >> 32, me & 0xFFFFFFFF)
     put(me, PARKED, 0)
     put(state, CURRENT, me)
@@ -355,11 +361,11 @@ def resume(state: int, me: int, entry: int) -> None:
 
 def source(kind: int, lane: int, offset: int) -> int:
     """Returns the lane that a lane shuffles from, as `shfl.sync` of PTX for whole warps."""
-    if kind == at.SHFL:
+    if kind == layout.SHFL:
         return offset
-    if kind == at.SHFL_UP:
+    if kind == layout.SHFL_UP:
         return lane - offset if lane >= offset else lane
-    if kind == at.SHFL_DOWN:
+    if kind == layout.SHFL_DOWN:
         return lane + offset if lane + offset < 32 else lane
     return lane ^ offset
 
@@ -397,44 +403,46 @@ def answer(warp: int, count: int) -> int:
     me = warp
     for lane in range(count):
         status = get(me, STATUS)
-        if status == at.WAITING:
-            if lanes and (get(me, KIND) != kind or get(me, at.MASK) & 0xFFFFFFFF != mask):
+        if status == layout.WAITING:
+            if lanes and (get(me, KIND) != kind or get(me, layout.MASK) & 0xFFFFFFFF != mask):
                 return 0
-            kind, mask = get(me, KIND), get(me, at.MASK) & 0xFFFFFFFF
+            kind, mask = get(me, KIND), get(me, layout.MASK) & 0xFFFFFFFF
             lanes |= 1 << lane
-            truths |= (get(me, at.OPERANDS) & 1) << lane
-        if status < at.ENDED or status > at.FAILED:
+            truths |= (get(me, layout.OPERANDS) & 1) << lane
+        if status < layout.ENDED or status > layout.FAILED:
             living |= 1 << lane
         me += 8 * THREAD_WORDS
-    is_vote = 1 if kind >= at.ALL else 0
-    is_answered = 1 if at.SYNCWARP <= kind <= at.BALLOT else 0
+    is_vote = 1 if kind >= layout.ALL else 0
+    is_answered = 1 if layout.SYNCWARP <= kind <= layout.BALLOT else 0
     if lanes == 0 or lanes != mask & living or not is_answered:
         return 0
-    if kind == at.SYNCWARP:
+    if kind == layout.SYNCWARP:
         join(warp, lanes)
-    vote = truths if kind == at.BALLOT else 1
-    if kind == at.ALL:
+    vote = truths if kind == layout.BALLOT else 1
+    if kind == layout.ALL:
         vote = 1 if truths == lanes else 0
-    elif kind == at.ANY:
+    elif kind == layout.ANY:
         vote = 1 if truths else 0
-    elif kind == at.EQ:
+    elif kind == layout.EQ:
         vote = 1 if truths == lanes else 1 if truths == 0 else 0
     me = warp
     for lane in range(count):
         if (lanes >> lane) & 1:
-            put(me, STATUS, at.READY)
+            put(me, STATUS, layout.READY)
             if is_vote:
-                put(me, at.ANSWERS, vote)
-            elif kind != at.SYNCWARP:
-                other = source(kind, lane, get(me, at.OPERANDS + 1) & 31)
+                put(me, layout.ANSWERS, vote)
+            elif kind != layout.SYNCWARP:
+                other = source(kind, lane, get(me, layout.OPERANDS + 1) & 31)
                 if (lanes >> other) & 1:
-                    put(me, at.ANSWERS, get(warp + 8 * THREAD_WORDS * other, at.OPERANDS))
+                    put(me, layout.ANSWERS, get(warp + 8 * THREAD_WORDS * other, layout.OPERANDS))
                 else:
-                    put(me, at.ANSWERS, get(me, at.OPERANDS))
-                    if get(state, at.UNINITIALIZED):
-                        report(at.ABSENT, other, 0, 0, get(me, KEY) | get(me, at.SITE), READ, 0)
-                        if get(state, at.STAND_IN):
-                            put(me, at.ANSWERS, -1)
+                    put(me, layout.ANSWERS, get(me, layout.OPERANDS))
+                    if get(state, layout.UNINITIALIZED):
+                        report(
+                            layout.ABSENT, other, 0, 0, get(me, KEY) | get(me, layout.SITE), READ, 0
+                        )
+                        if get(state, layout.STAND_IN):
+                            put(me, layout.ANSWERS, -1)
         me += 8 * THREAD_WORDS
     return 1
 
@@ -448,20 +456,20 @@ def advance(entry: int) -> int:
     while True:
         if get(state, NEXT) < 0:
             if get(state, BLOCK) >= get(state, BLOCK_END):
-                return at.DONE
+                return layout.DONE
             begin(state)
         for k in range(get(state, NEXT), count):
-            me = threads + 8 * THREAD_WORDS * (count - 1 - k if get(state, at.REVERSE) else k)
-            if get(me, STATUS) <= at.READY:
+            me = threads + 8 * THREAD_WORDS * (count - 1 - k if get(state, layout.REVERSE) else k)
+            if get(me, STATUS) <= layout.READY:
                 put(state, NEXT, k)
                 resume(state, me, entry)
-                if get(me, STATUS) == at.RAISED:
-                    return at.HAS_RAISED
-                if get(me, STATUS) == at.PAUSED:
-                    put(me, STATUS, at.READY)
-                    return at.HAS_PAUSED
-                if get(me, STATUS) == at.FAILED and get(state, at.SPINS):
-                    return at.HAS_PAUSED
+                if get(me, STATUS) == layout.RAISED:
+                    return layout.HAS_RAISED
+                if get(me, STATUS) == layout.PAUSED:
+                    put(me, STATUS, layout.READY)
+                    return layout.HAS_PAUSED
+                if get(me, STATUS) == layout.FAILED and get(state, layout.SPINS):
+                    return layout.HAS_PAUSED
         put(state, NEXT, 0)
         released = k = 0
         while k < count:
@@ -472,21 +480,22 @@ def advance(entry: int) -> int:
         waiting = ended = 0
         place, me = -1, threads
         for _ in range(count):
-            if get(me, STATUS) == at.WAITING:
+            if get(me, STATUS) == layout.WAITING:
                 place = (
                     get(me, PLACE)
-                    if get(me, KIND) == at.SYNCTHREADS and (waiting == 0 or place == get(me, PLACE))
+                    if get(me, KIND) == layout.SYNCTHREADS
+                    and (waiting == 0 or place == get(me, PLACE))
                     else -1
                 )
                 waiting += 1
-            elif get(me, STATUS) == at.ENDED:
+            elif get(me, STATUS) == layout.ENDED:
                 ended += 1
             me += 8 * THREAD_WORDS
         if waiting == 0:
             put(state, BLOCK, get(state, BLOCK) + 1)
             put(state, NEXT, -1)
         elif place < 0 or ended:
-            return at.STUCK
+            return layout.STUCK
         else:
             pass_barrier(state)
 
@@ -496,8 +505,8 @@ def pass_barrier(state: int) -> None:
     put(state, EPOCH, get(state, EPOCH) + (1 << 32))
     me = get(state, THREADS)
     for _ in range(get(state, COUNT)):
-        if get(me, STATUS) == at.WAITING:
-            put(me, STATUS, at.READY)
+        if get(me, STATUS) == layout.WAITING:
+            put(me, STATUS, layout.READY)
         me += 8 * THREAD_WORDS
 
 
@@ -526,10 +535,8 @@ def state() -> int:
 
 @functools.cache
 def installed() -> np.ndarray[Any, Any]:
-    """Returns the state of this process; the first time, compiles the functions and tells LLVM's
-    linker their addresses.
-    """
-    words = np.zeros(at.STATE_WORDS, np.int64)
+    """Returns the state of this process; the first time, compiles the functions and tells LLVM's linker their addresses."""
+    words = np.zeros(layout.STATE_WORDS, np.int64)
     addresses, library = compile_functions((*_FUNCTIONS, state), {"check_state": words.ctypes.data})
     for name, address in addresses.items():
         binding.add_symbol(f"synknumba_check_{name}", address)

@@ -35,7 +35,7 @@ def _compiled(value: Any, options: Options, code: ThreadCode, *, inline: bool) -
             if (
                 isinstance(part, DeviceFunction)
                 and part.code is not None
-                and (part.code.uses_state or part.code.needs_block)
+                and (part.code.uses_state or part.code.must_be_inlined)
             ):
                 construct = (
                     f"{part.name}(), which asks for its thread or waits, in a tuple of functions"
@@ -43,10 +43,11 @@ def _compiled(value: Any, options: Options, code: ThreadCode, *, inline: bool) -
                 raise code.source.refusal(code.source.tree, construct, "call it by its name")
         return tuple(_compiled(part, options, code, inline=inline) for part in value)
     if isinstance(value, OverloadedFunction):
-        # which compiles functions as this module does
-        from synknumba.simt._emit.overloads import stand_in
+        from synknumba.simt._emit.overloads import (
+            cpu_overload,
+        )  # which compiles functions as this module does
 
-        return stand_in(value.function, options)
+        return cpu_overload(value.function, options)
     if type(value).__name__ == "_Intrinsic":
         from synknumba.simt._emit.cuda_extensions import is_intrinsic, of_the_cpu
 

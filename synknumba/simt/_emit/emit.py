@@ -225,12 +225,12 @@ class _Emitter:
                 prefix = self._prefix(statement, pending, behind, active)
                 if prefix is not None:
                     return out + prefix
-            if gone or not self._is_turned(statement):
+            if gone or not self._is_interchanged(statement):
                 pending.append(statement)
                 gone = gone or has_exit([statement])
             else:
                 out += self.regions.region(pending, active)
-                out += self._turned(statement, active)
+                out += self._interchanged(statement, active)
                 pending = []
         return out + self.regions.region(pending, active, last=top)
 
@@ -400,7 +400,7 @@ class _Emitter:
 
     # ---- interchanged loops
 
-    def _is_turned(self, statement: ast.stmt) -> bool:
+    def _is_interchanged(self, statement: ast.stmt) -> bool:
         if not self.style.split:
             return False
         strided = self.planned.strided(statement)
@@ -408,14 +408,12 @@ class _Emitter:
             return strided.axis in self._wide
         if self._turns_uniform and self.planned.is_uniform_loop(statement):
             return True
-        return self.planned.is_around_strided(statement, self._wide) or self._is_around_turned(
-            statement
-        )
+        return self.planned.is_around_strided(
+            statement, self._wide
+        ) or self._is_around_interchanged(statement)
 
-    def _is_around_turned(self, statement: ast.stmt) -> bool:
-        """Returns whether the statement is an `if` in which all threads go the same way, to a
-        loop that is interchanged.
-        """
+    def _is_around_interchanged(self, statement: ast.stmt) -> bool:
+        """Returns whether the statement is an `if` in which all threads go the same way, to a loop that is interchanged."""
         if not isinstance(statement, ast.If) or not self.known.is_uniform(statement.test):
             return False
         leaves = (
@@ -423,9 +421,9 @@ class _Emitter:
             or synchronises(statement)
             or next(own_exits([statement]), None) is not None
         )
-        return not leaves and any(map(self._is_turned, [*statement.body, *statement.orelse]))
+        return not leaves and any(map(self._is_interchanged, [*statement.body, *statement.orelse]))
 
-    def _turned(self, statement: ast.stmt, active: Active) -> list[ast.stmt]:
+    def _interchanged(self, statement: ast.stmt, active: Active) -> list[ast.stmt]:
         if self.planned.strided(statement):
             return self._strided(cast(StridedLoop, self.loops.strided(statement)), active)
         if isinstance(statement, ast.If):
@@ -479,14 +477,13 @@ class _Emitter:
         leaves = is_leave(statement.body)
         if not leaves and not all(map(_does_nothing, behind)):
             return None
-        # Local results of threads that return are unused, so only the remaining threads need to
-        # compute theirs.
-        hoisted, kept = self.regions.hoist(pending)
+        # Local results of threads that return are unused, so only the remaining threads need to compute theirs.
+        hoisted, kept = self.regions.declare_before(pending)
         silent = all(is_silent(other, self.known) for other in kept)
         rest_of_block = behind if leaves else statement.body
         if (
             not silent
-            and not any(map(self._is_turned, rest_of_block))
+            and not any(map(self._is_interchanged, rest_of_block))
             and not synchronises(rest_of_block)
         ):
             return None

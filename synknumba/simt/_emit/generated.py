@@ -11,8 +11,8 @@ from synknumba.simt._analysis.uniformity import NONNEG
 from synknumba.simt._library.runtime import HELPERS
 from synknumba.simt._library.words import LINEAR
 from synknumba.simt._lower.thread_code import ThreadCode
-from synknumba.simt._source.source import Source
 from synknumba.simt._source.syntax import place, read_names, statements
+from synknumba.simt._source.written import Source
 
 
 def generated_function(

@@ -533,8 +533,10 @@ def _reason(text: str) -> tuple[str, str, Any]:
         way_out += (
             "Pass arguments of other types, use another function, or write it out in the kernel."
         )
-        own = [message for message in messages if not message.startswith(_NESTED)]
-        why = f": {own[0]}" if len(own) == 1 else ""  # several are guesses at what was meant
+        specific = [message for message in messages if not message.startswith(_NESTED)]
+        why = (
+            f": {specific[0]}" if len(specific) == 1 else ""
+        )  # several are guesses at what was meant
         return (
             f"Numba has no {name}({', '.join(types)}){why}",
             way_out,

@@ -28,7 +28,7 @@ _TEXTS: Final = {
     "no attribute": r"Unknown attribute '(\w+)' of type (.+)",
     "name": r"name '(\w+)'|attribute '(\w+)'|Variable '(\w+)'|[Uu]nify .* for '(\w+)",
     "not a number": r"\b(cuda\.[\w.]+) needs a number, not (.*)$",  # of `check_number`
-    "overload for GPUs": r"^\s*Overload in function '_stand_in\.",
+    "overload for GPUs": r"^\s*Overload in function '_cpu_overload\.",
 }
 _PATTERNS: Final = {meaning: re.compile(text, re.M) for meaning, text in _TEXTS.items()}
 

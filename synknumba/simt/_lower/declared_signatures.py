@@ -103,7 +103,7 @@ def _fit_to_the_best(name: str, declared: Sequence[Declared], position: int | No
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def fit(_context: Any, value: types.Type, given: types.Type) -> Any:
+    def cast_argument(_context: Any, value: types.Type, given: types.Type) -> Any:
         best = best_declared(name, declared, tuple(given))
         wanted = best.result if position is None else best.args[position]
         kind = wanted if wanted is not None and is_number(wanted) else types.unliteral(value)
@@ -115,4 +115,4 @@ def _fit_to_the_best(name: str, declared: Sequence[Declared], position: int | No
 
         return kind(value, given), codegen
 
-    return fit
+    return cast_argument

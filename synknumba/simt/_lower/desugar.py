@@ -38,14 +38,14 @@ from synknumba.simt._source.syntax import (
 from synknumba.simt._source.written import IN_KERNELS, Source, has_rest
 
 
-def spelled(source: Source) -> Source:
+def desugared(source: Source) -> Source:
     """Returns the function with these constructs rewritten; changes its tree in place."""
-    speller = _Speller(source)
-    speller.generic_visit(source.tree)
-    return Source(source.function, source.tree, {**source.scope, **speller.bound})
+    desugarer = _Desugarer(source)
+    desugarer.generic_visit(source.tree)
+    return Source(source.function, source.tree, {**source.scope, **desugarer.bound})
 
 
-class _Speller(ast.NodeTransformer):
+class _Desugarer(ast.NodeTransformer):
     """Rewrites a tree in place."""
 
     def __init__(self, source: Source) -> None:

@@ -147,22 +147,18 @@ def _returns(body: list[ast.stmt]) -> bool:
     return bool(body) and isinstance(body[-1], ast.Return)
 
 
-class Paster:
-    """Inlines device functions into one function, whose `code` and `variables` get the callees'
-    names, arrays and flags.
-    """
+class Inliner:
+    """Inlines device functions into one function, whose `code` and `variables` get the callees' names, arrays and flags."""
 
     def __init__(self, code: ThreadCode, variables: Locals) -> None:
         self._code, self._variables = code, variables
         self._shared: dict[tuple[int, str, str], str] = {}
 
-    def paste(
+    def inline(
         self, called: ThreadCode, args: list[ast.expr], at: ast.Call
     ) -> tuple[list[ast.stmt], ast.expr]:
-        """Returns the statements that replace a call, and the expression of its value; `args`
-        are already translated.
-        """
-        self._code.needs_block = True
+        """Returns the statements that replace a call, and the expression of its value; `args` are already translated."""
+        self._code.must_be_inlined = True
         self._code.uses_state |= called.uses_state
         word = called.source.tree.name
         given, names, values = self._variables_of(called, args, at)

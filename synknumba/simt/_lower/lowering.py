@@ -32,11 +32,11 @@ from synknumba.simt._lower.constant_parameters import (
 )
 from synknumba.simt._lower.cuda_overloads import OverloadedFunction, overloaded_for_cuda
 from synknumba.simt._lower.declared_signatures import Conversions
-from synknumba.simt._lower.desugar import spelled
+from synknumba.simt._lower.desugar import desugared
 from synknumba.simt._lower.hoist import Hoister
-from synknumba.simt._lower.inlining import Paster
+from synknumba.simt._lower.inlining import Inliner
 from synknumba.simt._lower.signatures import as_declared, declared_signatures
-from synknumba.simt._lower.sync import arguments_of, barrier, exchange
+from synknumba.simt._lower.sync import arguments_of, barrier, collective_call
 from synknumba.simt._lower.thread_code import NOTHING, DeviceFunction, ThreadCode
 from synknumba.simt._maths import operations as ops
 from synknumba.simt._maths.math import MATH
@@ -44,11 +44,11 @@ from synknumba.simt._source.reads import is_njit_function
 from synknumba.simt._source.scope import (
     MISSING,
     NUMBERS,
-    OF_THE_WIDTH,
+    WIDTH_DEPENDENT,
     CudaPath,
     Locals,
     Scope,
-    as_in_cuda,
+    indices_as_int32,
     misspelt,
 )
 from synknumba.simt._source.source import CALLED_BUILTINS, read_source
@@ -65,9 +65,8 @@ from synknumba.simt._source.syntax import (
 from synknumba.simt._source.written import IN_KERNELS, Source, has_rest, parameters
 
 
-class Devices:
-    """The device functions of one kernel, translated once per combination of signatures and fixed
-    parameters.
+class DeviceFunctions:
+    """The device functions of one kernel, translated once per combination of signatures and fixed parameters.
 
     Attributes:
         is_for_gpus: whether the kernel is a user's, which GPUs run too. Those that synknumba makes
@@ -149,7 +148,7 @@ class Devices:
 
 
 def translate_names(
-    function: FunctionType, devices: Devices, device: DeviceFunction | None = None
+    function: FunctionType, devices: DeviceFunctions, device: DeviceFunction | None = None
 ) -> ThreadCode:
     """Returns the code of one thread of a kernel, or of a device function if `device`, its entry
     in `devices`, is given.
@@ -160,7 +159,7 @@ def translate_names(
         ).startswith("synknumba.")
         devices.is_for_gpus = not made
     source = read_source(function)
-    source = devices.rewrite(spelled(fix(source, device.fixed) if device else source))
+    source = devices.rewrite(desugared(fix(source, device.fixed) if device else source))
     code = ThreadCode(source)
     code.body = _Translator(code, Scope(source), devices).block(source.tree.body)
     if device is None:
@@ -169,7 +168,7 @@ def translate_names(
         Conversions(code, device.declared).apply()
     if device.is_recursive:
         code.uses_state = True  # its recursive calls were translated first, and pass the state
-        if code.needs_block:
+        if code.must_be_inlined:
             construct = "a recursive device function with a barrier or shared memory"
             raise source.refusal(source.tree, construct, "write it as a loop")
         code.body = [*_stack_check(source), *code.body]
@@ -238,12 +237,12 @@ LANE = f"{words.LINEAR} & {words.WARP_SIZE - 1}"
 class _Translator(Hoister):
     """Rewrites a function's tree in place."""
 
-    def __init__(self, code: ThreadCode, scope: Scope, devices: Devices) -> None:
+    def __init__(self, code: ThreadCode, scope: Scope, devices: DeviceFunctions) -> None:
         super().__init__(code.source)
         self.code, self.scope, self.devices = code, scope, devices
         tree = code.source.tree
         self.variables = Locals(code.source, scope)
-        self.paster = Paster(code, self.variables)
+        self.inliner = Inliner(code, self.variables)
         self._groups: set[str] = set()
         # a variable may be assigned from another one
         while (groups := self._grid_groups(tree)) != self._groups:
@@ -311,7 +310,7 @@ class _Translator(Hoister):
                 self.before += [] if self._is_grid_group(group) else [self._must_be_group(group)]
                 kind = "grid"
             if kind is not None:
-                self.code.needs_block = True
+                self.code.must_be_inlined = True
                 return barrier(kind, node)
             if path in words.FENCES or path == "cg.this_grid":
                 return ast.copy_location(ast.Pass(), node)
@@ -358,7 +357,7 @@ class _Translator(Hoister):
         arrays.check_size(path, shape, known, made, self.scope)
         if path == "shared.array":
             self.variables.check_known_at_launch(dtype, made)
-            self.code.needs_block = True
+            self.code.must_be_inlined = True
             self.code.shared_arrays[name] = arrays.SharedArray(shape, dtype, made)
             return place(ast.Pass(), made)
         self.code.local_arrays.add(name)
@@ -489,14 +488,14 @@ class _Translator(Hoister):
             return self._protected(plain) if is_view else plain
         args = self._positional(node, device)
         if len(device.declared) > 1:
-            args = as_in_cuda(args, self.scope, self._int32)
+            args = indices_as_int32(args, self.scope, self._int32)
         args = self.in_order(args)
         if device.code is None:
             self.devices.recurs(device)
         else:
             self.code.names_grid |= device.code.names_grid
-        if device.code is not None and device.code.needs_block:
-            statements, value = self.paster.paste(device.code, args, node)
+        if device.code is not None and device.code.must_be_inlined:
+            statements, value = self.inliner.inline(device.code, args, node)
             self.before += statements
             return value
         if device.takes_rest:
@@ -569,8 +568,8 @@ class _Translator(Hoister):
         if path in {"grid", "gridsize"}:
             return self._grid(node, path)
         if path in COLLECTIVES:
-            self.code.needs_block = self.code.uses_state = True
-            statements, value = exchange(
+            self.code.must_be_inlined = self.code.uses_state = True
+            statements, value = collective_call(
                 path, self.in_order(arguments_of(node, path, self.source)), node, self.fresh
             )
             self.before += statements
@@ -604,8 +603,8 @@ class _Translator(Hoister):
                     node,
                     f"cuda.{path} takes {', '.join(names)}; got {got} argument{'s' * (got != 1)}",
                 )
-        if path in OF_THE_WIDTH:
-            node.args = as_in_cuda(node.args, self.scope, self._int32)
+        if path in WIDTH_DEPENDENT:
+            node.args = indices_as_int32(node.args, self.scope, self._int32)
         return self._plain_call(node)
 
     def _int32(self, node: ast.expr) -> ast.expr:

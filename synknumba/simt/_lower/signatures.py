@@ -22,9 +22,8 @@ Signature = tuple[types.Type, ...]
 
 
 @final
-class OfAGpu:
-    """A member of numba.cuda's kernels that means nothing on a core; to read it raises
-    DeviceMemberError.
+class GpuOnly:
+    """A member of numba.cuda's kernels that means nothing on a core; to read it raises DeviceMemberError.
 
     Args:
         reason: what it does on a GPU.
@@ -45,19 +44,19 @@ class OfAGpu:
         )
 
 
-class ShowsNoCode:
+class NoDeviceCode:
     """A kernel, or one of its overloads, whose code for a GPU there is nothing to show of."""
 
     __slots__ = ()
 
-    inspect_asm = OfAGpu("shows PTX")
-    inspect_llvm = OfAGpu("shows NVVM's code")
-    inspect_sass = OfAGpu("shows machine code of a GPU")
-    inspect_sass_cfg = OfAGpu("shows machine code of a GPU")
+    inspect_asm = GpuOnly("shows PTX")
+    inspect_llvm = GpuOnly("shows NVVM's code")
+    inspect_sass = GpuOnly("shows machine code of a GPU")
+    inspect_sass_cfg = GpuOnly("shows machine code of a GPU")
 
 
 @dataclass(frozen=True, slots=True)
-class Overload(ShowsNoCode):
+class Overload(NoDeviceCode):
     """A kernel compiled for one list of argument types."""
 
     signature: Signature
@@ -66,9 +65,9 @@ class Overload(ShowsNoCode):
     # of the static shared arrays of a block; None if only Numba can infer a dtype
     shared_bytes: int | None
 
-    regs_per_thread = OfAGpu("counts the registers of a GPU")
-    const_mem_size = OfAGpu("measures the constant memory of a GPU")
-    local_mem_per_thread = OfAGpu("measures the local memory of a GPU")
+    regs_per_thread = GpuOnly("counts the registers of a GPU")
+    const_mem_size = GpuOnly("measures the constant memory of a GPU")
+    local_mem_per_thread = GpuOnly("measures the local memory of a GPU")
 
     def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
         """Returns the largest number of blocks of a cooperative grid: that of any grid, since
@@ -233,17 +232,18 @@ class Signatures:
             self._best[kinds] = best_signature(self._function, self._declared, kinds)
         return self._best[kinds]
 
-    def fit(self, args: tuple[Any, ...], type_of: Callable[[Any], types.Type]) -> tuple[Any, ...]:
-        """Returns the arguments as `fit` for the only signature, or the best by their types;
-        raises as that and `best`.
-        """
+    def convert(
+        self, args: tuple[Any, ...], type_of: Callable[[Any], types.Type]
+    ) -> tuple[Any, ...]:
+        """Returns the arguments as `fit` for the only signature, or the best by their types; raises as that and `best`."""
         wanted = self._declared[0] if self.is_one else self.best(tuple(map(type_of, args)))
-        return fit(self._function, wanted, args)
+        return convert_arguments(self._function, wanted, args)
 
 
-def fit(function: Any, signature: Signature, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the arguments with numbers converted to the types of the signature, and integers of
-    arrays read with its sign.
+def convert_arguments(
+    function: Any, signature: Signature, args: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Returns the arguments with numbers converted to the types of the signature, and integers of arrays read with its sign.
 
     Floats are cut to integers, and integers to the low bits of theirs, as in C.
 

@@ -129,7 +129,7 @@ def arguments_of(node: ast.Call, path: str, source: Source) -> list[ast.expr]:
     return [given[name] for name in params]
 
 
-def exchange(
+def collective_call(
     path: str, values: list[ast.expr], at: ast.Call, fresh: Fresh
 ) -> tuple[list[ast.stmt], ast.expr]:
     """Returns the statements that replace a call of a collective with these arguments, and the

@@ -31,8 +31,7 @@ class ThreadCode:
     shared_arrays: dict[str, SharedArray] = field(default_factory=dict)
     uses_state: bool = False  # whether the body reads the thread's position in its block or grid
     names_grid: bool = False  # whether the body calls `cuda.cg.this_grid()`
-    # whether the body has barriers, collectives or shared arrays; a device function is then inlined
-    needs_block: bool = False
+    must_be_inlined: bool = False  # whether the body has barriers, collectives or shared arrays; a device function is then inlined
 
     def __post_init__(self) -> None:
         self.params = self.params or self.source.params

@@ -186,7 +186,7 @@ def _keep(store: KernelStore, key: str, compiled: Compiled) -> str | None:
             if environment not in compiled.environments
         ):
             return "a function that it calls keeps Python objects"
-        payload = dumps((compiled.text, compiled.fits_all, parts))
+        payload = dumps((compiled.text, compiled.any_block_size, parts))
     except Exception as error:  # noqa: BLE001  # pickling may raise anything; the kernel runs regardless
         return f"it cannot be pickled ({type(error).__name__}: {error})"
     return None if store.write(key, payload) else f"{store.path} cannot be written to"
@@ -195,8 +195,8 @@ def _keep(store: KernelStore, key: str, compiled: Compiled) -> str | None:
 def _unpacked(payload: bytes) -> Compiled | None:
     link_runtime()
     try:
-        text, fits_all, parts = pickle.loads(payload)  # noqa: S301  # the store reads files of this user only
+        text, any_block_size, parts = pickle.loads(payload)  # noqa: S301  # the store reads files of this user only
         result = CompileResult._rebuild(cpu_target.target_context, *parts)  # noqa: SLF001
     except Exception:  # noqa: BLE001  # incompatible entry, e.g. of a removed class: recompile
         return None
-    return Compiled(result.entry_point, text, result, fits_all)
+    return Compiled(result.entry_point, text, result, any_block_size)

@@ -108,16 +108,14 @@ class Launch:
     Attributes:
         dispatcher: Numba's dispatcher.
         text: its source, with the body in place of the call.
-        body: the dispatcher of the body, which several launch functions share; None if the launch
-            function holds it.
-        fits_all: whether the code serves all blocks that have many threads, or few, as the one that
-            it is made for.
+        body: the dispatcher of the body, which several launch functions share; None if the launch function holds it.
+        any_block_size: whether the code serves all blocks that have many threads, or few, as the one that it is made for.
     """
 
     dispatcher: Any
     text: str
     body: Any = None
-    fits_all: bool = False
+    any_block_size: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +127,14 @@ class Compiled:
             kernel's arguments.
         text: its Python source.
         result: Numba's result.
-        fits_all: as of the launch function.
+        any_block_size: as of the launch function.
         environments: the environments whose names no other kernel's functions have.
     """
 
     entry: Any
     text: str
     result: CompileResult
-    fits_all: bool = False
+    any_block_size: bool = False
     environments: tuple[Any, ...] = ()
 
 
@@ -275,4 +273,6 @@ def compile_launch(launch: Launch, argtypes: tuple[types.Type, ...], key: str) -
             dispatcher.compile(argtypes)
         environments.append(dispatcher.overloads[argtypes].environment)
     result = launch.dispatcher.overloads[argtypes]
-    return Compiled(result.entry_point, launch.text, result, launch.fits_all, tuple(environments))
+    return Compiled(
+        result.entry_point, launch.text, result, launch.any_block_size, tuple(environments)
+    )

@@ -157,7 +157,9 @@ def _fitted(function: FunctionType, made: SourceFunction) -> FunctionType:
     """
     params, name, defaults = made.source.params, made.source.tree.name, function.__defaults__ or ()
 
-    def fit(given: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Declared, list[Any]]:
+    def match_signature(
+        given: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[Declared, list[Any]]:
         values = dict(zip(params[len(params) - len(defaults) :], defaults, strict=True))
         values |= {**dict(zip(params, given, strict=False)), **keywords}
         ordered = [values[param] for param in params]
@@ -170,11 +172,11 @@ def _fitted(function: FunctionType, made: SourceFunction) -> FunctionType:
         ]
 
     def call(*given: Any, **keywords: Any) -> Any:
-        chosen, values = fit(given, keywords)
+        chosen, values = match_signature(given, keywords)
         return _as(function(*values), _number_type(chosen.result))
 
     def wait(*given: Any, **keywords: Any) -> Generator[Request, Any, Any]:
-        chosen, values = fit(given, keywords)
+        chosen, values = match_signature(given, keywords)
         return _as((yield from function(*values)), _number_type(chosen.result))
 
     return wait if made.waits else call  # type: ignore[return-value]

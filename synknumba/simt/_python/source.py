@@ -35,11 +35,11 @@ from synknumba.simt._python.warp import GRID_SYNC, WAITING, Request, request
 from synknumba.simt._source.reads import is_device_function, is_njit_function, unassigned_reads
 from synknumba.simt._source.scope import (
     MISSING,
-    OF_THE_WIDTH,
+    WIDTH_DEPENDENT,
     CudaPath,
     Scope,
-    as_in_cuda,
     cuda_module,
+    indices_as_int32,
     misspelt,
 )
 from synknumba.simt._source.syntax import place
@@ -253,8 +253,8 @@ class Rewriter(ast.NodeTransformer):
             return self._array(node, value.path)
         callee = device_code(value)
         is_overloaded = callee is not None and len(declared_signatures(value)) > 1
-        if is_overloaded or (isinstance(value, CudaPath) and value.path in OF_THE_WIDTH):
-            node.args = as_in_cuda(node.args, self.scope, self._int32)
+        if is_overloaded or (isinstance(value, CudaPath) and value.path in WIDTH_DEPENDENT):
+            node.args = indices_as_int32(node.args, self.scope, self._int32)
         if callee is not None:
             self._arguments(node)
             node.func = self._bind(node.func, callee.__name__, callee)

@@ -345,7 +345,7 @@ class Locals:
 
 
 # Operations of `numba.cuda` whose result depends on the width of an integer.
-OF_THE_WIDTH: Final = frozenset({"brev", "clz", "ffs", "popc"})
+WIDTH_DEPENDENT: Final = frozenset({"brev", "clz", "ffs", "popc"})
 
 
 def is_index(node: ast.expr, scope: Scope) -> bool:
@@ -360,7 +360,7 @@ def is_index(node: ast.expr, scope: Scope) -> bool:
     return isinstance(found, CudaPath) and found.path in NUMBERS
 
 
-def as_in_cuda(
+def indices_as_int32(
     nodes: list[ast.expr], scope: Scope, int32: Callable[[ast.expr], ast.expr]
 ) -> list[ast.expr]:
     """Returns the arguments of a call, with indices converted by `int32`; `scope` has the names

@@ -237,7 +237,7 @@ class Context:
         yield
 
 
-class Devices(list[Device]):
+class DeviceList(list[Device]):
     """The list of devices."""
 
     @overload
@@ -291,7 +291,7 @@ class Runtime:
 
 
 RUNTIME = Runtime()
-GPUS = Devices([Device(0)])
+GPUS = DeviceList([Device(0)])
 
 
 def set_count(count: int) -> None:

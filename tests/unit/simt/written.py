@@ -21,7 +21,7 @@ from synknumba.simt._library.synchronisation import (
     COLLECTIVE_PREFIX,
     COLLECTIVES,
 )
-from synknumba.simt._lower.lowering import Devices, translate_names
+from synknumba.simt._lower.lowering import DeviceFunctions, translate_names
 from synknumba.simt._lower.thread_code import ThreadCode
 from synknumba.simt._source.syntax import unparse
 from tests.conformance.simt.python_mode import launch_function
@@ -68,7 +68,7 @@ def alone(text: str, name: str = "kernel") -> FunctionType:
 
 def thread_code(function: FunctionType) -> ThreadCode:
     """One thread's code in plain names."""
-    return translate_names(function, Devices())
+    return translate_names(function, DeviceFunctions())
 
 
 def thread_lines(function: FunctionType) -> list[str]:
