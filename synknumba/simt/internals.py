@@ -26,6 +26,7 @@ from synknumba.simt._numba.frame_space import with_frame_space as with_frame_spa
 from synknumba.simt._numba.runtime import link_runtime as link_runtime
 from synknumba.simt._source import mlir as mlir
 from synknumba.simt._source.mlir import counterpart as counterpart
+from synknumba.simt._source.numba_cuda import CudaPath as CudaPath
 from synknumba.simt._source.pickling import Pickler as Pickler
 from synknumba.simt._source.pickling import by_one_pickler as by_one_pickler
 from synknumba.simt._source.pickling import dumps as dumps
@@ -35,7 +36,6 @@ from synknumba.simt._source.pickling import reduce_foreign as reduce_foreign
 from synknumba.simt._source.pickling import reduce_overloaded as reduce_overloaded
 from synknumba.simt._source.reads import names_in as names_in
 from synknumba.simt._source.reads import values_read as values_read
-from synknumba.simt._source.scope import CudaPath as CudaPath
 from synknumba.simt._source.scope import Scope as Scope
 from synknumba.simt._source.scope import with_function as with_function
 from synknumba.simt._source.source import read_definition as read_definition

@@ -33,7 +33,8 @@ from itertools import takewhile
 from numba.core import types
 
 from synknumba.simt._analysis.bounds import Guards
-from synknumba.simt._analysis.uniformity import ARRAY_ATTRIBUTES, Analysis
+from synknumba.simt._analysis.namespace import ARRAY_ATTRIBUTES
+from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._library.slots import is_number
 from synknumba.simt._library.words import AXES
 from synknumba.simt._lower.arrays import SharedArray

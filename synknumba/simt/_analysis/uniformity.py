@@ -19,9 +19,7 @@ from typing import Any, cast
 
 from numba.core import types
 
-from synknumba.simt._analysis.namespace import ARRAY_ATTRIBUTES as ARRAY_ATTRIBUTES
-from synknumba.simt._analysis.namespace import NONNEG as NONNEG
-from synknumba.simt._analysis.namespace import is_number_type, is_one_of, nonneg
+from synknumba.simt._analysis.namespace import ARRAY_ATTRIBUTES, is_number_type, is_one_of, nonneg
 from synknumba.simt._analysis.numbers import Numbers
 from synknumba.simt._analysis.types import VariableTypes
 from synknumba.simt._analysis.variables import single_target

@@ -30,8 +30,9 @@ from synknumba.simt._lower.sync import barrier_kind, collective_of
 from synknumba.simt._lower.thread_code import DeviceFunction, ThreadCode
 from synknumba.simt._maths import operations as ops
 from synknumba.simt._python.warp import FULL_MASK, GRID_SYNC, WAITING
+from synknumba.simt._source.numba_cuda import MISSING, CudaPath
 from synknumba.simt._source.reads import is_device_function, is_njit_function, unassigned_reads
-from synknumba.simt._source.scope import MISSING, CudaPath, Scope
+from synknumba.simt._source.scope import Scope
 from synknumba.simt._source.syntax import load, one_or_tuple, place, statements, store, walk
 from synknumba.simt._source.written import Source
 

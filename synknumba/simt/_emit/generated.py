@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, cast
 
+from synknumba.simt._analysis.namespace import NONNEG
 from synknumba.simt._analysis.team import LINEAR_TEXT
-from synknumba.simt._analysis.uniformity import NONNEG
 from synknumba.simt._library.runtime import HELPERS
 from synknumba.simt._library.words import LINEAR
 from synknumba.simt._lower.thread_code import ThreadCode

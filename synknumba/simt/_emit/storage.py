@@ -13,8 +13,9 @@ import numpy as np
 from numba.core import types
 from numba.np.numpy_support import as_dtype
 
+from synknumba.simt._analysis.namespace import ARRAY_ATTRIBUTES
 from synknumba.simt._analysis.team import BLOCK_NUMBER, BLOCKS, Team
-from synknumba.simt._analysis.uniformity import ARRAY_ATTRIBUTES, Analysis
+from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._library.slots import MARGIN, is_number, itemsize, slots_of
 from synknumba.simt._library.words import MAX_BLOCK
 from synknumba.simt._lower.arrays import SharedArray

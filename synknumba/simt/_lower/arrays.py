@@ -16,8 +16,9 @@ from numba.np.numpy_support import as_dtype
 from synknumba._errors import KernelError
 from synknumba.simt._library.slots import itemsize
 from synknumba.simt._maths import bfloat16
+from synknumba.simt._source.numba_cuda import MISSING, CudaPath
 from synknumba.simt._source.reads import functions_called
-from synknumba.simt._source.scope import MISSING, CudaPath, Scope
+from synknumba.simt._source.scope import Scope
 from synknumba.simt._source.source import read_definition
 from synknumba.simt._source.syntax import read_names
 from synknumba.simt._source.written import IN_KERNELS

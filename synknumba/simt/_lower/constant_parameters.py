@@ -23,8 +23,9 @@ from numba.core import types
 
 from synknumba._errors import KernelError
 from synknumba.simt._lower.arrays import ARRAY_PATHS, constant
+from synknumba.simt._source.numba_cuda import MISSING, CudaPath
 from synknumba.simt._source.reads import is_device_function, is_njit_function
-from synknumba.simt._source.scope import MISSING, NUMBERS, CudaPath, Scope
+from synknumba.simt._source.scope import NUMBERS, Scope
 from synknumba.simt._source.source import read_source
 from synknumba.simt._source.syntax import assign, assigned_names, load, place, read_names, walk
 from synknumba.simt._source.written import Source, has_rest, parameters

@@ -23,8 +23,9 @@ from synknumba.simt._lower.constant_parameters import called_function
 from synknumba.simt._maths.bits import popc
 from synknumba.simt._maths.math import round_to
 from synknumba.simt._maths.operations import way_out
+from synknumba.simt._source.numba_cuda import MISSING, CudaPath
 from synknumba.simt._source.pickling import is_foreign
-from synknumba.simt._source.scope import MISSING, CudaPath, Scope
+from synknumba.simt._source.scope import Scope
 from synknumba.simt._source.syntax import (
     copied,
     count_stores,

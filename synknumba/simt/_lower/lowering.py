@@ -40,12 +40,11 @@ from synknumba.simt._lower.sync import arguments_of, barrier, collective_call
 from synknumba.simt._lower.thread_code import NOTHING, DeviceFunction, ThreadCode
 from synknumba.simt._maths import operations as ops
 from synknumba.simt._maths.math import MATH
+from synknumba.simt._source.numba_cuda import MISSING, CudaPath
 from synknumba.simt._source.reads import is_njit_function
 from synknumba.simt._source.scope import (
-    MISSING,
     NUMBERS,
     WIDTH_DEPENDENT,
-    CudaPath,
     Locals,
     Scope,
     indices_as_int32,

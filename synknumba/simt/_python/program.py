@@ -23,7 +23,8 @@ from synknumba.simt._python.source import (
     is_waiting_call,
 )
 from synknumba.simt._python.warp import SHUFFLES, Request
-from synknumba.simt._source.scope import CudaPath, Scope, cuda_module
+from synknumba.simt._source.numba_cuda import CudaPath, cuda_module
+from synknumba.simt._source.scope import Scope
 from synknumba.simt._source.source import read_definition
 from synknumba.simt._source.written import has_rest, parameters
 

@@ -32,16 +32,9 @@ from synknumba.simt._python import arithmetic
 from synknumba.simt._python.arrays import Array, Record
 from synknumba.simt._python.cuda import KNOWN_PATHS, GridGroup, as_numpy, member
 from synknumba.simt._python.warp import GRID_SYNC, WAITING, Request, request
+from synknumba.simt._source.numba_cuda import MISSING, CudaPath, cuda_module
 from synknumba.simt._source.reads import is_device_function, is_njit_function, unassigned_reads
-from synknumba.simt._source.scope import (
-    MISSING,
-    WIDTH_DEPENDENT,
-    CudaPath,
-    Scope,
-    cuda_module,
-    indices_as_int32,
-    misspelt,
-)
+from synknumba.simt._source.scope import WIDTH_DEPENDENT, Scope, indices_as_int32, misspelt
 from synknumba.simt._source.syntax import place
 from synknumba.simt._source.written import Source
 

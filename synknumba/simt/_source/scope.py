@@ -25,9 +25,7 @@ from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 from synknumba.simt._library.words import INDICES
 from synknumba.simt._maths.operations import FUNCTIONS, HEADS, MODULES
 from synknumba.simt._source import mlir
-from synknumba.simt._source.numba_cuda import MISSING as MISSING
-from synknumba.simt._source.numba_cuda import CudaPath as CudaPath
-from synknumba.simt._source.numba_cuda import cuda_module as cuda_module
+from synknumba.simt._source.numba_cuda import MISSING, CudaPath, cuda_module
 from synknumba.simt._source.pickling import is_foreign
 from synknumba.simt._source.reads import functions_called, is_device_function, names_in, values_read
 from synknumba.simt._source.syntax import assigned_names, count_stores, read_names, walk

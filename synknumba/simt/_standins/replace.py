@@ -29,7 +29,7 @@ from synknumba.simt._checker.check import check as checked
 from synknumba.simt._kernel import Kernel, decorated_as
 from synknumba.simt._lower.signatures import Signature
 from synknumba.simt._source import mlir
-from synknumba.simt._source.scope import cuda_module
+from synknumba.simt._source.numba_cuda import cuda_module
 from synknumba.simt._standins import arrays, device
 
 VARIABLE = "SYNKNUMBA_SIMT"
