@@ -448,7 +448,8 @@ FAULTS = (
     Fault(
         "simt-break-in-an-else",
         "synknumba/simt/_lower/desugar.py",
-        "statement.body, statement.orelse = _flagged(statement.body, flag), _flagged(statement.orelse, flag)",
+        "statement.body, statement.orelse = _flagged(statement.body, flag), "
+        "_flagged(statement.orelse, flag)",
         "statement.body = _flagged(statement.body, flag)",
         ("tests/unit/simt/test_language.py",),
     ),

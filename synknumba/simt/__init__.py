@@ -9,18 +9,21 @@ A compiler, which is all that a rank needs, from the bottom up:
     _lower       definition -> code of one thread
     _analysis    uniformity, bounds, types and loops of that code
     _machine     generated code -> machine code, vector maths, the cache of compiled kernels
-    _emit        code of one thread -> loops over the blocks of the grid and the threads of a block
+    _emit        code of one thread -> loops over the blocks of a grid and the threads of a block
     _explain     errors in the user's words
-    _kernel      what a user launches, and `jit`; `_launch` its grid, block, stream and shared memory
+    _kernel      what a user launches, and `jit`
+    _launch      its configuration: grid, block, stream and shared memory
 
 and what hangs on it:
 
     _python      kernels as Python, thread by thread: `debug`
     _checker     `check`: findings, in Python and in instrumented machine code
-    _ufuncs      numba's `vectorize`, `guvectorize` and `cuda.reduce`; `_random_states` the states of random streams
-    _standins    programs for `numba.cuda`: `as_cuda`, and `pytest` as a plugin that does so for tests
+    _ufuncs      numba's `vectorize`, `guvectorize` and `cuda.reduce`
+    _random_states  the states of random streams
+    _standins    programs for `numba.cuda`: `as_cuda`, and the plugin of pytest
 
-Importing this package with SYNKNUMBA_SIMT=1 in the environment puts `jit` and the stand-ins into `numba.cuda` for the process.
+Importing this package with SYNKNUMBA_SIMT=1 in the environment puts `jit` and the stand-ins into
+`numba.cuda` for the process.
 """
 
 from synknumba._errors import BoundsError as BoundsError

@@ -201,7 +201,9 @@ class Kernel(NoDeviceCode):
         )
 
     def __getitem__(self, config: tuple[Any, ...]) -> Launcher:
-        """Returns the launcher of `kernel[grid, block, stream, smem]`; the optional stream is ignored, `smem` is in bytes."""
+        """Returns the launcher of `kernel[grid, block, stream, smem]`; the optional stream is
+        ignored, `smem` is in bytes.
+        """
         self._must_be_a_kernel()
         sizes = Configuration.of(config, self.py_func, "kernel")
         self._check_dynamic(sizes.smem)
@@ -214,7 +216,9 @@ class Kernel(NoDeviceCode):
         return self[griddim, blockdim, stream, sharedmem]
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launcher:
-        """Returns a launcher with at least `ntasks` threads, in blocks of `tpb` threads (256 by default)."""
+        """Returns a launcher with at least `ntasks` threads, in blocks of `tpb` threads (256 by
+        default).
+        """
         self._must_be_a_kernel()
         sizes = Configuration.forall(ntasks, tpb, stream, sharedmem)
         self._check_dynamic(sizes.smem)
@@ -562,7 +566,8 @@ class Kernel(NoDeviceCode):
             ) from error
         if (unusable := problem(kind)) is not None:
             raise ArgumentError(
-                f"{self.py_func.__qualname__}(): {parameter} is {unusable}, which no kernel takes; {ARGUMENTS}"
+                f"{self.py_func.__qualname__}(): {parameter} is {unusable}, which no kernel takes; "
+                f"{ARGUMENTS}"
             )
         return kind
 
@@ -636,7 +641,8 @@ class Kernel(NoDeviceCode):
                 if name in _written_arrays(node):
                     where = f"{source.name} ({source.filename}:{node.lineno})"  # type: ignore[attr-defined]
                     return ArgumentError(
-                        f"{where}: {parameter} is read-only; {WRITABLE.format(name=repr(parameter))}"
+                        f"{where}: {parameter} is read-only; "
+                        f"{WRITABLE.format(name=repr(parameter))}"
                     )
         where = f"{source.name} ({source.filename}:{source.tree.lineno})"
         if not fixed:
@@ -657,7 +663,8 @@ class Kernel(NoDeviceCode):
                 f"{where}: {parameter} is read-only; {WRITABLE.format(name=repr(parameter))}"
             )
         return ArgumentError(
-            f"{where} writes to an array that is read-only, one of {', '.join(fixed)}; {WRITABLE.format(name='...')}. A "
+            f"{where} writes to an array that is read-only, one of {', '.join(fixed)}; "
+            f"{WRITABLE.format(name='...')}. A "
             "variable that is passed twice is read-only, too; pass a copy of it as another variable"
         )
 

@@ -1,4 +1,6 @@
-"""Launch configurations: grid, block, stream and dynamic shared memory, as `kernel[...]` takes them."""
+"""Launch configurations: grid, block, stream and dynamic shared memory, as `kernel[...]` takes
+them.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
@@ -29,7 +31,8 @@ class Configuration(NamedTuple):
 
     @classmethod
     def of(cls, config: Any, function: Callable[..., Any], launched: str) -> "Configuration":
-        """Returns the configuration of `kernel[grid, block, stream, smem]`, where the stream is ignored.
+        """Returns the configuration of `kernel[grid, block, stream, smem]`, where the stream is
+        ignored.
 
         Args:
             config: what stands between the brackets.
@@ -48,7 +51,9 @@ class Configuration(NamedTuple):
 
     @classmethod
     def forall(cls, ntasks: int, tpb: int, stream: Any, smem: int) -> "Configuration":
-        """Returns that of `kernel.forall(ntasks, tpb, stream, smem)`; without tasks, a grid of no blocks."""
+        """Returns that of `kernel.forall(ntasks, tpb, stream, smem)`; without tasks, a grid of no
+        blocks.
+        """
         _check_stream(stream)
         if ntasks < 0:  # numba-cuda's message
             raise LaunchError(f"Can't create ForAll with negative task count: {ntasks}")
@@ -59,7 +64,9 @@ class Configuration(NamedTuple):
 
 
 def _three_axes(size: Any, name: str) -> Dim3:
-    """Returns a grid or block size as a triple, padded with ones; raises LaunchError for anything but one to three integers."""
+    """Returns a grid or block size as a triple, padded with ones; raises LaunchError for anything
+    but one to three integers.
+    """
     parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
         way_out = (
@@ -74,7 +81,9 @@ def _three_axes(size: Any, name: str) -> Dim3:
 
 
 def _dynamic_bytes(size: Any) -> int:
-    """Returns the bytes of dynamic shared memory of a launch; raises LaunchError unless they are a non-negative integer."""
+    """Returns the bytes of dynamic shared memory of a launch; raises LaunchError unless they are a
+    non-negative integer.
+    """
     if not isinstance(size, (int, np.integer)) or size < 0:
         raise LaunchError(
             f"dynamic shared memory must be a non-negative integer (bytes), got {size!r}"
@@ -99,8 +108,9 @@ def refuse_names(kernel: str, named: Mapping[str, Any]) -> None:
     """Raises ArgumentError for arguments of a launch that are given by name."""
     if named:
         raise ArgumentError(
-            f"{kernel} is a kernel, which takes its arguments by position, as those of numba.cuda do; got "
-            f"{', '.join(f'{name}=' for name in named)}: write the values alone, in the order of its parameters"
+            f"{kernel} is a kernel, which takes its arguments by position, as those of numba.cuda "
+            f"do; got {', '.join(f'{name}=' for name in named)}: write the values alone, in the "
+            "order of its parameters"
         )
 
 
@@ -115,7 +125,8 @@ def check_sizes(grid: Dim3, block: Dim3) -> None:
         or block[0] * block[1] * block[2] > MAX_BLOCK
     ):
         raise LaunchError(
-            f"a block has at most {MAX_BLOCK} threads, and at most {MAX_BLOCK_AXES} along its axes; got block={block}"
+            f"a block has at most {MAX_BLOCK} threads, and at most {MAX_BLOCK_AXES} along its axes;"
+            f" got block={block}"
         )
     if (
         grid[0] > MAX_GRID[0] or grid[1] > MAX_GRID[1] or grid[2] > MAX_GRID[2]

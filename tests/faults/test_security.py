@@ -41,7 +41,9 @@ READERS = {
     "_device/compilers/numba_cuda_mlir_cache.py": "the same",
     "simt/_machine/cache.py": "the same",
     "_wire/compiled.py": "the same",
-    "_call/compared_ranks.py": "records of the same command's runs, in a folder that only this user can open",
+    "_call/compared_ranks.py": (
+        "records of the same command's runs, in a folder that only this user can open"
+    ),
     "simt/_source/pickling.py": "a part of the pickle that is being read",
 }
 

@@ -225,7 +225,8 @@ class _Launch:
                 f"({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
             )
             raise KernelError(
-                f"{name} cannot be checked in compiled code: {innermost(error)}; leave out compiled=True"
+                f"{name} cannot be checked in compiled code: {innermost(error)}; "
+                "leave out compiled=True"
             ) from error
         limit: int | None = None
 

@@ -595,7 +595,9 @@ class CompiledLaunch(Launch):
             self._divide_cells()
 
     def _explain(self, error: BaseException) -> None:
-        """Adds notes to an exception that the kernel has raised: line and thread, and the findings before it."""
+        """Adds notes to an exception that the kernel has raised: line and thread, and the findings
+        before it.
+        """
         number = (int(self._state[layout.CURRENT]) - self._threads.ctypes.data) // (
             8 * layout.THREAD_WORDS
         )

@@ -1,9 +1,10 @@
-"""Compiled part of a check: the shadow memory of `_checker.races`, and the loop that runs the threads of a block.
+"""Compiled part of a check: the shadow memory of `_checker.races`, and the loop that runs the
+threads of a block.
 
-Each CUDA thread is a coroutine on a stack of its own, by the C library's `swapcontext`. At a barrier or warp operation it
-stores its request and goes back to the scheduler, as a generator does in `_python.run`. Block barriers that all threads
-reach, and blocks that end, are dealt with here; anything else returns to Python, which decides by the same code as for
-generators.
+Each CUDA thread is a coroutine on a stack of its own, by the C library's `swapcontext`. At a
+barrier or warp operation it stores its request and goes back to the scheduler, as a generator does
+in `_python.run`. Block barriers that all threads reach, and blocks that end, are dealt with here;
+anything else returns to Python, which decides by the same code as for generators.
 
 The functions are compiled when a process first needs them, and called by name from instrumented
 kernels.
@@ -107,7 +108,9 @@ def report(
 
 
 def outside(detail: int, what: int, site: int) -> None:
-    """Reports an index out of bounds, and clears what is read there; `detail` is the address of `DETAIL_WORDS` words."""
+    """Reports an index out of bounds, and clears what is read there; `detail` is the address of
+    `DETAIL_WORDS` words.
+    """
     memset(get(check_state(), layout.SCRATCH), 0, layout.SCRATCH_BYTES)
     report(
         layout.OUTSIDE,
@@ -535,7 +538,9 @@ def state() -> int:
 
 @functools.cache
 def installed() -> np.ndarray[Any, Any]:
-    """Returns the state of this process; the first time, compiles the functions and tells LLVM's linker their addresses."""
+    """Returns the state of this process; the first time, compiles the functions and tells LLVM's
+    linker their addresses.
+    """
     words = np.zeros(layout.STATE_WORDS, np.int64)
     addresses, library = compile_functions((*_FUNCTIONS, state), {"check_state": words.ctypes.data})
     for name, address in addresses.items():

@@ -426,7 +426,9 @@ class KernelProgram:
         return Launch(self.options.njit(function), self.text([*constants, *body]), dispatcher)
 
     def _block_class(self, block: Block) -> tuple[object, ...]:
-        """Returns what the emitted code depends on of a block size; equal for blocks for which the same code is emitted."""
+        """Returns what the emitted code depends on of a block size; equal for blocks for which the
+        same code is emitted.
+        """
         matching = {
             size
             for array in self.code.shared_arrays.values()

@@ -1,4 +1,6 @@
-"""Collectives: where the threads of a block exchange values, one loop collects and one returns them."""
+"""Collectives: where the threads of a block exchange values, one loop collects and one returns
+them.
+"""
 
 import ast
 
@@ -40,7 +42,9 @@ def collect(
 
 
 def _padded(collective: CollectiveStatement, regions: Regions, part: ast.expr) -> str:
-    """Returns "_padded" for a shuffle by all threads at a uniform distance, which reads a slot array with margins; else ""."""
+    """Returns "_padded" for a shuffle by all threads at a uniform distance, which reads a slot
+    array with margins; else "".
+    """
     *_, value, distance = [None, None, *collective.operands.values()]
     plain = isinstance(part, ast.Constant) and not regions.team.grid
     if (
@@ -66,7 +70,9 @@ def _argument(node: ast.expr, regions: Regions) -> ast.expr:
 
 
 def _take_part(regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast.stmt], ast.expr]:
-    """Returns code that marks the threads that take part, and the array of marks, or the constant None if all take part."""
+    """Returns code that marks the threads that take part, and the array of marks, or the constant
+    None if all take part.
+    """
     team = regions.team
     whole = all(
         len(active.bounds.high[axis]) == 1 and not active.bounds.low[axis]

@@ -413,7 +413,9 @@ class _Emitter:
         ) or self._is_around_interchanged(statement)
 
     def _is_around_interchanged(self, statement: ast.stmt) -> bool:
-        """Returns whether the statement is an `if` in which all threads go the same way, to a loop that is interchanged."""
+        """Returns whether the statement is an `if` in which all threads go the same way, to a loop
+        that is interchanged.
+        """
         if not isinstance(statement, ast.If) or not self.known.is_uniform(statement.test):
             return False
         leaves = (
@@ -477,7 +479,8 @@ class _Emitter:
         leaves = is_leave(statement.body)
         if not leaves and not all(map(_does_nothing, behind)):
             return None
-        # Local results of threads that return are unused, so only the remaining threads need to compute theirs.
+        # Local results of threads that return are unused, so only the remaining threads need to
+        # compute theirs.
         hoisted, kept = self.regions.declare_before(pending)
         silent = all(is_silent(other, self.known) for other in kept)
         rest_of_block = behind if leaves else statement.body

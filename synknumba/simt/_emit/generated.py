@@ -18,7 +18,9 @@ from synknumba.simt._source.written import Source
 def generated_function(
     name: str, code: ThreadCode, params: Sequence[str], *, rest: bool = False
 ) -> FunctionType:
-    """Makes a Python function of the code of one thread; `rest`: the last parameter takes all further arguments."""
+    """Makes a Python function of the code of one thread; `rest`: the last parameter takes all
+    further arguments.
+    """
     body = code.body
     if LINEAR in read_names(body):
         body = statements(f"{LINEAR} = {NONNEG}({LINEAR_TEXT})", code.source.tree) + body
@@ -34,7 +36,9 @@ def define_function(
     *,
     rest: bool = False,
 ) -> FunctionType:
-    """Makes a Python function with these globals from statements, which keep the file and line numbers of the user's source."""
+    """Makes a Python function with these globals from statements, which keep the file and line
+    numbers of the user's source.
+    """
     named = [ast.arg(param) for param in params]
     arguments = ast.arguments(
         [], named[:-1] if rest else named, named[-1] if rest else None, [], [], None, []
@@ -44,7 +48,8 @@ def define_function(
         tree.type_params = []
     place(tree, source.tree)
     module = source.function.__module__
-    # If a function's module is not in sys.modules, Numba names the function differently where it calls itself.
+    # If a function's module is not in sys.modules, Numba names the function differently where it
+    # calls itself.
     scope: dict[str, Any] = {
         **namespace,
         "__name__": module if module in sys.modules else "builtins",

@@ -12,7 +12,8 @@ class Options:
     """Compilation options of a kernel.
 
     Attributes:
-        fastmath: as in `numba.njit`. GPUs contract `a * b + c` to a fused multiply-add by default, hence the default here.
+        fastmath: as in `numba.njit`. GPUs contract `a * b + c` to a fused multiply-add by default,
+            hence the default here.
         reverse: whether threads run from the last to the first, which exposes a missing barrier.
         debug: whether indices and divisions are checked and errors name the thread that raised.
         checked: whether accesses are instrumented, for `simt.check`.
@@ -30,7 +31,8 @@ class Options:
     def flags(self) -> dict[str, Any]:
         """Returns the arguments of `njit`."""
         fastmath = set(self.fastmath) if isinstance(self.fastmath, frozenset) else self.fastmath
-        # A possible ZeroDivisionError is an exit from the loop, which keeps the loop from vectorizing.
+        # A possible ZeroDivisionError is an exit from the loop, which keeps the loop from
+        # vectorizing.
         checks_divisions = self.debug and fastmath is not True  # as in numba-cuda
         error_model, boundscheck = (
             "python" if checks_divisions else "numpy",

@@ -29,7 +29,9 @@ _made: WeakTable[Any, dict[Options, Any]] = WeakTable()
 
 
 def cpu_overload(function: Any, options: Options) -> Any:
-    """Returns what kernels call in place of a function with overloads for GPUs: the thread's place precedes the arguments."""
+    """Returns what kernels call in place of a function with overloads for GPUs: the thread's place
+    precedes the arguments.
+    """
     known = _made.setdefault(function, {})
     if options not in known:
         known[options] = _cpu_overload(function, options)

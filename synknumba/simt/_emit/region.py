@@ -1,8 +1,8 @@
 """Regions: statements without a barrier, run as a loop over the threads of a block.
 
-A variable that lives across regions is stored in a *slot*: the variable `v__u` if it is uniform, else an element of the array
-`v__s`, one per thread. A variable that is cheap to compute is recomputed instead. An *iteration* is one thread's pass
-through the loop.
+A variable that lives across regions is stored in a *slot*: the variable `v__u` if it is uniform,
+else an element of the array `v__s`, one per thread. A variable that is cheap to compute is
+recomputed instead. An *iteration* is one thread's pass through the loop.
 """
 
 import ast
@@ -172,7 +172,9 @@ class Regions:
         )
 
     def declare_before(self, body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
-        """Hoists assignments of uniform values to the block level, to run once per block; returns them and what remains."""
+        """Hoists assignments of uniform values to the block level, to run once per block; returns
+        them and what remains.
+        """
         hoisted: list[ast.stmt] = []
         kept: list[ast.stmt] = []
         for statement in body:
@@ -365,7 +367,7 @@ class Regions:
         return [*before, *lower_exits(body, active.loop), *stores, *after]
 
     def _iteration(self, iteration: list[ast.stmt], active: Active, at: ast.stmt) -> list[ast.stmt]:
-        """Completes a thread's iteration: test of the mask, recomputed variables, linear indices."""
+        """Completes an iteration: test of the mask, recomputed variables, linear indices."""
         needed = read_names(iteration)
         recomputed: list[ast.stmt] = []
         for name, statement in reversed(self.known.recomputed.items()):
@@ -398,7 +400,9 @@ class Regions:
     def thread_loops(
         self, iteration: list[ast.stmt], bounds: Bounds, at: ast.stmt
     ) -> list[ast.stmt]:
-        """Wraps an iteration in the loops over the threads within the bounds, and over the blocks of a cooperative grid."""
+        """Wraps an iteration in the loops over the threads within the bounds, and over the blocks
+        of a cooperative grid.
+        """
         for axis in reversed(self._order):
             span = self._range(bounds, axis)
             if (

@@ -38,7 +38,8 @@ class LaunchStorage:
         at: node that gives the statements their line.
         reserve: allocations, for the top of a launch.
         release: statements for the end of a launch, which keep heap arrays alive until there.
-        recompute: for a grid, assignments of the block's shared arrays at the start of a thread's iteration, by name.
+        recompute: for a grid, assignments of the block's shared arrays at the start of a thread's
+            iteration, by name.
     """
 
     team: Team

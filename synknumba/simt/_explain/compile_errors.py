@@ -211,7 +211,9 @@ def _is_of_numba(error: BaseException) -> bool:
 
 
 def _sources(function: FunctionType) -> Iterator[Source]:
-    """Yields the sources of a function and of the compiled functions it calls, without those that synknumba generates."""
+    """Yields the sources of a function and of the compiled functions it calls, without those that
+    synknumba generates.
+    """
     for called in functions_called(function):
         try:
             if not called.__code__.co_filename.startswith("<synknumba "):
@@ -333,7 +335,9 @@ def _launched(sources: Sequence[Source], name: str) -> KernelError | None:
 
 
 def _another_name(reason: str, source: Source, node: ast.AST | None) -> str | None:
-    """Returns what to write instead of an unknown variable or attribute; None if nothing is near it."""
+    """Returns what to write instead of an unknown variable or attribute; None if nothing is near
+    it.
+    """
     if found := says(reason, "undefined name"):
         names = {*source.params, *assigned_names(source.tree), *source.scope, *dir(builtins)} - {
             found[1]
@@ -361,7 +365,9 @@ def _another_name(reason: str, source: Source, node: ast.AST | None) -> str | No
 
 
 def _fewer_dimensions(text: str, source: Source, node: ast.AST | None) -> str | None:
-    """Returns what to pass where part of an argument, as the row of a matrix, stands for a number; None if none does."""
+    """Returns what to pass where part of an argument, as the row of a matrix, stands for a number;
+    None if none does.
+    """
     signature = says(text, "signature")
     types = types_in(signature[1]) if signature else []
     for kind, operand in zip(

@@ -60,7 +60,10 @@ def cuda_only(error: Exception, source: Source, namespace: Mapping[str, Any]) ->
             source, found[1], f"{found[1]}, which is registered for the target 'cuda' only,"
         )
     if (found := says(text, "no attribute")) and found[1] in set(_attributes_of_cuda()):
-        construct = f"the attribute {found[1]!r} of {found[2].strip()}, which is registered for the target 'cuda' only,"
+        construct = (
+            f"the attribute {found[1]!r} of {found[2].strip()}, which is registered for the target "
+            "'cuda' only,"
+        )
         return _refusal(source, found[1], construct)
     return None
 

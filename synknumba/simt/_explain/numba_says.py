@@ -1,4 +1,5 @@
-"""What Numba's error texts say. No other module reads them, so a change of Numba's words is mended here.
+"""What Numba's error texts say. No other module reads them, so a change of Numba's words is mended
+here.
 
 Numba's text lists all candidates that it has tried, each with the error that the candidate raised.
 """
@@ -12,15 +13,19 @@ _OBJECT: Final = r"<(?:function|intrinsic|class) '?(?P<name>[\w.<>]+?)'?(?: at 0
 
 # Meaning -> pattern of the text.
 _TEXTS: Final = {
-    "no match for this target": rf"cannot find any matches for function '{_OBJECT}' for the current target",
+    "no match for this target": (
+        rf"cannot find any matches for function '{_OBJECT}' for the current target"
+    ),
     "not lowered": rf"No definition for lowering (?:{_OBJECT}|(?P<attribute>[\w.]+))",
     "untyped global": r"Untyped global name '(\w+)'",
     "untyped value": r"Cannot (?:determine Numba type of|type \w+ element type) <class '",
     "plain function": (
-        r"(?:Untyped global name '(?P<name>\w+)':\s*)?Cannot determine Numba type of <class 'function'>"
+        r"(?:Untyped global name '(?P<name>\w+)':\s*)?"
+        r"Cannot determine Numba type of <class 'function'>"
     ),
     "no implementation": (
-        r"^No implementation of function Function\(<(?:built-in function|function|ufunc) '?(?:[\w.<>]+\.)?(\w+)"
+        r"^No implementation of function Function\(<(?:built-in function|function|ufunc) "
+        r"'?(?:[\w.<>]+\.)?(\w+)"
     ),
     "signature": r"^\s*>>> \w+\((.*)\)\s*$",
     "undefined name": r"name '(\w+)' is not defined",
@@ -55,7 +60,9 @@ def says(text: str, meaning: str) -> re.Match[str] | None:
 
 
 def places(text: str) -> Iterator[tuple[str, int]]:
-    """Yields the places that a text names, innermost first: the file's name without folder, and the line."""
+    """Yields the places that a text names, innermost first: the file's name without folder, and the
+    line.
+    """
     for match in _PLACES.finditer(text):
         yield (
             os.path.basename(match["file"] or match["path"]),
@@ -83,7 +90,9 @@ def innermost(error: Exception) -> str:
 
 
 def types_in(signature: str) -> list[str]:
-    """Returns the types in a list of them, split at the commas outside brackets; those of literals as the literal."""
+    """Returns the types in a list of them, split at the commas outside brackets; those of literals
+    as the literal.
+    """
     parts, depth = [""], 0
     for letter in _LITERAL.sub(r"\1", signature):
         depth += (letter in "([{") - (letter in ")]}")
@@ -95,6 +104,6 @@ def types_in(signature: str) -> list[str]:
 
 
 def in_users_names(line: str) -> str:
-    """Returns a line with the user's names of variables, and literals in the place of their types."""
+    """Returns a line with the user's names of variables, and literals in place of their types."""
     plain = _LITERAL.sub(r"\1", line)
     return _MANGLED.sub(lambda match: match[1] or f"'{match[2]}'", plain).rstrip(":")

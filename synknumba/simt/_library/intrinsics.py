@@ -84,7 +84,9 @@ def view(
 def c_array(
     context: Any, builder: Any, kind: types.Array, address: Any, sizes: Sequence[Any]
 ) -> Any:
-    """Emits a C-ordered array over memory that it does not keep alive; `address` is a pointer or an integer."""
+    """Emits a C-ordered array over memory that it does not keep alive; `address` is a pointer or an
+    integer.
+    """
     data_type = context.get_data_type(kind.dtype)
     itemsize = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
     strides: list[Any] = []
@@ -105,7 +107,9 @@ def borrowed_array(context: Any, builder: Any, kind: types.Array, array: Any) ->
 
 
 def call_llvm(builder: Any, name: str, *args: Any, result: Any = None) -> Any:
-    """Emits a call of an LLVM intrinsic overloaded on its first argument, and on its result where that has another type."""
+    """Emits a call of an LLVM intrinsic overloaded on its first argument, and on its result where
+    that has another type.
+    """
     kinds = [arg.type for arg in args]
     overloads = kinds[:1] if result is None else [result, kinds[0]]
     full_name = ".".join(["llvm", name, *(kind.intrinsic_name for kind in overloads)])
@@ -120,13 +124,17 @@ def float_bits(builder: Any, value: Any) -> Any:
 
 
 def saturated(builder: Any, value: Any, integer: Any, *, signed: bool) -> Any:
-    """Emits the conversion of a whole float to an integer type: the nearest integer in range, 0 for a NaN."""
+    """Emits the conversion of a whole float to an integer type: the nearest integer in range, 0 for
+    a NaN.
+    """
     return call_llvm(builder, f"fpto{'s' if signed else 'u'}i.sat", value, result=integer)
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def stack_array(_context: Any, shape: types.Type, dtype: types.Type) -> Any:
-    """Returns an uninitialised C-ordered array in the caller's stack frame: no heap, no reference count, no aliases."""
+    """Returns an uninitialised C-ordered array in the caller's stack frame: no heap, no reference
+    count, no aliases.
+    """
     dims, element = literal_shape(shape), parse_dtype(dtype)
     if dims is None or element is None:
         return None

@@ -50,7 +50,8 @@ class Operation:
         return types.int32 if isinstance(value, types.Boolean) else value
 
 
-# The one table of collectives: the compiler, its types, kernels in Python and compiled checks, which number them in this order.
+# The one table of collectives: the compiler, its types, kernels in Python and compiled checks,
+# which number them in this order.
 COLLECTIVES: Final[dict[str, Operation]] = {
     "syncthreads_count": Operation(("predicate",), "predicate", types.int32, is_vote=True),
     "syncthreads_and": Operation(("predicate",), "predicate", types.int32, is_vote=True),

@@ -1,12 +1,14 @@
-"""Names of generated code and sizes that every stage knows: indices, block and grid sizes, fences, cached loads."""
+"""Names of generated code and sizes that every stage knows: indices, block and grid sizes, fences,
+cached loads.
+"""
 
 from typing import Final
 
 AXES: Final = "xyz"
 
 
-# Variables of the generated code: thread and block index, block and grid size, and the thread's number within its block, x
-# fastest.
+# Variables of the generated code: thread and block index, block and grid size, and the thread's
+# number within its block, x fastest.
 THREAD: Final = {axis: f"_k_t{axis}" for axis in AXES}
 
 

@@ -141,7 +141,9 @@ def constant(node: ast.expr, scope: Scope) -> Any:
 
 
 def dynamic_shared(function: FunctionType) -> str | None:
-    """Returns where a kernel, or a function that it calls, makes a dynamic shared array; None if its source shows none."""
+    """Returns where a kernel, or a function that it calls, makes a dynamic shared array; None if
+    its source shows none.
+    """
     for called in functions_called(function):
         names = (*called.__code__.co_names, *called.__code__.co_freevars)
         if "array" not in names and "shared" not in names:

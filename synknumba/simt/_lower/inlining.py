@@ -148,7 +148,9 @@ def _returns(body: list[ast.stmt]) -> bool:
 
 
 class Inliner:
-    """Inlines device functions into one function, whose `code` and `variables` get the callees' names, arrays and flags."""
+    """Inlines device functions into one function, whose `code` and `variables` get the callees'
+    names, arrays and flags.
+    """
 
     def __init__(self, code: ThreadCode, variables: Locals) -> None:
         self._code, self._variables = code, variables
@@ -157,7 +159,9 @@ class Inliner:
     def inline(
         self, called: ThreadCode, args: list[ast.expr], at: ast.Call
     ) -> tuple[list[ast.stmt], ast.expr]:
-        """Returns the statements that replace a call, and the expression of its value; `args` are already translated."""
+        """Returns the statements that replace a call, and the expression of its value; `args` are
+        already translated.
+        """
         self._code.must_be_inlined = True
         self._code.uses_state |= called.uses_state
         word = called.source.tree.name

@@ -65,7 +65,8 @@ from synknumba.simt._source.written import IN_KERNELS, Source, has_rest, paramet
 
 
 class DeviceFunctions:
-    """The device functions of one kernel, translated once per combination of signatures and fixed parameters.
+    """The device functions of one kernel, translated once per combination of signatures and fixed
+    parameters.
 
     Attributes:
         is_for_gpus: whether the kernel is a user's, which GPUs run too. Those that synknumba makes
@@ -435,7 +436,9 @@ class _Translator(Hoister):
             )
 
     def _operation(self, node: ast.expr, path: str) -> ast.expr:
-        """Returns the replacement of a member of `numba.cuda`: thread state, constant, type or function."""
+        """Returns the replacement of a member of `numba.cuda`: thread state, constant, type or
+        function.
+        """
         if path in words.INDICES:
             return self._state(node, words.INDICES[path])
         if path == "laneid":

@@ -23,7 +23,8 @@ Signature = tuple[types.Type, ...]
 
 @final
 class GpuOnly:
-    """A member of numba.cuda's kernels that means nothing on a core; to read it raises DeviceMemberError.
+    """A member of numba.cuda's kernels that means nothing on a core; to read it raises
+    DeviceMemberError.
 
     Args:
         reason: what it does on a GPU.
@@ -235,7 +236,9 @@ class Signatures:
     def convert(
         self, args: tuple[Any, ...], type_of: Callable[[Any], types.Type]
     ) -> tuple[Any, ...]:
-        """Returns the arguments as `fit` for the only signature, or the best by their types; raises as that and `best`."""
+        """Returns the arguments as `fit` for the only signature, or the best by their types; raises
+        as that and `best`.
+        """
         wanted = self._declared[0] if self.is_one else self.best(tuple(map(type_of, args)))
         return convert_arguments(self._function, wanted, args)
 
@@ -243,7 +246,8 @@ class Signatures:
 def convert_arguments(
     function: Any, signature: Signature, args: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """Returns the arguments with numbers converted to the types of the signature, and integers of arrays read with its sign.
+    """Returns the arguments with numbers converted to the types of the signature, and integers of
+    arrays read with its sign.
 
     Floats are cut to integers, and integers to the low bits of theirs, as in C.
 

@@ -31,7 +31,9 @@ class ThreadCode:
     shared_arrays: dict[str, SharedArray] = field(default_factory=dict)
     uses_state: bool = False  # whether the body reads the thread's position in its block or grid
     names_grid: bool = False  # whether the body calls `cuda.cg.this_grid()`
-    must_be_inlined: bool = False  # whether the body has barriers, collectives or shared arrays; a device function is then inlined
+    # Whether the body has barriers, collectives or shared arrays; a device function is then
+    # inlined.
+    must_be_inlined: bool = False
 
     def __post_init__(self) -> None:
         self.params = self.params or self.source.params

@@ -108,8 +108,10 @@ class Launch:
     Attributes:
         dispatcher: Numba's dispatcher.
         text: its source, with the body in place of the call.
-        body: the dispatcher of the body, which several launch functions share; None if the launch function holds it.
-        any_block_size: whether the code serves all blocks that have many threads, or few, as the one that it is made for.
+        body: the dispatcher of the body, which several launch functions share; None if the launch
+            function holds it.
+        any_block_size: whether the code serves all blocks that have many threads, or few, as the
+            one that it is made for.
     """
 
     dispatcher: Any

@@ -171,6 +171,7 @@ def _fp16() -> dict[str, tuple[str, Code]]:
     return table | {f"__{name}": entry for name, entry in table.items()}
 
 
-# `cuda.fp16`: arithmetic, comparisons, mathematical functions and conversions. The names are those of Numba (`hadd`), and those
-# that numba-cuda adds, which are CUDA's (`__hadd_sat`, `__float2half_rz`).
+# `cuda.fp16`: arithmetic, comparisons, mathematical functions and conversions. The names are those
+# of Numba (`hadd`), and those that numba-cuda adds, which are CUDA's (`__hadd_sat`,
+# `__float2half_rz`).
 FP16: Final = Library("fp16", _fp16)

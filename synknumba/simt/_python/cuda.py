@@ -123,7 +123,9 @@ UNASSIGNED: Final = object()
 
 
 class GridGroup:
-    """Result of `cuda.cg.this_grid()`. `_python.source` rewrites calls of `sync()` into grid barriers."""
+    """Result of `cuda.cg.this_grid()`. `_python.source` rewrites calls of `sync()` into grid
+    barriers.
+    """
 
     def sync(self) -> None:
         """Raises KernelError: a call that waits cannot be made through a variable."""

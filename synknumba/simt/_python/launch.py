@@ -61,7 +61,9 @@ class PythonKernel:
         )
 
     def __getitem__(self, config: Any) -> Run:
-        """Returns a launcher for `kernel[grid, block, stream, smem]`; the stream is ignored, smem is in bytes."""
+        """Returns a launcher for `kernel[grid, block, stream, smem]`; the stream is ignored, smem
+        is in bytes.
+        """
         return self._launcher(Configuration.of(config, self.py_func, f"simt.{self._word}(kernel)"))
 
     def forall(self, n: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Run:

@@ -4,9 +4,11 @@ The user's syntax tree keeps its names, lines and columns, and is compiled under
 name, so tracebacks, breakpoints and local variables match the source. Only these nodes change:
 
 - a call of an operation that waits, such as `cuda.syncthreads()`, becomes `(yield request)`;
-- a call of a device function that waits becomes `(yield from function(...))`, and that function becomes a generator too;
+- a call of a device function that waits becomes `(yield from function(...))`, and that function
+  becomes a generator too;
 - operators become calls that use Numba's types, see `_python.arithmetic`;
-- global names are rebound: `cuda` to a `Cuda`, device functions to their rewritten code, global arrays to `Array`s.
+- global names are rebound: `cuda` to a `Cuda`, device functions to their rewritten code, global
+  arrays to `Array`s.
 """
 
 import ast

@@ -18,7 +18,8 @@ FULL_MASK: Final = 0xFFFFFFFF
 ACTIVE_MASK: Final = "activemask"
 GRID_SYNC: Final = "cg.this_grid().sync"
 
-# Parameter names of the operations that wait, in order, for keyword arguments. The intrinsics are those of PTX.
+# Parameter names of the operations that wait, in order, for keyword arguments. The intrinsics are
+# those of PTX.
 BLOCK_WIDE: Final[dict[str, tuple[str, ...]]] = {
     "syncthreads": (),
     **{path: operation.params for path, operation in COLLECTIVES.items() if operation.is_vote},

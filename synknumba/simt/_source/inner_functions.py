@@ -25,7 +25,9 @@ class NestedFunction:
 
 
 class Lifter(ast.NodeTransformer):
-    """Moves inner functions out of a function and into its scope; visiting leaves those nested inside inner ones in place."""
+    """Moves inner functions out of a function and into its scope; visiting leaves those nested
+    inside inner ones in place.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -91,14 +93,19 @@ class Lifter(ast.NodeTransformer):
             bound = _bound(node)
             clash = sorted(set(captured[name]) & bound)
             if clash:
-                construct = f"a function inside a kernel whose variable {clash[0]!r} hides one that a function it calls reads"
+                construct = (
+                    f"a function inside a kernel whose variable {clash[0]!r} hides one that a "
+                    "function it calls reads"
+                )
                 raise source.refusal(node, construct, "rename it")
             passer.hidden = bound
             scope[name] = NestedFunction(self._made(name, node, captured[name], passer, scope))
         return source
 
     def _captured(self) -> dict[str, list[str]]:
-        """Returns the variables captured by each function, directly or through the inner functions it calls."""
+        """Returns the variables captured by each function, directly or through the inner functions
+        it calls.
+        """
         free = {name: _free(node) for name, node in self._found.items()}
         read = {name: (names & self._locals) - set(self._constants) for name, names in free.items()}
         for _ in free:  # no chain of calls is longer
@@ -174,7 +181,10 @@ class Passer(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         reads = self._reads(node)
         if reads:
-            construct = f"{node.id} as a value: a function inside a kernel that reads its variable {reads[0]!r}"
+            construct = (
+                f"{node.id} as a value: a function inside a kernel that reads its variable "
+                f"{reads[0]!r}"
+            )
             raise self._source.refusal(node, construct, "call it, or make the variable an argument")
         return node
 
@@ -188,7 +198,9 @@ class Passer(ast.NodeTransformer):
 
 
 def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yields all nodes of the trees except those inside functions; the function nodes themselves are included."""
+    """Yields all nodes of the trees except those inside functions; the function nodes themselves
+    are included.
+    """
     for node in nodes:
         yield node
         if not isinstance(node, _Inner):

@@ -1,4 +1,4 @@
-"""What a function reads and calls: names, values, functions; and variables read before assignment."""
+"""What a function reads and calls: names, values, functions, reads before assignment."""
 
 import ast
 import dis
@@ -15,7 +15,9 @@ _ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
 def is_device_function(value: object) -> bool:
-    """Returns whether the value was made by a `cuda.jit`, of Numba, its simulator or numba-cuda-mlir, or by `simt.jit`."""
+    """Returns whether the value was made by a `cuda.jit`, of Numba, its simulator or
+    numba-cuda-mlir, or by `simt.jit`.
+    """
     return type(value).__name__ in {
         "CUDADispatcher",
         "FakeCUDAKernel",
@@ -43,7 +45,9 @@ def names_in(code: CodeType) -> Iterator[str]:
 
 
 def chains_in(code: CodeType, closure: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yields each global or closure name read by the code, with the attribute chain read directly from it."""
+    """Yields each global or closure name read by the code, with the attribute chain read directly
+    from it.
+    """
     for inner in code_objects(code):
         chain: tuple[str, ...] = ()
         for instruction in dis.get_instructions(inner):
@@ -63,7 +67,9 @@ def chains_in(code: CodeType, closure: Mapping[str, Any]) -> Iterator[tuple[str,
 
 
 def closure_values(function: FunctionType) -> dict[str, Any]:
-    """Returns the values of the closure variables; those that the enclosing function has not assigned yet are left out."""
+    """Returns the values of the closure variables; those that the enclosing function has not
+    assigned yet are left out.
+    """
     values = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):
@@ -72,7 +78,9 @@ def closure_values(function: FunctionType) -> dict[str, Any]:
 
 
 def values_read(function: FunctionType) -> list[Any]:
-    """Returns the values of the global and closure names that a function reads, and of its names in modules among them."""
+    """Returns the values of the global and closure names that a function reads, and of its names in
+    modules among them.
+    """
     names, space = dict.fromkeys(names_in(function.__code__)), function.__globals__
     values = [space[name] for name in names if name in space]
     values += closure_values(function).values()
@@ -82,7 +90,9 @@ def values_read(function: FunctionType) -> list[Any]:
 
 
 def functions_called(function: FunctionType) -> Iterator[FunctionType]:
-    """Yields a function and the device and njit functions that it calls, directly or not, each once."""
+    """Yields a function and the device and njit functions that it calls, directly or not, each
+    once.
+    """
     seen, waiting = set(), [function]
     while waiting:
         if (called := waiting.pop()) not in seen:
@@ -99,12 +109,14 @@ def functions_called(function: FunctionType) -> Iterator[FunctionType]:
 def exposed(
     body: Iterable[ast.stmt], tracked: set[str], defined: set[str] | None = None
 ) -> tuple[set[str], set[str]]:
-    """Finds variables that may be read before assignment (live on entry), and variables assigned on every path.
+    """Finds variables that may be read before assignment (live on entry), and variables assigned on
+    every path.
 
     Args:
         body: statements that run in order.
         tracked: the variables of interest.
-        defined: the variables assigned on every path before the statements; the second result includes them.
+        defined: the variables assigned on every path before the statements; the second result
+            includes them.
     """
     live: set[str] = set()
     sure = set(defined or ())
@@ -142,7 +154,9 @@ def exposed(
 
 
 def unassigned_reads(tree: ast.FunctionDef) -> frozenset[str]:
-    """Returns the local variables that may be read before their assignment, by a path that the syntax allows."""
+    """Returns the local variables that may be read before their assignment, by a path that the
+    syntax allows.
+    """
     params = {arg.arg for arg in ast.walk(tree.args) if isinstance(arg, ast.arg)}
     tracked = assigned_names(tree)
     return frozenset(exposed(tree.body, tracked, params & tracked)[0])

@@ -38,7 +38,9 @@ _codes: dict[str, tuple[object, frozenset[CodeType]]] = {}
 
 
 def keep_text(function: object) -> None:
-    """Keeps the texts of the files of a function and of the device functions that it names, as they are now."""
+    """Keeps the texts of the files of a function and of the device functions that it names, as they
+    are now.
+    """
     plain = getattr(function, "py_func", function)
     if isinstance(plain, FunctionType):
         for called in functions_called(plain):

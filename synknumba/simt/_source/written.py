@@ -1,4 +1,6 @@
-"""A function as it is written: its definition, file and lines; and what refuses a construct, with its place."""
+"""A function as it is written: its definition, file and lines; and what refuses a construct, with
+its place.
+"""
 
 import ast
 import inspect
@@ -55,7 +57,8 @@ class Source:
         way_out: str = "write it in another way",
         where: str = "on the CPU",
     ) -> KernelError:
-        """Returns the error for an unsupported construct, with kernel, file, line, construct, remedy and source line.
+        """Returns the error for an unsupported construct, with kernel, file, line, construct,
+        remedy and source line.
 
         Args:
             node: the construct in the tree.
@@ -66,19 +69,25 @@ class Source:
         line = getattr(node, "lineno", self.tree.lineno)
         text = linecache.getline(self.filename, line).strip()
         return KernelError(
-            f"{self.name} ({self.filename}:{line}): {construct} is not supported {where}; {way_out}\n    {text}"
+            f"{self.name} ({self.filename}:{line}): {construct} is not supported {where}; "
+            f"{way_out}\n    {text}"
         )
 
     def error(self, node: ast.AST, reason: str) -> KernelError:
-        """Returns the error for a mistake on every device, with kernel, file, line, reason and the marked source line."""
+        """Returns the error for a mistake on every device, with kernel, file, line, reason and the
+        marked source line.
+        """
         line = getattr(node, "lineno", self.tree.lineno)
         return KernelError(
-            f"{self.name} ({self.filename}:{line}): {reason}\n    {marked_line(self.filename, line, node)}"
+            f"{self.name} ({self.filename}:{line}): {reason}\n"
+            f"    {marked_line(self.filename, line, node)}"
         )
 
 
 def marked_line(filename: str, line: int, node: ast.AST | None) -> str:
-    """Returns a source line without its indentation, and below it marks under a node that begins there."""
+    """Returns a source line without its indentation, and below it marks under a node that begins
+    there.
+    """
     text = linecache.getline(filename, line).rstrip("\n")
     shown = text.lstrip()
     if node is None or node.lineno != line:  # type: ignore[attr-defined]  # an expression or a statement
