@@ -447,7 +447,7 @@ FAULTS = (
     # ---- the compiler for cores
     Fault(
         "simt-break-in-an-else",
-        "synknumba/simt/_frontend/desugar.py",
+        "synknumba/simt/_lower/desugar.py",
         "statement.body, statement.orelse = _flagged(statement.body, flag), "
         "_flagged(statement.orelse, flag)",
         "statement.body = _flagged(statement.body, flag)",
@@ -497,7 +497,7 @@ FAULTS = (
     ),
     Fault(
         "simt-race-behind-a-syncwarp",
-        "synknumba/simt/_debugger/shadow.py",
+        "synknumba/simt/_checker/races.py",
         "second.seen[first.lane] >= before.clock",
         "second.seen[first.lane] > before.clock",
         ("tests/unit/simt/test_check.py",),

@@ -3,7 +3,7 @@ by their numbers.
 
 Numba registers functions that a script overloads (`numba.extending.overload`, `register_jitable`)
 or declares by identity, in the script's process only. A rank unpickles a new function object, so
-the pickle carries the overloads and the declaration (`simt/_frontend/pickling.py`), and unpickling
+the pickle carries the overloads and the declaration (`simt/_source/pickling.py`), and unpickling
 registers them again. This also applies to pickles that Numba makes with its own pickler, of
 functions that it compiles.
 """

@@ -1,28 +1,29 @@
 """Compiler and debugger that run Numba CUDA kernels on one CPU core.
 
-The compiler, one package per stage:
+A compiler, which is all that a rank needs, from the bottom up:
 
-    _frontend    Python function -> code of one thread: source, names, device functions
-    _library     CUDA's operations on a CPU: atomics, collectives, libdevice, vector types
+    _library     CUDA's operations on a CPU, and the words of generated code
+    _maths       its numbers: libdevice, directed rounding, 16-bit floats
+    _numba       what changes in Numba's own compiler
+    _source      what the user wrote: definitions, names, values
+    _lower       definition -> code of one thread
     _analysis    uniformity, bounds, types and loops of that code
-    _emit        code of one thread -> loops over the blocks of the grid and the threads of a block
-    _machine     generated code -> machine code: Numba, vector maths, the cache of compiled kernels
+    _machine     generated code -> machine code, vector maths, the cache of compiled kernels
+    _emit        code of one thread -> loops over the blocks of a grid and the threads of a block
+    _explain     errors in the user's words
+    _kernel      what a user launches, and `jit`
+    _launch      its configuration: grid, block, stream and shared memory
 
-`_standins` has what programs written for `numba.cuda` need beside kernels: device arrays, streams,
-devices; and `as_cuda`, which puts them and `jit` into `numba.cuda`. `pytest` is a plugin that does
-so for tests. Importing this package with SYNKNUMBA_SIMT=1 in the environment does it for the whole
-process.
+and what hangs on it:
 
-`_kernel` holds the object that a user launches, `_jit` the decorator that makes it,
-`_random_states` the states of random streams, `_ufuncs` the counterparts of numba's `vectorize`,
-`guvectorize` and `cuda.reduce`.
+    _python      kernels as Python, thread by thread: `debug`
+    _checker     `check`: findings, in Python and in instrumented machine code
+    _ufuncs      numba's `vectorize`, `guvectorize` and `cuda.reduce`
+    _random_states  the states of random streams
+    _standins    programs for `numba.cuda`: `as_cuda`, and the plugin of pytest
 
-`_debugger` holds `debug` and `check`, which run a kernel in Python without compiling it: `source`
-and `program` turn the user's functions into generators, `run` schedules threads, blocks and
-barriers, `arrays` and `arithmetic` reproduce a kernel's memory and number types, `shadow` records
-which thread accessed which element. Long checks go on in compiled code: `instrument` and `accesses`
-put checks into the source before the compiler lowers it, `runtime` is the shadow and the scheduler
-in machine code, and `compiled` launches it. `annotate` shows findings at the lines of the source.
+Importing this package with SYNKNUMBA_SIMT=1 in the environment puts `jit` and the stand-ins into
+`numba.cuda` for the process.
 """
 
 from synknumba._errors import BoundsError as BoundsError
@@ -31,12 +32,12 @@ from synknumba._errors import KernelCheckError as KernelCheckError
 from synknumba._errors import KernelCheckWarning as KernelCheckWarning
 from synknumba._errors import RaceError as RaceError
 from synknumba._errors import UninitializedError as UninitializedError
-from synknumba.simt._debugger.annotate import AnnotatedSource as AnnotatedSource
-from synknumba.simt._debugger.annotate import annotate as annotate
-from synknumba.simt._debugger.check import check as check
-from synknumba.simt._debugger.debug import debug as debug
+from synknumba.simt._checker.annotate import AnnotatedSource as AnnotatedSource
+from synknumba.simt._checker.annotate import annotate as annotate
+from synknumba.simt._checker.check import check as check
 from synknumba.simt._kernel import Kernel as Kernel
 from synknumba.simt._kernel import jit as jit
+from synknumba.simt._python.debug import debug as debug
 from synknumba.simt._random_states import random_states as random_states
 from synknumba.simt._standins.replace import as_cuda as as_cuda
 from synknumba.simt._standins.replace import of_environment as _of_environment

@@ -8,7 +8,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, Final, TextIO, cast, overload
+from typing import Any, Final, TextIO, overload
 
 import numpy as np
 from numba import typeof
@@ -16,122 +16,56 @@ from numba.core import errors, types
 from numba.core.compiler import CompileResult
 
 from synknumba._errors import ArgumentError, KernelError, LaunchError
-from synknumba._types import MAX_GRID, as_flag, nearest, shown, with_article
+from synknumba._types import as_flag, nearest, shown, with_article
 from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.cuda_extensions import EXTENSIONS
-from synknumba.simt._emit.device_functions import Options
 from synknumba.simt._emit.emit import has_many_threads
 from synknumba.simt._emit.error_location import WHERE_TYPE, located
-from synknumba.simt._emit.storage import MAX_BLOCK
-from synknumba.simt._frontend import mlir
-from synknumba.simt._frontend.array_protocols import as_arrays
-from synknumba.simt._frontend.arrays import dynamic_shared
-from synknumba.simt._frontend.compile_errors import explain
-from synknumba.simt._frontend.cuda_only import cuda_only, refuse_arguments
-from synknumba.simt._frontend.mlir import counterpart
-from synknumba.simt._frontend.pickling import reduce_object
-from synknumba.simt._frontend.scope import is_device_function, is_njit_function, splits_block
-from synknumba.simt._frontend.signatures import (
+from synknumba.simt._emit.options import Options
+from synknumba.simt._explain.arguments import (
+    _TRANSFERS,
+    ARGUMENTS,
+    WRITABLE,
+    _of_dtype,
+    in_host_memory,
+    is_readonly,
+    problem,
+    wrong_count,
+)
+from synknumba.simt._explain.compile_errors import explain
+from synknumba.simt._explain.cuda_only import cuda_only, refuse_arguments
+from synknumba.simt._launch import Configuration, Dim3, check_sizes, refuse_names
+from synknumba.simt._library.readonly_records import REFUSAL, protected
+from synknumba.simt._library.words import MAX_BLOCK
+from synknumba.simt._lower.array_protocols import as_arrays
+from synknumba.simt._lower.arrays import dynamic_shared
+from synknumba.simt._lower.signatures import (
     Declared,
-    OfAGpu,
+    GpuOnly,
+    NoDeviceCode,
     Overload,
     Overloads,
-    ShowsNoCode,
     Signature,
     Signatures,
     parse_signatures,
 )
-from synknumba.simt._frontend.source import has_rest, parameters
-from synknumba.simt._frontend.source_text import keep_text
-from synknumba.simt._frontend.syntax import walk
-from synknumba.simt._library import bfloat16, float16
-from synknumba.simt._library.readonly_records import REFUSAL, protected
 from synknumba.simt._machine.cache import CacheInfo, KernelCache
 from synknumba.simt._machine.codegen import Compiled, compile_launch, jit_problem
-from synknumba.simt._machine.compilation import compilation
-
-Dim3 = tuple[int, int, int]
-
-# Threads per block along each axis, CUDA's limits.
-MAX_BLOCK_AXES: Dim3 = (1024, 1024, 64)
-
-
-def three_axes(size: Any, name: str) -> Dim3:
-    """Returns a grid or block size as a triple, padded with ones; raises LaunchError for
-    anything but one to three integers.
-    """
-    parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
-    if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
-        way_out = (
-            "; divide by //, or round by math.ceil"
-            if any(isinstance(part, (float, np.floating)) for part in parts)
-            else ""
-        )
-        raise LaunchError(
-            f"{name} must be an integer or a tuple of one to three integers, got {size!r}{way_out}"
-        )
-    return cast("Dim3", (*(int(part) for part in parts), 1, 1)[:3])
-
-
-def dynamic_bytes(size: Any) -> int:
-    """Returns the bytes of dynamic shared memory of a launch; raises LaunchError unless they are
-    a non-negative integer.
-    """
-    if not isinstance(size, (int, np.integer)) or size < 0:
-        raise LaunchError(
-            f"dynamic shared memory must be a non-negative integer (bytes), got {size!r}"
-        )
-    return int(size)
-
-
-# What streams have: those of any library by a protocol, of numba.cuda, of CuPy, and of torch.
-_STREAM_MEMBERS = ("__cuda_stream__", "handle", "ptr", "cuda_stream")
-
-
-def check_stream(stream: Any) -> None:
-    """Raises LaunchError for what is no stream, and so perhaps an argument in the wrong place."""
-    is_number = stream is None or isinstance(stream, (int, np.integer))
-    if not is_number and not any(hasattr(stream, name) for name in _STREAM_MEMBERS):
-        raise LaunchError(
-            f"the 3rd launch argument is a stream, as cuda.stream() makes one, or 0; got {stream!r}"
-        )
-
-
-def refuse_names(kernel: str, named: Mapping[str, Any]) -> None:
-    """Raises ArgumentError for arguments of a launch that are given by name."""
-    if named:
-        raise ArgumentError(
-            f"{kernel} is a kernel, which takes its arguments by position, as those of numba.cuda "
-            f"do; got {', '.join(f'{name}=' for name in named)}: write the values alone, in the "
-            "order of its parameters"
-        )
-
-
-def check_sizes(grid: Dim3, block: Dim3) -> None:
-    """Raises LaunchError if a grid or a block exceeds CUDA's limits, or a size is below 1."""
-    if min(grid) < 1 or min(block) < 1:
-        raise LaunchError(
-            f"grid and block must be at least 1 along each axis, got grid={grid} and block={block}"
-        )
-    if (
-        any(size > most for size, most in zip(block, MAX_BLOCK_AXES, strict=True))
-        or block[0] * block[1] * block[2] > MAX_BLOCK
-    ):
-        raise LaunchError(
-            f"a block has at most {MAX_BLOCK} threads, and at most {MAX_BLOCK_AXES} along "
-            f"its axes; got block={block}"
-        )
-    # without a generator, which costs 0.7 µs
-    if grid[0] > MAX_GRID[0] or grid[1] > MAX_GRID[1] or grid[2] > MAX_GRID[2]:
-        raise LaunchError(f"a grid has at most {MAX_GRID} blocks along its axes; got grid={grid}")
-
+from synknumba.simt._maths import bfloat16, float16
+from synknumba.simt._numba.compilation import compilation
+from synknumba.simt._source import mlir
+from synknumba.simt._source.mlir import counterpart
+from synknumba.simt._source.pickling import reduce_object
+from synknumba.simt._source.reads import is_device_function, is_njit_function
+from synknumba.simt._source.scope import splits_block
+from synknumba.simt._source.source_text import keep_text
+from synknumba.simt._source.syntax import walk
+from synknumba.simt._source.written import has_rest, parameters
 
 # Block sizes for which a signature gets specialised code; launches with further sizes share code
 # for any block.
 MAX_BLOCKS = 4
 
-# Threads per block; what numba-cuda's `forall` chooses on most GPUs.
-FORALL_BLOCK = 256
 
 # Classes that determine the Numba type of an argument; for int see `_has_one_type`.
 _PLAIN_SCALARS = frozenset(
@@ -181,7 +115,7 @@ class Launcher:
             raise
 
 
-class Kernel(ShowsNoCode):
+class Kernel(NoDeviceCode):
     """A Numba CUDA kernel that runs natively on one CPU core.
 
     The function is translated when first needed, so decorating it does not fail; `check()` forces
@@ -219,7 +153,7 @@ class Kernel(ShowsNoCode):
         self.device = device
         self.specializations: dict[Signature, Kernel] = {}
         self._entries: dict[tuple[Signature, Dim3 | None], _Entry] = {}
-        self._fits_all: dict[tuple[Signature, bool], _Entry] = {}
+        self._any_block_size: dict[tuple[Signature, bool], _Entry] = {}
         self._by_class: dict[tuple[Any, ...], _Entry] = {}
         self._natives: dict[_Entry, tuple[Signature, CompileResult]] = {}
         self._signatures = Signatures(function, self.declared) if self.declared else None
@@ -270,20 +204,10 @@ class Kernel(ShowsNoCode):
         """Returns the launcher of `kernel[grid, block, stream, smem]`; the optional stream is
         ignored, `smem` is in bytes.
         """
-        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
-            raise LaunchError(
-                f"{self.py_func.__qualname__}: launch as kernel[grid, block](...), got [{config!r}]"
-            )
         self._must_be_a_kernel()
-        grid, block = (
-            three_axes(part, name) for part, name in zip(config, ("grid", "block"), strict=False)
-        )
-        smem = dynamic_bytes(config[3]) if len(config) == 4 else 0
-        if len(config) > 2:
-            check_stream(config[2])
-        check_sizes(grid, block)
-        self._check_dynamic(smem)
-        return Launcher(self, grid, block, smem)
+        sizes = Configuration.of(config, self.py_func, "kernel")
+        self._check_dynamic(sizes.smem)
+        return Launcher(self, *sizes)
 
     def configure(
         self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0
@@ -295,16 +219,10 @@ class Kernel(ShowsNoCode):
         """Returns a launcher with at least `ntasks` threads, in blocks of `tpb` threads (256 by
         default).
         """
-        check_stream(stream)
-        if ntasks < 0:
-            # numba-cuda's message
-            raise LaunchError(f"Can't create ForAll with negative task count: {ntasks}")
         self._must_be_a_kernel()
-        self._check_dynamic(sharedmem)
-        block = (tpb or FORALL_BLOCK, 1, 1)
-        blocks = -(-ntasks // block[0])
-        check_sizes((max(1, blocks), 1, 1), block)  # without tasks nothing runs
-        return Launcher(self, (blocks, 1, 1), block, dynamic_bytes(sharedmem))
+        sizes = Configuration.forall(ntasks, tpb, stream, sharedmem)
+        self._check_dynamic(sizes.smem)
+        return Launcher(self, *sizes)
 
     @functools.cached_property
     def _has_rest(self) -> bool:
@@ -429,7 +347,7 @@ class Kernel(ShowsNoCode):
         if self._has_rest:
             count = self.py_func.__code__.co_argcount
             args = (*args[:count], args[count:])
-        return args if self._signatures is None else self._signatures.fit(args, typeof)
+        return args if self._signatures is None else self._signatures.convert(args, typeof)
 
     def _prepared(self, place: int, arg: Any) -> Any:
         for extension in reversed(self.extensions):
@@ -440,7 +358,7 @@ class Kernel(ShowsNoCode):
             arg = copy.copy(arg.value) if type(arg).__name__ == "In" else arg.value
         names = parameters(self.py_func)
         label = f"{self.py_func.__qualname__}(): {names[place] if place < len(names) else place}"
-        return as_arrays(_in_host_memory(arg), label)
+        return as_arrays(in_host_memory(arg), label)
 
     # ---- the members of numba.cuda's kernels that programs use
 
@@ -491,10 +409,10 @@ class Kernel(ShowsNoCode):
         found = {kinds: getattr(one, name) for kinds, one in self.overloads.items()}
         return next(iter(found.values())) if self.specialized else found
 
-    get_regs_per_thread = OfAGpu("counts the registers of a GPU")
-    get_const_mem_size = OfAGpu("measures the constant memory of a GPU")
-    get_local_mem_per_thread = OfAGpu("measures the local memory of a GPU")
-    ptx = OfAGpu("is PTX")
+    get_regs_per_thread = GpuOnly("counts the registers of a GPU")
+    get_const_mem_size = GpuOnly("measures the constant memory of a GPU")
+    get_local_mem_per_thread = GpuOnly("measures the local memory of a GPU")
+    ptx = GpuOnly("is PTX")
 
     def inspect_types(self, file: TextIO | None = None) -> None:
         """Prints the launch function generated for each signature, to standard output or to
@@ -599,9 +517,9 @@ class Kernel(ShowsNoCode):
         if (
             block is not None
             and (kinds, block) not in self._entries
-            and (kinds, many) in self._fits_all
+            and (kinds, many) in self._any_block_size
         ):
-            self._entries[kinds, block] = self._fits_all[kinds, many]
+            self._entries[kinds, block] = self._any_block_size[kinds, many]
         if (kinds, block) not in self._entries and sum(
             known == kinds for known, _ in self._entries
         ) >= MAX_BLOCKS:
@@ -617,8 +535,8 @@ class Kernel(ShowsNoCode):
             if not self._options.debug:
                 self._natives[entry] = kinds, compiled.result
             self._entries[kinds, block] = entry
-            if compiled.fits_all:
-                self._fits_all[kinds, many] = entry
+            if compiled.any_block_size:
+                self._any_block_size[kinds, many] = entry
             self._texts.pop(kinds, None)
             self._texts[kinds] = compiled.text  # last in order, for `source`
         return self._entries[kinds, block]
@@ -642,14 +560,14 @@ class Kernel(ShowsNoCode):
                 ) from error
             if isinstance(arg, np.ndarray):
                 raise ArgumentError(f"{what} {_of_dtype(arg, parameter)}") from None
-            way_out = f"pass {parameter}.to_numpy()" if hasattr(arg, "to_numpy") else _ARGUMENTS
+            way_out = f"pass {parameter}.to_numpy()" if hasattr(arg, "to_numpy") else ARGUMENTS
             raise ArgumentError(
                 f"{what}, which Numba cannot pass to a kernel; {way_out}"
             ) from error
-        if (problem := _problem(kind)) is not None:
+        if (unusable := problem(kind)) is not None:
             raise ArgumentError(
-                f"{self.py_func.__qualname__}(): {parameter} is {problem}, which no "
-                f"kernel takes; {_ARGUMENTS}"
+                f"{self.py_func.__qualname__}(): {parameter} is {unusable}, which no kernel takes; "
+                f"{ARGUMENTS}"
             )
         return kind
 
@@ -715,9 +633,7 @@ class Kernel(ShowsNoCode):
         `text` is Numba's message, which names the type that is written.
         """
         fixed = {
-            name.removesuffix("__arg"): name
-            for name, kind in argtypes.items()
-            if _is_readonly(kind)
+            name.removesuffix("__arg"): name for name, kind in argtypes.items() if is_readonly(kind)
         }
         source = self._program.code.source
         for node in walk(self._program.body):
@@ -726,7 +642,7 @@ class Kernel(ShowsNoCode):
                     where = f"{source.name} ({source.filename}:{node.lineno})"  # type: ignore[attr-defined]
                     return ArgumentError(
                         f"{where}: {parameter} is read-only; "
-                        f"{_WRITABLE.format(name=repr(parameter))}"
+                        f"{WRITABLE.format(name=repr(parameter))}"
                     )
         where = f"{source.name} ({source.filename}:{source.tree.lineno})"
         if not fixed:
@@ -744,107 +660,17 @@ class Kernel(ShowsNoCode):
         if len(fixed) == 1:
             (parameter,) = fixed
             return ArgumentError(
-                f"{where}: {parameter} is read-only; {_WRITABLE.format(name=repr(parameter))}"
+                f"{where}: {parameter} is read-only; {WRITABLE.format(name=repr(parameter))}"
             )
         return ArgumentError(
             f"{where} writes to an array that is read-only, one of {', '.join(fixed)}; "
-            f"{_WRITABLE.format(name='...')}. A variable that is passed twice is read-only, too; "
-            "pass a copy of it as another variable"
+            f"{WRITABLE.format(name='...')}. A "
+            "variable that is passed twice is read-only, too; pass a copy of it as another variable"
         )
 
-
-_ARGUMENTS: Final = (
-    "pass arrays of NumPy, or with DLPack or __array_interface__, numbers, and tuples of them"
-)
-
-
-def wrong_count(
-    function: Callable[..., Any], params: Sequence[str], args: tuple[Any, ...]
-) -> ArgumentError:
-    """Returns the error for a launch with more or fewer arguments than the kernel has
-    parameters.
-    """
-    count = "1 argument" if len(params) == 1 else f"{len(params)} arguments"
-    way_out = ""
-    if params and params[0].removesuffix("__arg") == "self":
-        way_out = (
-            "; a kernel cannot be a method: write @staticmethod above its decorator, and "
-            "pass what it needs of self"
-        )
-    return ArgumentError(f"{function.__qualname__}() takes {count}, got {len(args)}{way_out}")
-
-
-def _problem(kind: types.Type) -> str | None:
-    """Returns what an argument of this type is, if Numba knows the type and kernels on GPUs do
-    not take it.
-    """
-    if isinstance(kind, types.BaseTuple):
-        found = next(filter(None, map(_problem, kind)), None)
-        return found and f"a tuple with {found}"
-    if isinstance(kind, types.Array):
-        return "an array of Python objects" if isinstance(kind.dtype, types.PyObject) else None
-    if isinstance(kind, types.List | types.ListType):
-        return "a list"
-    if isinstance(kind, types.Buffer | types.Set | types.DictType):
-        return _OF_PYTHON.get(type(kind), kind.name)
-    return None
-
-
-_OF_PYTHON: Final = {
-    types.Bytes: "a bytes object",
-    types.ByteArray: "a bytearray",
-    types.MemoryView: "a memoryview",
-    types.PyArray: "an array.array",
-    types.Set: "a set",
-    types.DictType: "a typed dict",
-}
-
-
-def _of_dtype(array: np.ndarray[Any, Any], name: str) -> str:
-    """Returns why Numba takes no array of this class or dtype, and what to pass."""
-    dtype = array.dtype
-    if isinstance(array, np.ma.MaskedArray):
-        return (
-            f"(masked), whose mask no kernel sees; pass {name}.filled(...), or "
-            f"{name}.data and {name}.mask"
-        )
-    if not dtype.isnative:
-        return (
-            f"of dtype {dtype.str!r}, whose byte order is not the machine's; pass "
-            f'{name}.astype({name}.dtype.newbyteorder("="))'
-        )
-    if dtype.char in "gG":  # longdouble
-        narrower = "float64" if dtype.kind == "f" else "complex128"
-        return f"of dtype {dtype}, which no kernel computes with; pass {name}.astype(np.{narrower})"
-    if dtype.name.startswith("float"):  # of ml_dtypes, below 16 bits
-        return f"of dtype {dtype}, which no kernel computes with; pass {name}.astype(np.float32)"
-    return (
-        f"of dtype {dtype}, which Numba cannot pass to a kernel; pass an array of "
-        f"numbers, dates or records"
-    )
-
-
-# Modules of the classes `cuda.In`, `cuda.Out` and `cuda.InOut`.
-_TRANSFERS = ("numba.cuda.args", "numba_cuda_mlir.numba_cuda.args")
 
 # Classes of arguments that `coerce` need not unwrap.
 _AS_THEY_ARE = _PLAIN_SCALARS | {np.ndarray, np.void}
-
-
-def _in_host_memory(arg: Any) -> Any:
-    """Returns the NumPy array of a stand-in for an array in a GPU's memory, also in a tuple;
-    other arguments as they are.
-    """
-    if isinstance(arg, tuple):
-        parts = [_in_host_memory(part) for part in arg]
-        if all(part is old for part, old in zip(parts, arg, strict=True)):
-            return arg
-        return arg._make(parts) if hasattr(arg, "_make") else tuple(parts)
-    if hasattr(arg, "simt_values"):
-        return arg.simt_values
-    if isinstance(arg, np.ndarray):
-        return arg
-    return getattr(getattr(arg, "__cuda_array_interface__", None), "simt_values", arg)
 
 
 def _has_one_type(arg: Any) -> bool:
@@ -852,22 +678,6 @@ def _has_one_type(arg: Any) -> bool:
     a uint64, others are int64.
     """
     return type(arg) in _PLAIN_SCALARS and not (type(arg) is int and arg >= 1 << 63)
-
-
-# What to do about a read-only argument.
-_WRITABLE = (
-    "pass a copy, or an array that may be written, and to a function of "
-    "synk.parallel also inout=({name},)"
-)
-
-
-def _is_readonly(kind: types.Type) -> bool:
-    """Returns whether an argument of this type, or a part of it, is an array or record that may
-    only be read.
-    """
-    if isinstance(kind, types.BaseTuple):
-        return any(map(_is_readonly, kind.types))
-    return isinstance(kind, (types.Array, types.Record)) and not kind.mutable
 
 
 def _written_arrays(node: ast.AST) -> set[str]:

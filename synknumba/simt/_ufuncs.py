@@ -17,9 +17,9 @@ import numpy as np
 from numba.core import sigutils, types
 
 from synknumba._errors import ArgumentError, KernelError
-from synknumba.simt._frontend.pickling import reduce_object
-from synknumba.simt._frontend.source_text import keep_text
 from synknumba.simt._kernel import Kernel, jit
+from synknumba.simt._source.pickling import reduce_object
+from synknumba.simt._source.source_text import keep_text
 
 _numbers = itertools.count()
 

@@ -44,7 +44,7 @@ READERS = {
     "_call/compared_ranks.py": (
         "records of the same command's runs, in a folder that only this user can open"
     ),
-    "simt/_frontend/pickling.py": "a part of the pickle that is being read",
+    "simt/_source/pickling.py": "a part of the pickle that is being read",
 }
 
 

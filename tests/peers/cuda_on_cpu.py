@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from synknumba import simt
-from synknumba.simt._frontend.signatures import OfAGpu, Overload
 from synknumba.simt._kernel import Launcher
+from synknumba.simt._lower.signatures import GpuOnly as GpuOnlyMember
+from synknumba.simt._lower.signatures import Overload
 from synknumba.simt._standins.device import GPUS, current_context, current_device
 
 
@@ -302,8 +303,8 @@ def _patch_kernels() -> None:
         (OF_AN_OVERLOAD, Overload),
     ):
         for name, reason in members.items():
-            # to a test an error of ours could be the one it expects
-            if isinstance(getattr(owner, name, None), OfAGpu | None):
+            # To a test an error of ours could be the one it expects.
+            if isinstance(getattr(owner, name, None), GpuOnlyMember | None):
                 setattr(owner, name, property(_refuses(name, reason)))
     entry = simt.Kernel.entry
 

@@ -15,7 +15,7 @@ from numba.extending import overload
 
 from synknumba import simt
 from synknumba._wire import function_pickling as pickling
-from synknumba.simt._frontend import pickling as simt_pickling
+from synknumba.simt._source import pickling as simt_pickling
 
 # the numba.cuda that comes with Numba has no link=
 LINKED = getattr(cuda, "implementation", None) == "NVIDIA"

@@ -45,7 +45,7 @@ class DeclaredKernel(CompiledKernel):
         return self._kernel.prints()
 
     def _fitted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        args = self._signatures.fit(args, _type_of)
+        args = self._signatures.convert(args, _type_of)
         if self._signatures.is_one:
             self._signatures.best(tuple(map(_type_of, args)))  # raises for arrays that do not fit
         return tuple(map(self._kernel.convert, args))

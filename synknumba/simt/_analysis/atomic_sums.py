@@ -13,7 +13,8 @@ from typing import Any
 
 from synknumba.simt._analysis.namespace import is_one_of
 from synknumba.simt._analysis.uniformity import Analysis
-from synknumba.simt._frontend.syntax import (
+from synknumba.simt._library.atomics import ATOMICS
+from synknumba.simt._source.syntax import (
     assigned_names,
     call_name,
     count_names,
@@ -23,7 +24,6 @@ from synknumba.simt._frontend.syntax import (
     statements,
     walk,
 )
-from synknumba.simt._library.atomics import ATOMICS
 
 _SUMS = (ATOMICS["add"], ATOMICS["sub"])
 

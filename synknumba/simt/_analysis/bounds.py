@@ -12,8 +12,8 @@ from functools import reduce
 
 from synknumba.simt._analysis.namespace import NONNEG, nonneg
 from synknumba.simt._analysis.uniformity import Analysis
-from synknumba.simt._frontend.syntax import read_names, walk
-from synknumba.simt._library.operations import AXES, STATE, THREAD
+from synknumba.simt._library.words import AXES, STATE, THREAD
+from synknumba.simt._source.syntax import read_names, walk
 
 _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.Gt,

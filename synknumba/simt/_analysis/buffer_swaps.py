@@ -33,9 +33,12 @@ from itertools import takewhile
 from numba.core import types
 
 from synknumba.simt._analysis.bounds import Guards
-from synknumba.simt._analysis.uniformity import ARRAY_ATTRIBUTES, Analysis
-from synknumba.simt._frontend.arrays import SharedArray
-from synknumba.simt._frontend.syntax import (
+from synknumba.simt._analysis.namespace import ARRAY_ATTRIBUTES
+from synknumba.simt._analysis.uniformity import Analysis
+from synknumba.simt._library.slots import is_number
+from synknumba.simt._library.words import AXES
+from synknumba.simt._lower.arrays import SharedArray
+from synknumba.simt._source.syntax import (
     all_copied,
     assigned_names,
     count_names,
@@ -45,8 +48,6 @@ from synknumba.simt._frontend.syntax import (
     statements,
     walk,
 )
-from synknumba.simt._library.operations import AXES
-from synknumba.simt._library.slots import is_number
 
 # Statements that threads may run in any order: they neither wait for other threads nor exit.
 _PLAIN = (ast.Assign, ast.AugAssign, ast.If, ast.For, ast.While, ast.Pass)

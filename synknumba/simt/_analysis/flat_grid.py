@@ -7,8 +7,8 @@ as a handwritten one, whatever the block size.
 
 import ast
 
-from synknumba.simt._frontend.syntax import all_copied, count_each, count_stores, load, rename
-from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, LINEAR, STATE, THREAD
+from synknumba.simt._library.words import AXES, BLOCK, BLOCK_SIZE, LINEAR, STATE, THREAD
+from synknumba.simt._source.syntax import all_copied, count_each, count_stores, load, rename
 
 
 def flatten(body: list[ast.stmt]) -> tuple[list[ast.stmt], frozenset[str]]:

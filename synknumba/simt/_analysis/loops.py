@@ -13,9 +13,9 @@ from typing import Any, cast
 
 from synknumba.simt._analysis.bounds import Bounds, Guards
 from synknumba.simt._analysis.uniformity import Analysis
-from synknumba.simt._frontend import syntax
-from synknumba.simt._frontend.sync import synchronises
-from synknumba.simt._library.operations import AXES, THREAD
+from synknumba.simt._library.words import AXES, THREAD
+from synknumba.simt._lower.sync import synchronises
+from synknumba.simt._source import syntax
 
 # Iterations. LLVM unrolls a constant loop this short and then vectorizes over the threads by
 # itself; interchanging it as well cost a factor of 2.5 on a 16 × 16 matrix tile.

@@ -14,7 +14,7 @@ from numba.core import types
 
 from synknumba.simt._analysis.types import VariableTypes
 from synknumba.simt._analysis.variables import definitions
-from synknumba.simt._frontend.syntax import assigned_names, call, place, read_names
+from synknumba.simt._source.syntax import assigned_names, call, place, read_names
 
 NONNEG = "_k_nonneg"
 
@@ -22,7 +22,7 @@ PURE_BUILTINS = frozenset({"abs", "bool", "float", "int", "len", "max", "min", "
 ARRAY_ATTRIBUTES = frozenset({"shape", "size", "ndim", "itemsize", "nbytes"})
 
 
-class Meanings:
+class Names:
     """Resolves names to functions, constants, definitions and argument types.
 
     Args:

@@ -5,15 +5,15 @@ import ast
 import numpy as np
 from numba.core import types
 
-from synknumba.simt._analysis.namespace import NONNEG, Meanings, is_one_of
+from synknumba.simt._analysis.namespace import NONNEG, Names, is_one_of
 from synknumba.simt._analysis.types import is_integer_type
-from synknumba.simt._frontend.syntax import call_name
-from synknumba.simt._library.operations import LINEAR, SIZES, STATE
+from synknumba.simt._library.words import LINEAR, SIZES, STATE
+from synknumba.simt._source.syntax import call_name
 
 _INDICES = frozenset({*STATE, LINEAR})
 
 
-class Numbers(Meanings):
+class Numbers(Names):
     """Determines sign and integrality of expressions in one thread's code."""
 
     def is_nonneg(self, node: ast.expr) -> bool:

@@ -14,8 +14,8 @@ from itertools import takewhile
 from synknumba.simt._analysis.bounds import Bounds, Guards
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import single_target
-from synknumba.simt._frontend.syntax import assigned_names, copied, place, read_names, walk
-from synknumba.simt._library.operations import AXES
+from synknumba.simt._library.words import AXES
+from synknumba.simt._source.syntax import assigned_names, copied, place, read_names, walk
 
 # Syntax nodes; a larger region is not duplicated.
 SMALL = 150

@@ -5,8 +5,8 @@ cooperative grid.
 import ast
 from dataclasses import dataclass
 
-from synknumba.simt._frontend.syntax import statements
-from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, LINEAR, THREAD
+from synknumba.simt._library.words import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, LINEAR, THREAD
+from synknumba.simt._source.syntax import statements
 
 LINEAR_TEXT = (
     f"{THREAD['x']} + {BLOCK_SIZE['x']} * ({THREAD['y']} + {BLOCK_SIZE['y']} * {THREAD['z']})"

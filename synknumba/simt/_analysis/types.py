@@ -15,9 +15,9 @@ from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 from numba.core.typed_passes import NopythonTypeInference
 
-from synknumba.simt._frontend.frame_space import with_frame_space
-from synknumba.simt._frontend.passes import with_fewer_passes
-from synknumba.simt._library import bfloat16, float16
+from synknumba.simt._maths import bfloat16, float16
+from synknumba.simt._numba.frame_space import with_frame_space
+from synknumba.simt._numba.passes import with_fewer_passes
 
 TypeMap = Mapping[str, types.Type]
 

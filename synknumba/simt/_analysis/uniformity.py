@@ -19,14 +19,13 @@ from typing import Any, cast
 
 from numba.core import types
 
-from synknumba.simt._analysis.namespace import ARRAY_ATTRIBUTES as ARRAY_ATTRIBUTES
-from synknumba.simt._analysis.namespace import NONNEG as NONNEG
-from synknumba.simt._analysis.namespace import is_number_type, is_one_of, nonneg
+from synknumba.simt._analysis.namespace import ARRAY_ATTRIBUTES, is_number_type, is_one_of, nonneg
 from synknumba.simt._analysis.numbers import Numbers
 from synknumba.simt._analysis.types import VariableTypes
 from synknumba.simt._analysis.variables import single_target
-from synknumba.simt._frontend.sync import collective_of, is_exchanged, is_operand, synchronises
-from synknumba.simt._frontend.syntax import (
+from synknumba.simt._library.words import BLOCK, LINEAR, VARYING_STATE
+from synknumba.simt._lower.sync import collective_of, is_exchanged, is_operand, synchronises
+from synknumba.simt._source.syntax import (
     assigned_names,
     count_stores,
     has_return,
@@ -35,7 +34,6 @@ from synknumba.simt._frontend.syntax import (
     read_names,
     walk,
 )
-from synknumba.simt._library.operations import BLOCK, LINEAR, VARYING_STATE
 
 
 def without_copies(body: list[ast.stmt], slots: set[str]) -> list[ast.stmt]:
@@ -74,7 +72,7 @@ def without_copies(body: list[ast.stmt], slots: set[str]) -> list[ast.stmt]:
 
 
 class Analysis(Numbers):
-    """Static analysis of one thread's code, for the arguments of `Meanings` and two more.
+    """Static analysis of one thread's code, for the arguments of `Names` and two more.
 
     Args:
         grid: whether the threads of the whole grid run in step; uniform then means equal in all

@@ -7,17 +7,10 @@ the two are not stored as a type that holds both.
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from itertools import count
 
-from synknumba.simt._frontend.syntax import (
-    assigned_names,
-    count_names,
-    count_stores,
-    read_names,
-    rename,
-    walk,
-)
+from synknumba.simt._source.syntax import count_names, count_stores, read_names, rename, walk
 
 
 def single_target(statement: ast.AST) -> str | None:
@@ -43,48 +36,6 @@ def definitions(body: list[ast.stmt]) -> dict[str, ast.expr]:
                 if all(read in found or read not in stores for read in read_names(value)):
                     found[name] = value
     return found
-
-
-def exposed(
-    body: Iterable[ast.stmt], tracked: set[str], defined: set[str] | None = None
-) -> tuple[set[str], set[str]]:
-    """Finds variables that may be read before assignment (live on entry), and variables assigned on
-    every path.
-
-    Args:
-        body: statements that run in order.
-        tracked: the variables of interest.
-        defined: the variables assigned on every path before the statements; the second result
-            includes them.
-    """
-    live: set[str] = set()
-    sure = set(defined or ())
-
-    def reads(node: ast.AST) -> set[str]:
-        return (read_names(node) & tracked) - sure
-
-    for statement in body:
-        match statement:
-            case ast.Assign() | ast.AugAssign():
-                live |= reads(statement)
-                sure |= assigned_names(statement) & tracked
-            case ast.If():
-                live |= reads(statement.test)
-                live_then, sure_then = exposed(statement.body, tracked, sure)
-                live_else, sure_else = exposed(statement.orelse, tracked, sure)
-                live |= live_then | live_else
-                sure |= sure_then & sure_else
-            case ast.For() | ast.While():
-                live |= reads(statement.iter if isinstance(statement, ast.For) else statement.test)
-                inside = sure | (
-                    assigned_names(statement.target) & tracked
-                    if isinstance(statement, ast.For)
-                    else set()
-                )
-                live |= exposed(statement.body, tracked, inside)[0]
-            case _:
-                live |= reads(statement)
-    return live, sure
 
 
 def with_own_names(body: list[ast.stmt], kept: Collection[str]) -> list[ast.stmt]:

@@ -23,17 +23,25 @@ from synknumba.simt._analysis.team import BLOCKS, THREADS, Team
 from synknumba.simt._analysis.types import VariableTypes, infer_types, unified_type
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import with_own_names
-from synknumba.simt._emit.device_functions import Options, define_function, with_devices
-from synknumba.simt._emit.emit import ACTIVE, MIN_THREADS, BlockCode, emit_blocks, has_many_threads
+from synknumba.simt._emit.collect import ACTIVE
+from synknumba.simt._emit.device_functions import with_devices
+from synknumba.simt._emit.emit import MIN_THREADS, BlockCode, emit_blocks, has_many_threads
 from synknumba.simt._emit.error_location import WHERE, note_places
+from synknumba.simt._emit.generated import define_function
 from synknumba.simt._emit.masks import Divergence
+from synknumba.simt._emit.options import Options
 from synknumba.simt._emit.region import MASK, Block, Style
-from synknumba.simt._emit.storage import MAX_BLOCK as MAX_BLOCK
 from synknumba.simt._emit.storage import SMEM, LaunchStorage, local_array_calls, slot_dtype
-from synknumba.simt._frontend.lowering import Devices, translate_names
-from synknumba.simt._frontend.source import IN_KERNELS
-from synknumba.simt._frontend.sync import synchronises, waits_for
-from synknumba.simt._frontend.syntax import (
+from synknumba.simt._library.intrinsics import no_result
+from synknumba.simt._library.runtime import HELPERS
+from synknumba.simt._library.slots import is_number, itemsize, no_value_of
+from synknumba.simt._library.typing_stubs import TYPING_STUBS
+from synknumba.simt._library.words import AXES, BLOCK_SIZE, LINEAR, SIZES, STATE
+from synknumba.simt._lower.lowering import DeviceFunctions, translate_names
+from synknumba.simt._lower.sync import synchronises, waits_for
+from synknumba.simt._lower.thread_code import DeviceFunction, ThreadCode
+from synknumba.simt._machine.codegen import Launch, make_device
+from synknumba.simt._source.syntax import (
     all_copied,
     assign,
     assigned_names,
@@ -46,13 +54,7 @@ from synknumba.simt._frontend.syntax import (
     unparse,
     walk,
 )
-from synknumba.simt._frontend.thread_code import DeviceFunction, ThreadCode
-from synknumba.simt._library.intrinsics import no_result
-from synknumba.simt._library.operations import AXES, BLOCK_SIZE, LINEAR, SIZES, STATE
-from synknumba.simt._library.runtime import HELPERS
-from synknumba.simt._library.slots import is_number, itemsize, no_value_of
-from synknumba.simt._library.typing_stubs import STAND_INS
-from synknumba.simt._machine.codegen import Launch, make_device
+from synknumba.simt._source.written import IN_KERNELS
 
 TypeMap = Mapping[str, types.Type]
 
@@ -98,7 +100,7 @@ class KernelProgram:
 
     def __init__(self, function: FunctionType, options: Options) -> None:
         self.options = options
-        self.devices = Devices()
+        self.devices = DeviceFunctions()
         self.code = translate_names(function, self.devices)
         source = self.code.source
         self.code.body = _Returns(self.code).visit(ast.Module(self.code.body, [])).body
@@ -141,7 +143,7 @@ class KernelProgram:
         variable_types = VariableTypes(known, lambda: self._infer(argtypes, body))
         body = self._counted(body, known, variable_types)
         divergence = Divergence(self.code.source, grid=self.is_cooperative)
-        if not self.code.needs_block and not self.options.debug:
+        if not self.code.must_be_inlined and not self.options.debug:
             flat_body, flat = flatten(body)
             if flat:
                 style = Style(flat, split, reverse=self.options.reverse, block=block)
@@ -155,7 +157,7 @@ class KernelProgram:
                 if not code.varying_slots:
                     return code, variable_types
         analysis = self._analyse(all_copied(body), variable_types)
-        style = Style(split=split, cuts=self.code.needs_block, reverse=self.options.reverse)
+        style = Style(split=split, cuts=self.code.must_be_inlined, reverse=self.options.reverse)
         debug = self.options.debug
         style = (
             replace(style, split=False)
@@ -190,7 +192,7 @@ class KernelProgram:
             isinstance(statement, ast.While) and not synchronises(statement) for statement in body
         ):
             body[:] = count_up(body, self._analyse(all_copied(body), variable_types))
-        if self.code.needs_block:
+        if self.code.must_be_inlined:
             body[:] = count_apart(body, self._analyse(all_copied(body), variable_types))
         return body
 
@@ -229,7 +231,7 @@ class KernelProgram:
         storage = LaunchStorage(Team(), {}, self.code.source.tree)
         storage.shared(self.code.shared_arrays)
         names = [*STATE, LINEAR, SMEM, *self.params]
-        namespace = {**self.namespace, **STAND_INS}
+        namespace = {**self.namespace, **TYPING_STUBS}
         code = [*storage.reserve, *all_copied(body)]
         function = self.define(f"{self.code.source.tree.name}_thread", names, code, namespace)
         kinds = tuple(types.int64 for _ in (*STATE, LINEAR, SMEM)) + tuple(
@@ -259,7 +261,7 @@ class KernelProgram:
             if argtypes
             else dict.fromkeys(code.varying_slots)
         )
-        if not self.code.needs_block and not all(
+        if not self.code.must_be_inlined and not all(
             kind is None or is_number(kind) for kind in kinds.values()
         ):
             # A view or a tuple would need a slot for each thread. A kernel without barriers need
@@ -299,7 +301,7 @@ class KernelProgram:
             if name not in self.code.local_arrays
         }
         for name, kind in kinds.items():
-            if kind is types.unknown and self.code.needs_block:
+            if kind is types.unknown and self.code.must_be_inlined:
                 raise self._several_types(name)
         return kinds
 
@@ -389,16 +391,16 @@ class KernelProgram:
         alone.
         """
         name, debug = self.code.source.tree.name, self.options.debug
-        key = (*argtypes.values(), block and self._alike(block))
+        key = (*argtypes.values(), block and self._block_class(block))
         if key not in self._bodies or debug:
-            body, fits_all = self._launch(argtypes, block)
+            body, any_block_size = self._launch(argtypes, block)
             if debug:
                 body = [*_constants(block, self.code.source.tree), *note_places(body)]
-            if block is None or debug or fits_all:
+            if block is None or debug or any_block_size:
                 return Launch(
                     self.options.njit(self.define(name, self._launch_params, body)),
                     self.text(body),
-                    fits_all=fits_all,
+                    any_block_size=any_block_size,
                 )
             # a shared array as long as the block may not have mattered
             same = (
@@ -423,9 +425,9 @@ class KernelProgram:
         function = self.define(name, self._launch_params, [*constants, *called], namespace)
         return Launch(self.options.njit(function), self.text([*constants, *body]), dispatcher)
 
-    def _alike(self, block: Block) -> tuple[object, ...]:
-        """Returns what the emitted code depends on of a block size; equal for blocks for which
-        the same code is emitted.
+    def _block_class(self, block: Block) -> tuple[object, ...]:
+        """Returns what the emitted code depends on of a block size; equal for blocks for which the
+        same code is emitted.
         """
         matching = {
             size

@@ -25,7 +25,7 @@ from numba.core.typing import templates
 from numba.core.typing.typeof import typeof_impl
 from numba.extending import intrinsic, overload_attribute, overload_method
 
-from synknumba.simt._emit.device_functions import Options
+from synknumba.simt._emit.options import Options
 from synknumba.simt._emit.overloads import translated
 
 _TYPING: Final = (

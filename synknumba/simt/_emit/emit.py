@@ -26,27 +26,22 @@ from synknumba.simt._analysis.bounds import Bounds, Guards, inner_axis
 from synknumba.simt._analysis.buffer_swaps import SwapFinder, SwapUpdate
 from synknumba.simt._analysis.loops import LoopInversion, StridedLoop
 from synknumba.simt._analysis.split_regions import is_silent
-from synknumba.simt._analysis.team import BLOCKS, THREADS, Team
+from synknumba.simt._analysis.team import Team
 from synknumba.simt._analysis.uniformity import Analysis
+from synknumba.simt._emit.collect import collect
 from synknumba.simt._emit.exits import RUNNING, around, has_exit
 from synknumba.simt._emit.masks import Divergence, masked_if, masked_loop
 from synknumba.simt._emit.region import MASK, Active, Block, Regions, Style
 from synknumba.simt._emit.storage import escaping
-from synknumba.simt._frontend.sync import (
-    CollectiveStatement,
-    barrier_kind,
-    collective_of,
-    synchronises,
-    waits_for,
-)
-from synknumba.simt._frontend.syntax import (
+from synknumba.simt._library.words import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD, VARYING_STATE
+from synknumba.simt._lower.sync import barrier_kind, collective_of, synchronises, waits_for
+from synknumba.simt._source.syntax import (
     assign,
     assigned_names,
     call,
     expression,
     has_return,
     is_leave,
-    load,
     loop_variable,
     own_exits,
     place,
@@ -54,17 +49,6 @@ from synknumba.simt._frontend.syntax import (
     statements,
     store,
 )
-from synknumba.simt._library.operations import (
-    AXES,
-    BLOCK,
-    BLOCK_SIZE,
-    GRID_SIZE,
-    THREAD,
-    VARYING_STATE,
-)
-
-# Boolean array, one element per thread: whether it takes part in the collective.
-ACTIVE = "_k_active"
 
 # Threads of a block along an axis. The interchange around a grid-stride loop made a heat step at
 # 1024² take a tenth of the time with 128 threads, half with 16, and 1.2 to 1.7 times as long with
@@ -75,75 +59,6 @@ MIN_THREADS = 16
 def has_many_threads(block: Block) -> bool:
     """Returns whether a block has enough threads for loops over them."""
     return math.prod(block) >= MIN_THREADS
-
-
-def collect(
-    collective: CollectiveStatement, regions: Regions, active: Active, at: ast.stmt
-) -> list[ast.stmt]:
-    """Emits a collective."""
-    code, part = _take_part(regions, active, at)
-    regions.uses_active |= isinstance(part, ast.Name)
-    arguments = [_argument(node, regions) for node in collective.operands.values()]
-    sizes = [load(THREADS), load(BLOCKS) if regions.team.grid else ast.Constant(1)]
-    call_name = f"_k_all_{collective.path}"
-    if collective.operation.is_vote and not regions.team.grid:
-        name = collective.results[0]
-        regions.slots.add(name)
-        regions.assigned_before.add(name)
-        value = ast.Call(load(call_name), [*arguments, part, *sizes], [])
-        return [*code, place(ast.Assign([store(f"{name}__u")], value), at)]
-    regions.slots |= set(collective.results)
-    results: list[ast.expr] = [load(f"{name}__s") for name in collective.results]
-    suffix = "_each" if collective.operation.is_vote else _padded(collective, regions, part)
-    call = ast.Call(load(call_name + suffix), [*results, *arguments, part, *sizes], [])
-    return [*code, place(ast.Expr(call), at)]
-
-
-def _padded(collective: CollectiveStatement, regions: Regions, part: ast.expr) -> str:
-    """Returns "_padded" for a shuffle by all threads at a uniform distance, which reads a slot
-    array with margins; else "".
-    """
-    *_, value, distance = [None, None, *collective.operands.values()]
-    plain = isinstance(part, ast.Constant) and not regions.team.grid
-    if (
-        not plain
-        or not collective.path.startswith("shfl_")
-        or not isinstance(value, ast.Name)
-        or distance is None
-    ):
-        return ""
-    if read_names(distance) & regions.known.varying:
-        return ""
-    regions.padded.add(value.id)
-    return "_padded"
-
-
-def _argument(node: ast.expr, regions: Regions) -> ast.expr:
-    """Returns an operand: the slot array of a varying variable, or a uniform value."""
-    names = read_names(node)
-    if isinstance(node, ast.Name) and names & regions.known.varying:
-        regions.slots.add(node.id)
-        return load(f"{node.id}__s")
-    return regions.block_value(node)
-
-
-def _take_part(regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast.stmt], ast.expr]:
-    """Returns code that marks the threads that take part, and the array of marks, or the
-    constant None if all take part.
-    """
-    team = regions.team
-    whole = all(
-        len(active.bounds.high[axis]) == 1 and not active.bounds.low[axis]
-        for axis in active.bounds.high
-    )
-    untouched = whole and not any(
-        "_k_high" in text for texts in active.bounds.high.values() for text in texts
-    )
-    if untouched and not active.masked and not regions.left:
-        return [], ast.Constant(None)
-    clear = statements(f"for _k_t in range({team.size}):\n    {ACTIVE}[_k_t] = False", at)
-    mark = regions.region(statements(f"{ACTIVE}[{team.index}] = True", at), active)
-    return clear + mark, load(ACTIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,12 +225,12 @@ class _Emitter:
                 prefix = self._prefix(statement, pending, behind, active)
                 if prefix is not None:
                     return out + prefix
-            if gone or not self._is_turned(statement):
+            if gone or not self._is_interchanged(statement):
                 pending.append(statement)
                 gone = gone or has_exit([statement])
             else:
                 out += self.regions.region(pending, active)
-                out += self._turned(statement, active)
+                out += self._interchanged(statement, active)
                 pending = []
         return out + self.regions.region(pending, active, last=top)
 
@@ -485,7 +400,7 @@ class _Emitter:
 
     # ---- interchanged loops
 
-    def _is_turned(self, statement: ast.stmt) -> bool:
+    def _is_interchanged(self, statement: ast.stmt) -> bool:
         if not self.style.split:
             return False
         strided = self.planned.strided(statement)
@@ -493,13 +408,13 @@ class _Emitter:
             return strided.axis in self._wide
         if self._turns_uniform and self.planned.is_uniform_loop(statement):
             return True
-        return self.planned.is_around_strided(statement, self._wide) or self._is_around_turned(
-            statement
-        )
+        return self.planned.is_around_strided(
+            statement, self._wide
+        ) or self._is_around_interchanged(statement)
 
-    def _is_around_turned(self, statement: ast.stmt) -> bool:
-        """Returns whether the statement is an `if` in which all threads go the same way, to a
-        loop that is interchanged.
+    def _is_around_interchanged(self, statement: ast.stmt) -> bool:
+        """Returns whether the statement is an `if` in which all threads go the same way, to a loop
+        that is interchanged.
         """
         if not isinstance(statement, ast.If) or not self.known.is_uniform(statement.test):
             return False
@@ -508,9 +423,9 @@ class _Emitter:
             or synchronises(statement)
             or next(own_exits([statement]), None) is not None
         )
-        return not leaves and any(map(self._is_turned, [*statement.body, *statement.orelse]))
+        return not leaves and any(map(self._is_interchanged, [*statement.body, *statement.orelse]))
 
-    def _turned(self, statement: ast.stmt, active: Active) -> list[ast.stmt]:
+    def _interchanged(self, statement: ast.stmt, active: Active) -> list[ast.stmt]:
         if self.planned.strided(statement):
             return self._strided(cast(StridedLoop, self.loops.strided(statement)), active)
         if isinstance(statement, ast.If):
@@ -566,12 +481,12 @@ class _Emitter:
             return None
         # Local results of threads that return are unused, so only the remaining threads need to
         # compute theirs.
-        hoisted, kept = self.regions.hoist(pending)
+        hoisted, kept = self.regions.declare_before(pending)
         silent = all(is_silent(other, self.known) for other in kept)
         rest_of_block = behind if leaves else statement.body
         if (
             not silent
-            and not any(map(self._is_turned, rest_of_block))
+            and not any(map(self._is_interchanged, rest_of_block))
             and not synchronises(rest_of_block)
         ):
             return None

@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 import numpy as np
 from numba.core import types
 
-from synknumba.simt._frontend.syntax import statements
-from synknumba.simt._library.operations import BLOCK, THREAD
+from synknumba.simt._library.words import BLOCK, THREAD
+from synknumba.simt._source.syntax import statements
 
 # Last parameter of the launch function, and its type: shape (10,), the thread index, the block
 # index, the line; and of an index that is out of bounds the axis + 1, the index and the size.

@@ -1,13 +1,13 @@
 """Lowering of `return`, `break` and `continue` in a loop over threads, where they end one thread's
 iteration.
 
-A *turn* is one thread's iteration of such a loop.
+An *iteration* is one thread's pass through such a loop.
 """
 
 import ast
 from collections.abc import Iterable
 
-from synknumba.simt._frontend.syntax import has_return, is_leave, load, own_exits, place, statements
+from synknumba.simt._source.syntax import has_return, is_leave, load, own_exits, place, statements
 
 LEFT = "_k_left"
 EXIT = "_k_exit"
@@ -34,8 +34,8 @@ def has_exit(body: Iterable[ast.stmt]) -> bool:
 
 
 def with_conditions(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Rewrites `if c: return` in a thread's last turn as `if not c: …` around the statements after
-    it.
+    """Rewrites `if c: return` in a thread's last iteration as `if not c: …` around the statements
+    after it.
 
     A condition can become bounds of the loop over threads; a `return` cannot. The body is not
     changed; it is returned itself if the statements after the `if` may exit in another way.
@@ -57,7 +57,8 @@ def with_conditions(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def lower_returns(body: list[ast.stmt], *, inside: bool = False) -> list[ast.stmt]:
-    """Replaces each `return` in a thread's last turn by code that continues with the next thread.
+    """Replaces each `return` in a thread's last iteration by code that continues with the next
+    thread.
 
     Outside the kernel's own loops that is `continue`. `inside` one, it sets a flag and breaks; the
     flag is tested after each enclosing loop. The statements are changed in place.
@@ -99,15 +100,15 @@ def _lower(statement: ast.stmt, *, inside: bool) -> list[ast.stmt]:
 def lower_exits(
     body: list[ast.stmt], loop: tuple[int, int] | None, *, inside: bool = False
 ) -> list[ast.stmt]:
-    """Replaces the exits in a thread's turn that is not its last: each exit records the mask that
-    the thread gets.
+    """Replaces the exits in a thread's iteration that is not its last: each exit records the mask
+    that the thread gets.
 
     Statements after an exit run only if the thread has not exited: `if _k_exit == 127: …`.
 
     Args:
         body: the statements; changed in place.
-        loop: the masks of threads that have left the loop around the turn, and of threads that have
-            ended its iteration.
+        loop: the masks of threads that have left the loop around the iteration, and of threads that
+            have ended its iteration.
         inside: whether the statements are inside a loop of one thread, to which `break` and
             `continue` then belong.
     """

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from synknumba.simt._analysis.bounds import Bounds
 from synknumba.simt._emit.exits import RUNNING, around
 from synknumba.simt._emit.region import MASK, Active, Regions
-from synknumba.simt._frontend.source import Source
-from synknumba.simt._frontend.sync import waits_for
-from synknumba.simt._frontend.syntax import loop_variable, own_exits, place, statements, store
-from synknumba.simt._library.operations import AXES
+from synknumba.simt._library.words import AXES
+from synknumba.simt._lower.sync import waits_for
+from synknumba.simt._source.syntax import loop_variable, own_exits, place, statements, store
+from synknumba.simt._source.written import Source
 
 BEFORE = "_k_before"
 INSIDE = "_k_inside"

@@ -16,27 +16,29 @@ from numba.core.typing.templates import _OverloadFunctionTemplate
 from numba.extending import overload
 
 from synknumba._types import WeakTable
-from synknumba.simt._emit.device_functions import Options, generated_function, with_devices
-from synknumba.simt._frontend.cuda_overloads import overloads_for_cuda
-from synknumba.simt._frontend.lowering import Devices
-from synknumba.simt._frontend.source import has_rest
-from synknumba.simt._frontend.thread_code import DeviceFunction
-from synknumba.simt._library.operations import STATE
+from synknumba.simt._emit.device_functions import with_devices
+from synknumba.simt._emit.generated import generated_function
+from synknumba.simt._emit.options import Options
+from synknumba.simt._library.words import STATE
+from synknumba.simt._lower.cuda_overloads import overloads_for_cuda
+from synknumba.simt._lower.lowering import DeviceFunctions
+from synknumba.simt._lower.thread_code import DeviceFunction
+from synknumba.simt._source.written import has_rest
 
 _made: WeakTable[Any, dict[Options, Any]] = WeakTable()
 
 
-def stand_in(function: Any, options: Options) -> Any:
-    """Returns what kernels call in place of a function with overloads for GPUs: the thread's
-    place precedes the arguments.
+def cpu_overload(function: Any, options: Options) -> Any:
+    """Returns what kernels call in place of a function with overloads for GPUs: the thread's place
+    precedes the arguments.
     """
     known = _made.setdefault(function, {})
     if options not in known:
-        known[options] = _stand_in(function, options)
+        known[options] = _cpu_overload(function, options)
     return known[options]
 
 
-def _stand_in(function: Any, options: Options) -> Any:
+def _cpu_overload(function: Any, options: Options) -> Any:
     def call(*args: Any, **keywords: Any) -> Any:
         raise NotImplementedError
 
@@ -85,18 +87,18 @@ def translated(
         KernelError: the function waits, or asks for a place that it does not take; `what` begins
             the description.
     """
-    device = Devices().translate(DeviceFunction(implementation))
+    device = DeviceFunctions().translate(DeviceFunction(implementation))
     code = device.code if device is not None else None
     if code is None:
         raise TypingError(f"{implementation.__qualname__} cannot be translated")
     problem = (
         "waits or has shared memory"
-        if code.needs_block
+        if code.must_be_inlined
         else "asks for its thread"
         if code.uses_state
         else None
     )
-    if code.needs_block or (code.uses_state and not with_place):
+    if code.must_be_inlined or (code.uses_state and not with_place):
         remedy = "call a device function in its place: a def below @cuda.jit(device=True)"
         raise code.source.refusal(code.source.tree, f"{what} for GPUs {problem},", remedy)
     params = [*(STATE if with_place else ()), *code.params]

@@ -2,7 +2,7 @@
 
 A variable that lives across regions is stored in a *slot*: the variable `v__u` if it is uniform,
 else an element of the array `v__s`, one per thread. A variable that is cheap to compute is
-recomputed instead. A *turn* is one thread's iteration of the loop.
+recomputed instead. An *iteration* is one thread's pass through the loop.
 """
 
 import ast
@@ -15,7 +15,7 @@ from synknumba.simt._analysis.bounds import Bounds, Guards, with_signs
 from synknumba.simt._analysis.split_regions import GuardCut, free_cut, guard_cut, scatter_cut
 from synknumba.simt._analysis.team import Team
 from synknumba.simt._analysis.uniformity import Analysis
-from synknumba.simt._analysis.variables import exposed, single_target
+from synknumba.simt._analysis.variables import single_target
 from synknumba.simt._emit.exits import (
     EXIT,
     RUNNING,
@@ -25,8 +25,10 @@ from synknumba.simt._emit.exits import (
     lower_returns,
     with_conditions,
 )
-from synknumba.simt._frontend.arrays import SharedArray
-from synknumba.simt._frontend.syntax import (
+from synknumba.simt._library.words import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
+from synknumba.simt._lower.arrays import SharedArray
+from synknumba.simt._source.reads import exposed
+from synknumba.simt._source.syntax import (
     all_copied,
     assigned_names,
     call,
@@ -39,7 +41,6 @@ from synknumba.simt._frontend.syntax import (
     statements,
     walk,
 )
-from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
 
 # Cuts at a condition per region; each makes up to three loops of one.
 MAX_CUTS = 1
@@ -170,9 +171,9 @@ class Regions:
             else f"({text})"
         )
 
-    def hoist(self, body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
-        """Hoists assignments of uniform values to the block level, to run once per block;
-        returns them and what remains.
+    def declare_before(self, body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
+        """Hoists assignments of uniform values to the block level, to run once per block; returns
+        them and what remains.
         """
         hoisted: list[ast.stmt] = []
         kept: list[ast.stmt] = []
@@ -231,7 +232,7 @@ class Regions:
         If they are the `last`, they run once per block, and nothing after them. `depth` is the
         number of times that the region has been split at a condition.
         """
-        hoisted, body = self.hoist(body)
+        hoisted, body = self.declare_before(body)
         body = [
             statement
             for statement in self._without_kept_arrays(body)
@@ -312,7 +313,7 @@ class Regions:
         self.assigned_before |= stored
         sums = keep_sums_apart(self.known, body, self.block_value)
         body = self._with_exits(body, sorted(stored), active, last=last)
-        turn = self._turn(
+        iteration = self._iteration(
             [*(line for name in sorted(loaded) for line in self._load(name, at)), *facts, *body],
             active,
             at,
@@ -323,7 +324,7 @@ class Regions:
         self.undefined |= {name for name in uniform if name not in sure_before}
         before = [line for name in uniform for line in statements(f"{name}__n = {name}__u", at)]
         after = [line for name in uniform for line in statements(f"{name}__u = {name}__n", at)]
-        return sums.before + before + self.thread_loops(turn, bounds, at) + after + sums.after
+        return sums.before + before + self.thread_loops(iteration, bounds, at) + after + sums.after
 
     def _without_kept_arrays(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """Drops the creation of local arrays that live across a barrier: these are reserved at
@@ -365,20 +366,20 @@ class Regions:
         stores = self._stores([name for name in stored if name in self.known.varying], at)
         return [*before, *lower_exits(body, active.loop), *stores, *after]
 
-    def _turn(self, turn: list[ast.stmt], active: Active, at: ast.stmt) -> list[ast.stmt]:
-        """Completes a thread's turn: test of the mask, recomputed variables, linear indices."""
-        needed = read_names(turn)
+    def _iteration(self, iteration: list[ast.stmt], active: Active, at: ast.stmt) -> list[ast.stmt]:
+        """Completes an iteration: test of the mask, recomputed variables, linear indices."""
+        needed = read_names(iteration)
         recomputed: list[ast.stmt] = []
         for name, statement in reversed(self.known.recomputed.items()):
             if name in needed:
                 recomputed.insert(0, copied(statement))
                 needed |= read_names(statement)
-        turn = recomputed + turn
+        iteration = recomputed + iteration
         if active.masked or self.left:
             self.uses_mask = True
             test = expression(f"{MASK}[{self.team.index}] > {active.level}", at)
-            turn = [place(ast.If(test, turn, []), at)]
-        return self.team.numbers(read_names(turn), at) + turn
+            iteration = [place(ast.If(test, iteration, []), at)]
+        return self.team.numbers(read_names(iteration), at) + iteration
 
     def _load(self, name: str, at: ast.stmt) -> list[ast.stmt]:
         if name not in self.known.varying:
@@ -396,9 +397,11 @@ class Regions:
 
     # ---- loops over threads
 
-    def thread_loops(self, turn: list[ast.stmt], bounds: Bounds, at: ast.stmt) -> list[ast.stmt]:
-        """Wraps a thread's turn in the loops over the threads within the bounds, and over the
-        blocks of a cooperative grid.
+    def thread_loops(
+        self, iteration: list[ast.stmt], bounds: Bounds, at: ast.stmt
+    ) -> list[ast.stmt]:
+        """Wraps an iteration in the loops over the threads within the bounds, and over the blocks
+        of a cooperative grid.
         """
         for axis in reversed(self._order):
             span = self._range(bounds, axis)
@@ -407,13 +410,13 @@ class Regions:
                 and span == f"range({BLOCK_SIZE[axis]})"
                 and self._has_one_thread(axis)
             ):
-                turn = [*statements(f"{THREAD[axis]} = 0", at), *turn]
+                iteration = [*statements(f"{THREAD[axis]} = 0", at), *iteration]
             else:
-                turn = around(f"for {THREAD[axis]} in {span}:", turn, at)
+                iteration = around(f"for {THREAD[axis]} in {span}:", iteration, at)
         if self.team.grid:
             for axis in AXES:
-                turn = around(f"for {BLOCK[axis]} in range({GRID_SIZE[axis]}):", turn, at)
-        return turn
+                iteration = around(f"for {BLOCK[axis]} in range({GRID_SIZE[axis]}):", iteration, at)
+        return iteration
 
     def _has_one_thread(self, axis: str) -> bool:
         """Returns whether all blocks are known to be one thread wide along an axis: a loop over
@@ -430,8 +433,10 @@ class Regions:
     def masked_loops(self, text: str, active: Active, at: ast.stmt) -> list[ast.stmt]:
         """Emits statements on masks for each thread within the bounds, masked off or not."""
         self.uses_mask = True
-        turn = statements(text, at)
-        return self.thread_loops(self.team.numbers(read_names(turn), at) + turn, active.bounds, at)
+        iteration = statements(text, at)
+        return self.thread_loops(
+            self.team.numbers(read_names(iteration), at) + iteration, active.bounds, at
+        )
 
 
 class _Dropper(ast.NodeTransformer):

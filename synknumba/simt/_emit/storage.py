@@ -13,14 +13,13 @@ import numpy as np
 from numba.core import types
 from numba.np.numpy_support import as_dtype
 
+from synknumba.simt._analysis.namespace import ARRAY_ATTRIBUTES
 from synknumba.simt._analysis.team import BLOCK_NUMBER, BLOCKS, Team
-from synknumba.simt._analysis.uniformity import ARRAY_ATTRIBUTES, Analysis
-from synknumba.simt._frontend.arrays import SharedArray
-from synknumba.simt._frontend.syntax import copied, expression, place, statements, store, walk
+from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._library.slots import MARGIN, is_number, itemsize, slots_of
-
-# Threads per block, CUDA's limit; a slot array on the stack has this many elements.
-MAX_BLOCK = 1024
+from synknumba.simt._library.words import MAX_BLOCK
+from synknumba.simt._lower.arrays import SharedArray
+from synknumba.simt._source.syntax import copied, expression, place, statements, store, walk
 
 # Beyond this, arrays go to the heap: a stack has 8 MiB, and other functions need some of it.
 STACK_BYTES = 1 << 20
@@ -40,7 +39,7 @@ class LaunchStorage:
         reserve: allocations, for the top of a launch.
         release: statements for the end of a launch, which keep heap arrays alive until there.
         recompute: for a grid, assignments of the block's shared arrays at the start of a thread's
-            turn, by name.
+            iteration, by name.
     """
 
     team: Team

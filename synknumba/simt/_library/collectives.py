@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import njit
 from numba.core import types
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import load_item, make_array
 
-from synknumba.simt._library.operations import WARP_SIZE
+from synknumba.simt._library.intrinsics import float_bits
+from synknumba.simt._library.words import WARP_SIZE
 
 LANES = WARP_SIZE - 1
 FULL = np.uint32(0xFFFFFFFF)
@@ -67,7 +67,7 @@ def _bits(_context: Any, value: types.Type) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if isinstance(signature.args[0], types.Float):
-            return builder.bitcast(args[0], ir.IntType(signature.args[0].bitwidth))
+            return float_bits(builder, args[0])
         return args[0]
 
     return kind(value), codegen

@@ -5,13 +5,12 @@ in place.
 """
 
 import enum
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import errors, types
+from numba.core import cgutils, errors, types
 from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
@@ -59,7 +58,8 @@ def must_be_group(_context: Any, group: types.Type) -> Any:
     return types.void(group), lambda context, _builder, _signature, _args: context.get_dummy_value()
 
 
-def _literal_shape(shape: types.Type) -> list[int] | None:
+def literal_shape(shape: types.Type) -> list[int] | None:
+    """Returns the sizes of a shape of constants; None for any other."""
     parts = list(shape) if isinstance(shape, types.BaseTuple) else [shape]
     if not all(isinstance(part, types.IntegerLiteral) for part in parts):
         return None
@@ -81,12 +81,61 @@ def view(
     return array._getvalue()  # noqa: SLF001  # Numba's way to get the struct as a value
 
 
+def c_array(
+    context: Any, builder: Any, kind: types.Array, address: Any, sizes: Sequence[Any]
+) -> Any:
+    """Emits a C-ordered array over memory that it does not keep alive; `address` is a pointer or an
+    integer.
+    """
+    data_type = context.get_data_type(kind.dtype)
+    itemsize = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
+    strides: list[Any] = []
+    step = itemsize
+    for size in reversed(sizes):
+        strides.insert(0, step)
+        step = builder.mul(step, size)
+    from_address = builder.bitcast if isinstance(address.type, ir.PointerType) else builder.inttoptr
+    data = from_address(address, data_type.as_pointer())
+    return view(context, builder, kind, data, sizes, strides, itemsize)
+
+
+def borrowed_array(context: Any, builder: Any, kind: types.Array, array: Any) -> Any:
+    """Emits the array without its reference count."""
+    struct = make_array(kind)(context, builder, array)
+    struct.meminfo = cgutils.get_null_value(struct.meminfo.type)
+    return struct._getvalue()  # noqa: SLF001  # Numba's way to get the struct as a value
+
+
+def call_llvm(builder: Any, name: str, *args: Any, result: Any = None) -> Any:
+    """Emits a call of an LLVM intrinsic overloaded on its first argument, and on its result where
+    that has another type.
+    """
+    kinds = [arg.type for arg in args]
+    overloads = kinds[:1] if result is None else [result, kinds[0]]
+    full_name = ".".join(["llvm", name, *(kind.intrinsic_name for kind in overloads)])
+    function = ir.FunctionType(kinds[0] if result is None else result, kinds)
+    return builder.call(builder.module.declare_intrinsic(full_name, (), function), args)
+
+
+def float_bits(builder: Any, value: Any) -> Any:
+    """Emits a bitcast of a float to an integer of the same width."""
+    widths = {ir.HalfType(): 16, ir.FloatType(): 32, ir.DoubleType(): 64}
+    return builder.bitcast(value, ir.IntType(widths[value.type]))
+
+
+def saturated(builder: Any, value: Any, integer: Any, *, signed: bool) -> Any:
+    """Emits the conversion of a whole float to an integer type: the nearest integer in range, 0 for
+    a NaN.
+    """
+    return call_llvm(builder, f"fpto{'s' if signed else 'u'}i.sat", value, result=integer)
+
+
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def stack_array(_context: Any, shape: types.Type, dtype: types.Type) -> Any:
-    """Returns an uninitialised C-ordered array in the caller's stack frame: no heap, no
-    reference count, no aliases.
+    """Returns an uninitialised C-ordered array in the caller's stack frame: no heap, no reference
+    count, no aliases.
     """
-    dims, element = _literal_shape(shape), parse_dtype(dtype)
+    dims, element = literal_shape(shape), parse_dtype(dtype)
     if dims is None or element is None:
         return None
     array_type = types.Array(element, len(dims), "C")
@@ -96,18 +145,12 @@ def stack_array(_context: Any, shape: types.Type, dtype: types.Type) -> Any:
         with builder.goto_entry_block():
             memory = builder.alloca(ir.ArrayType(data_type, math.prod(dims)))
             memory.align = STACK_ALIGNMENT
-        itemsize = context.get_abi_sizeof(data_type)
-        strides = [itemsize * math.prod(dims[axis + 1 :]) for axis in range(len(dims))]
-        data = builder.bitcast(memory, data_type.as_pointer())
-        constant = functools.partial(context.get_constant, types.intp)
-        return view(
+        return c_array(
             context,
             builder,
             array_type,
-            data,
-            [*map(constant, dims)],
-            [*map(constant, strides)],
-            constant(itemsize),
+            memory,
+            [context.get_constant(types.intp, dim) for dim in dims],
         )
 
     return array_type(shape, dtype), codegen
@@ -220,7 +263,7 @@ def _rounded_bound(rounding: str, value: types.Type) -> Any:
 
     def from_float(builder: Any, number: Any, if_nan: Any) -> Any:
         kind = number.type
-        whole = builder.call(builder.module.declare_intrinsic(f"llvm.{rounding}", [kind]), [number])
+        whole = call_llvm(builder, rounding, number)
         is_high = builder.fcmp_ordered(">=", number, ir.Constant(kind, float(FAR)))
         is_low = builder.fcmp_ordered("<=", number, ir.Constant(kind, float(-FAR)))
         is_nan = builder.fcmp_unordered("uno", number, number)

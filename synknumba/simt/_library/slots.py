@@ -16,16 +16,18 @@ from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic
 from numba.np.arrayobj import load_item, make_array, store_item
 
-from synknumba.simt._library import bfloat16
-from synknumba.simt._library.intrinsics import view
+from synknumba.simt._library.intrinsics import borrowed_array, view
 
 # A shuffle reads at most 31 elements beyond either end.
 MARGIN = 32
 
 
 def is_number(kind: types.Type | None) -> bool:
-    """Returns whether the type is a number or boolean, which an ordinary array can hold."""
-    return isinstance(kind, (types.Number, types.Boolean)) and kind != bfloat16.kind()
+    """Returns whether the type is a number or boolean, which an ordinary array can hold.
+
+    NumPy has no bfloat16, which is a number to numba-cuda.
+    """
+    return isinstance(kind, (types.Number, types.Boolean)) and "bfloat16" not in kind.name
 
 
 def itemsize(kind: types.Type) -> int:
@@ -162,9 +164,7 @@ def borrowed(_context: Any, array: types.Type) -> Any:
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        struct = make_array(signature.args[0])(context, builder, args[0])
-        struct.meminfo = cgutils.get_null_value(struct.meminfo.type)
-        return struct._getvalue()  # noqa: SLF001
+        return borrowed_array(context, builder, signature.args[0], args[0])
 
     return array(array), codegen
 

@@ -50,6 +50,8 @@ class Operation:
         return types.int32 if isinstance(value, types.Boolean) else value
 
 
+# The one table of collectives: the compiler, its types, kernels in Python and compiled checks,
+# which number them in this order.
 COLLECTIVES: Final[dict[str, Operation]] = {
     "syncthreads_count": Operation(("predicate",), "predicate", types.int32, is_vote=True),
     "syncthreads_and": Operation(("predicate",), "predicate", types.int32, is_vote=True),
@@ -58,10 +60,10 @@ COLLECTIVES: Final[dict[str, Operation]] = {
     "shfl_up_sync": Operation(("mask", "value", "delta"), "value"),
     "shfl_down_sync": Operation(("mask", "value", "delta"), "value"),
     "shfl_xor_sync": Operation(("mask", "value", "lane_mask"), "value"),
-    "ballot_sync": Operation(("mask", "predicate"), "predicate", types.int32),
     "all_sync": Operation(("mask", "predicate"), "predicate", types.boolean),
     "any_sync": Operation(("mask", "predicate"), "predicate", types.boolean),
     "eq_sync": Operation(("mask", "predicate"), "predicate", types.boolean),
+    "ballot_sync": Operation(("mask", "predicate"), "predicate", types.int32),
     "match_any_sync": Operation(("mask", "value"), "value", types.int32),
     "match_all_sync": Operation(
         ("mask", "value"), "value", types.Tuple((types.int32, types.boolean))

@@ -15,7 +15,7 @@ from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from synknumba.simt._library.intrinsics import check_number
+from synknumba.simt._library.intrinsics import call_llvm, check_number
 
 _TYPES: dict[str, types.Type] = {
     "b": types.boolean,
@@ -210,12 +210,7 @@ def llvm(name: str, *constants: bool) -> Code:
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         flags = [ir.Constant(ir.IntType(1), constant) for constant in constants]
-        kinds = [value.type for value in (*args, *flags)]
-        full_name = f"llvm.{name}.{args[0].type.intrinsic_name}"
-        function = builder.module.declare_intrinsic(
-            full_name, (), ir.FunctionType(args[0].type, kinds)
-        )
-        value = builder.call(function, [*args, *flags])
+        value = call_llvm(builder, name, *args, *flags)
         wanted = context.get_value_type(signature.return_type)
         return value if value.type == wanted else builder.trunc(value, wanted)
 

@@ -38,7 +38,7 @@ def _barrier() -> Any:
     return types.void(), lambda context, _builder, _signature, _args: context.get_dummy_value()
 
 
-STAND_INS: dict[str, Any] = {
+TYPING_STUBS: dict[str, Any] = {
     **{COLLECTIVE_PREFIX + path: _collective(path) for path in COLLECTIVES},
     **{BARRIER_PREFIX + kind: with_arity(f"barrier_{kind}", 0, _barrier) for kind in BARRIER_KINDS},
 }

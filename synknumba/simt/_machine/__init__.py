@@ -1,3 +1,5 @@
-"""Compilation of generated code: Numba code generation, vector math libraries, the on-disk
-kernel cache.
+"""From generated code to machine code: Numba's code generation, vector maths, the cache on disk.
+
+`_kernel` and `_emit` compile by it. Imports `_lower`, `_source` and `_numba`.
+Read first: `codegen.py`, then `cache.py`.
 """

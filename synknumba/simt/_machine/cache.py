@@ -20,7 +20,6 @@ from numba.core.compiler import CompileResult
 from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
-from synknumba.simt._frontend.frame_space import with_frame_space
 from synknumba.simt._machine.codegen import Compiled, KernelLibrary
 from synknumba.simt._machine.fingerprint import (
     Fingerprint,
@@ -28,9 +27,10 @@ from synknumba.simt._machine.fingerprint import (
     environment,
     type_text,
 )
-from synknumba.simt._machine.runtime import give_way, link_runtime
 from synknumba.simt._machine.store import KernelStore, directory
 from synknumba.simt._machine.vector_math import describe
+from synknumba.simt._numba.frame_space import with_frame_space
+from synknumba.simt._numba.runtime import give_way, link_runtime
 
 # Keyed by cache key. Loading a kernel twice would define its symbols twice.
 _loaded: WeakValueDictionary[str, Compiled] = WeakValueDictionary()
@@ -186,7 +186,7 @@ def _keep(store: KernelStore, key: str, compiled: Compiled) -> str | None:
             if environment not in compiled.environments
         ):
             return "a function that it calls keeps Python objects"
-        payload = dumps((compiled.text, compiled.fits_all, parts))
+        payload = dumps((compiled.text, compiled.any_block_size, parts))
     except Exception as error:  # noqa: BLE001  # pickling may raise anything; the kernel runs regardless
         return f"it cannot be pickled ({type(error).__name__}: {error})"
     return None if store.write(key, payload) else f"{store.path} cannot be written to"
@@ -195,8 +195,8 @@ def _keep(store: KernelStore, key: str, compiled: Compiled) -> str | None:
 def _unpacked(payload: bytes) -> Compiled | None:
     link_runtime()
     try:
-        text, fits_all, parts = pickle.loads(payload)  # noqa: S301  # the store reads files of this user only
+        text, any_block_size, parts = pickle.loads(payload)  # noqa: S301  # the store reads files of this user only
         result = CompileResult._rebuild(cpu_target.target_context, *parts)  # noqa: SLF001
     except Exception:  # noqa: BLE001  # incompatible entry, e.g. of a removed class: recompile
         return None
-    return Compiled(result.entry_point, text, result, fits_all)
+    return Compiled(result.entry_point, text, result, any_block_size)

@@ -29,9 +29,9 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, CompileResult
 from numba.core.environment import lookup_environment
 
-from synknumba.simt._frontend.passes import with_fewer_passes
-from synknumba.simt._machine.calls import with_few_checks
 from synknumba.simt._machine.vector_math import with_vector_math
+from synknumba.simt._numba.calls import with_few_checks
+from synknumba.simt._numba.passes import with_fewer_passes
 
 # The multipliers 0xD2511F53 and 0xCD9E8D57 identify Philox. LLVM may express one as the other plus
 # a difference.
@@ -110,14 +110,14 @@ class Launch:
         text: its source, with the body in place of the call.
         body: the dispatcher of the body, which several launch functions share; None if the launch
             function holds it.
-        fits_all: whether the code serves all blocks that have many threads, or few, as the one that
-            it is made for.
+        any_block_size: whether the code serves all blocks that have many threads, or few, as the
+            one that it is made for.
     """
 
     dispatcher: Any
     text: str
     body: Any = None
-    fits_all: bool = False
+    any_block_size: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +129,14 @@ class Compiled:
             kernel's arguments.
         text: its Python source.
         result: Numba's result.
-        fits_all: as of the launch function.
+        any_block_size: as of the launch function.
         environments: the environments whose names no other kernel's functions have.
     """
 
     entry: Any
     text: str
     result: CompileResult
-    fits_all: bool = False
+    any_block_size: bool = False
     environments: tuple[Any, ...] = ()
 
 
@@ -275,4 +275,6 @@ def compile_launch(launch: Launch, argtypes: tuple[types.Type, ...], key: str) -
             dispatcher.compile(argtypes)
         environments.append(dispatcher.overloads[argtypes].environment)
     result = launch.dispatcher.overloads[argtypes]
-    return Compiled(result.entry_point, launch.text, result, launch.fits_all, tuple(environments))
+    return Compiled(
+        result.entry_point, launch.text, result, launch.any_block_size, tuple(environments)
+    )

@@ -20,7 +20,6 @@ njit function that reads it.
 
 import builtins
 import dataclasses
-import dis
 import enum
 import hashlib
 import inspect
@@ -28,8 +27,7 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tokenize import TokenError
@@ -43,10 +41,15 @@ from numba.core import config, types
 from numba.core.registry import cpu_target
 
 from synknumba._types import WeakTable
-from synknumba.simt._frontend import mlir
-from synknumba.simt._frontend.cuda_overloads import overloaded_for_cuda
-from synknumba.simt._frontend.scope import is_device_function, is_njit_function
-from synknumba.simt._frontend.signatures import declared_signatures
+from synknumba.simt._lower.cuda_overloads import overloaded_for_cuda
+from synknumba.simt._lower.signatures import declared_signatures
+from synknumba.simt._source import mlir
+from synknumba.simt._source.reads import (
+    chains_in,
+    closure_values,
+    is_device_function,
+    is_njit_function,
+)
 
 # Objects of these packages are hashed by name. Not all of synknumba: its kernels and device
 # functions are hashed by source.
@@ -90,8 +93,6 @@ _COMPILER_FILES = tuple(
     )
 )
 
-_GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
-_ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 # Digest of each function called by kernels, at its first appearance.
 _first_digests: WeakTable[FunctionType, str] = WeakTable()
@@ -152,9 +153,9 @@ class Fingerprint:
         self._text("name", f"{function.__module__} {function.__qualname__}")
         self._text("source", _source(function))
         self._code(function.__code__)
-        closure = _closure(function)
+        closure = closure_values(function)
         problems = []
-        for chain in sorted(set(_names_read(function.__code__, closure))):
+        for chain in sorted(set(chains_in(function.__code__, closure))):
             try:
                 self._name(chain, closure, function.__globals__)
             # raised after all callees have been recorded, since they are compiled anyway
@@ -340,38 +341,6 @@ def _source(function: FunctionType) -> str:
         return inspect.getsource(function.__code__)
     except (OSError, TypeError, IndexError, TokenError):
         return ""  # njit functions need no source, and kernels without source are rejected
-
-
-def _closure(function: FunctionType) -> dict[str, Any]:
-    closure = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # not yet assigned by the enclosing function
-            closure[name] = cell.cell_contents
-    return closure
-
-
-def _names_read(code: CodeType, closure: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yields each global or closure name read by the code, with the attribute chain read
-    directly from it.
-    """
-    chain: tuple[str, ...] = ()
-    for instruction in dis.get_instructions(code):
-        if chain and instruction.opname in _ATTRIBUTE_READS:
-            chain = (*chain, instruction.argval)
-            continue
-        if instruction.opname == "EXTENDED_ARG":  # prefix of the next instruction
-            continue
-        if chain:
-            yield chain
-        chain = (instruction.argval,) if instruction.opname in _GLOBAL_READS else ()
-        if (
-            instruction.opname in {"LOAD_DEREF", "LOAD_CLASSDEREF"}
-            and instruction.argval not in closure
-        ):
-            chain = ()  # a local variable, captured by an inner function
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_read(constant, closure)
 
 
 def _is_named(value: Any) -> bool:

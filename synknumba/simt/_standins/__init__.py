@@ -1,3 +1,6 @@
-"""Stand-ins for what `numba.cuda` takes from a GPU: memory, streams, events, devices, and the
-decorator `jit`.
+"""Programs for `numba.cuda` without a GPU: device arrays, streams, events, devices, and `as_cuda`,
+which puts them in place.
+
+No rank imports it. Imports kernels and the check.
+Read first: `replace.py`.
 """

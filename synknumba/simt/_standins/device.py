@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, SupportsIndex, final, overload
 
 from synknumba._errors import DeviceError, DeviceMemberError
 from synknumba._types import MAX_GRID
-from synknumba.simt._emit.storage import MAX_BLOCK
+from synknumba.simt._library.words import MAX_BLOCK, WARP_SIZE
 
 # Of the device that programs are told, for their choices of code and sizes: the newest that
 # numba-cuda's tests ask for.
@@ -127,7 +127,7 @@ class Device:
     GLOBAL_MEMORY_BUS_WIDTH = 5120  # bits
     CLOCK_RATE, MEMORY_CLOCK_RATE = 1_980_000, 2_619_000  # kHz
     SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO = 2
-    WARP_SIZE = 32
+    WARP_SIZE = WARP_SIZE
     COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = COMPUTE_CAPABILITY
     COMPUTE_MODE = 0
     PCI_DOMAIN_ID = PCI_DEVICE_ID = 0
@@ -237,7 +237,7 @@ class Context:
         yield
 
 
-class Devices(list[Device]):
+class DeviceList(list[Device]):
     """The list of devices."""
 
     @overload
@@ -291,7 +291,7 @@ class Runtime:
 
 
 RUNTIME = Runtime()
-GPUS = Devices([Device(0)])
+GPUS = DeviceList([Device(0)])
 
 
 def set_count(count: int) -> None:

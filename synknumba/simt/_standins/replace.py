@@ -25,11 +25,11 @@ import numba
 
 from synknumba._errors import ArgumentError, DeviceError, KernelCheckError, KernelError
 from synknumba.simt import _ufuncs
-from synknumba.simt._debugger.check import check as checked
-from synknumba.simt._frontend import mlir
-from synknumba.simt._frontend.scope import cuda_module
-from synknumba.simt._frontend.signatures import Signature
+from synknumba.simt._checker.check import check as checked
 from synknumba.simt._kernel import Kernel, decorated_as
+from synknumba.simt._lower.signatures import Signature
+from synknumba.simt._source import mlir
+from synknumba.simt._source.numba_cuda import cuda_module
 from synknumba.simt._standins import arrays, device
 
 VARIABLE = "SYNKNUMBA_SIMT"

@@ -24,9 +24,9 @@ from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.storage import SMEM
 from synknumba.simt._library.atomics import ATOMICS
 from synknumba.simt._library.intrinsics import FAR
-from synknumba.simt._library.math import MATH
-from synknumba.simt._library.operations import SIZES
 from synknumba.simt._library.slots import MARGIN
+from synknumba.simt._library.words import SIZES
+from synknumba.simt._maths.math import MATH
 from tests.conformance.simt.model import Module, with_fields
 
 PATTERN = 0xAB

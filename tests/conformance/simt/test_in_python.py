@@ -8,10 +8,10 @@ import pytest
 
 from synknumba import simt
 from synknumba._errors import DivergenceError, RaceError
-from synknumba.simt._debugger import compiled as compiled_check
-from synknumba.simt._debugger.instrument import _Instrumenter
-from synknumba.simt._debugger.run import DebugLaunch, Thread
-from synknumba.simt._debugger.source import Rewriter
+from synknumba.simt._checker import compiled as compiled_check
+from synknumba.simt._checker.instrument import _Instrumenter
+from synknumba.simt._python.run import DebugLaunch, Thread
+from synknumba.simt._python.source import Rewriter
 from tests.conformance.simt import fuzz
 from tests.conformance.simt.agree import check
 from tests.conformance.simt.corpus import ALGORITHMS, CASES, Case, is_from

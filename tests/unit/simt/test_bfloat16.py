@@ -12,7 +12,7 @@ import pytest
 from numba import cuda
 
 from synknumba import ArgumentError, KernelError, simt
-from synknumba.simt._library import bfloat16
+from synknumba.simt._maths import bfloat16
 
 B = ml_dtypes.bfloat16
 CORNERS = np.array(

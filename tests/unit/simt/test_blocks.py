@@ -8,8 +8,8 @@ from numba import cuda, float64, njit
 
 from synknumba import simt
 from synknumba._errors import ArgumentError
-from synknumba.simt._frontend.scope import splits_block
 from synknumba.simt._kernel import MAX_BLOCKS
+from synknumba.simt._source.scope import splits_block
 
 wait = cuda.syncthreads
 

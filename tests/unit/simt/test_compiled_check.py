@@ -24,10 +24,10 @@ from synknumba._errors import (
     RaceError,
     UninitializedError,
 )
-from synknumba.simt._debugger import check as check_module
-from synknumba.simt._debugger import compiled, layout, runtime
-from synknumba.simt._debugger.instrument import KINDS
-from synknumba.simt._debugger.run import DebugLaunch
+from synknumba.simt._checker import check as check_module
+from synknumba.simt._checker import compiled, layout, runtime
+from synknumba.simt._checker.instrument import KINDS
+from synknumba.simt._python.run import DebugLaunch
 
 FULL = 0xFFFFFFFF
 

@@ -15,7 +15,7 @@ from numba import complex64, cuda, float32, float64, int8, int16, int32, njit, u
 from numba.core.errors import TypingError
 
 from synknumba import KernelError, simt
-from synknumba.simt._frontend.thread_code import ThreadCode
+from synknumba.simt._lower.thread_code import ThreadCode
 from synknumba.simt._machine.fingerprint import Fingerprint
 from tests.quick import whole
 from tests.unit.simt.written import defined, thread_code

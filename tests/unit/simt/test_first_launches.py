@@ -14,8 +14,8 @@ from numba.core.registry import cpu_target
 from numba.core.typed_passes import NopythonRewrites, PreLowerStripPhis
 
 from synknumba import simt
-from synknumba.simt._frontend import single_assignment
-from synknumba.simt._machine import cache, calls
+from synknumba.simt._machine import cache
+from synknumba.simt._numba import calls, single_assignment
 from tests.unit.simt.written import defined, program_text
 
 THREADS = 64

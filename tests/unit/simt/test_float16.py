@@ -22,8 +22,8 @@ from numba.core import types
 from numba.core.registry import cpu_target
 
 from synknumba import KernelError, simt
-from synknumba.simt._library import float16
-from synknumba.simt._library.operations import FUNCTIONS
+from synknumba.simt._maths import float16
+from synknumba.simt._maths.operations import FUNCTIONS
 
 H = np.float16
 HALVES = np.arange(1 << 16).astype(np.uint16).view(H)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from synknumba.simt._emit.exits import RUNNING, lower_exits, lower_returns, with_conditions
-from synknumba.simt._frontend.inlining import ReturnsAssigned, last_return, renamed
-from synknumba.simt._frontend.syntax import has_return, unparse
+from synknumba.simt._lower.inlining import ReturnsAssigned, last_return, renamed
+from synknumba.simt._source.syntax import has_return, unparse
 from tests.unit.simt.written import Statements, defined, launch, parsed, thread_code, thread_lines
 
 SEEDS = [range(start, start + 100) for start in range(0, 400, 100)]

@@ -65,6 +65,12 @@ class TestLaunch:
         simt.jit(fill).forall(10, tpb=5)(out, 2.0)
         assert out.sum() == 1010
 
+    @pytest.mark.parametrize("tool", [simt.jit, simt.debug, simt.check])
+    def test_forall_of_no_tasks_runs_no_thread(self, tool: Any) -> None:
+        out = np.zeros(4)
+        tool(fill).forall(0)(out, 1.0)
+        assert not out.any()
+
     @pytest.mark.parametrize(
         "config",
         [

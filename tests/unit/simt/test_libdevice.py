@@ -15,7 +15,7 @@ from numba.core.errors import TypingError
 from numba.cuda import libdevice
 
 from synknumba import simt
-from synknumba.simt._library.libdevice import LIBDEVICE
+from synknumba.simt._maths.libdevice import LIBDEVICE
 from tests import quick
 from tests.unit.simt.library import declared, inputs, run
 

@@ -10,7 +10,7 @@ import pytest
 
 from synknumba._errors import KernelError
 from synknumba.simt._emit.build import KernelProgram
-from synknumba.simt._emit.device_functions import Options
+from synknumba.simt._emit.options import Options
 from tests.unit.simt.written import defined, launch, program_text
 
 HEAD = """

@@ -12,7 +12,7 @@ from numba import cuda as numbas
 from numba import types
 
 from synknumba import KernelError, simt
-from synknumba.simt._frontend import mlir
+from synknumba.simt._source import mlir
 
 HAS_PACKAGE = importlib.util.find_spec("numba_cuda_mlir") is not None
 

@@ -16,15 +16,15 @@ from synknumba.simt._analysis.flat_grid import flatten
 from synknumba.simt._analysis.loops import LoopInversion, count_up, return_early
 from synknumba.simt._analysis.types import VariableTypes, infer_types, is_integer_type, unified_type
 from synknumba.simt._analysis.uniformity import Analysis
-from synknumba.simt._analysis.variables import exposed
 from synknumba.simt._emit.build import KernelProgram
-from synknumba.simt._emit.device_functions import Options
 from synknumba.simt._emit.emit import Style, emit_blocks
 from synknumba.simt._emit.exits import lower_returns
 from synknumba.simt._emit.masks import Divergence
-from synknumba.simt._frontend.lowering import Devices, translate_names
-from synknumba.simt._frontend.source import read_source
-from synknumba.simt._frontend.syntax import (
+from synknumba.simt._emit.options import Options
+from synknumba.simt._lower.lowering import DeviceFunctions, translate_names
+from synknumba.simt._source.reads import exposed
+from synknumba.simt._source.source import read_source
+from synknumba.simt._source.syntax import (
     assigned_names,
     copied,
     range_arguments,
@@ -74,7 +74,7 @@ def emitted(text: str, **params: types.Type) -> str:
 
 
 def names_of(function: Any) -> list[str]:
-    code = translate_names(function, Devices())
+    code = translate_names(function, DeviceFunctions())
     return unparse(code.body).splitlines()
 
 
@@ -113,7 +113,7 @@ def test_lines_are_those_of_the_file() -> None:
         # a comment
         x[cuda.grid(1)] = 1
 
-    code = translate_names(kernel, Devices())
+    code = translate_names(kernel, DeviceFunctions())
     assert code.body[0].lineno == kernel.__code__.co_firstlineno + 3
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numba.core import types
 
-from synknumba.simt._frontend.sync import (
+from synknumba.simt._library.synchronisation import BARRIER_KINDS
+from synknumba.simt._lower.sync import (
     barrier,
     barrier_kind,
     collective_of,
@@ -16,7 +17,6 @@ from synknumba.simt._frontend.sync import (
     synchronises,
     waits_for,
 )
-from synknumba.simt._library.synchronisation import BARRIER_KINDS
 from tests.unit.simt.written import defined, launch, parsed, program_text
 
 F8 = types.Array(types.float64, 1, "C")

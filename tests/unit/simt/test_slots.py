@@ -12,9 +12,7 @@ from numba.core import types
 from synknumba import simt
 from synknumba.simt._analysis.team import Team
 from synknumba.simt._emit import storage as storage_module
-from synknumba.simt._emit.storage import MAX_BLOCK, LaunchStorage, slot_dtype
-from synknumba.simt._frontend.arrays import SharedArray
-from synknumba.simt._frontend.syntax import unparse
+from synknumba.simt._emit.storage import LaunchStorage, slot_dtype
 from synknumba.simt._library.slots import (
     MARGIN,
     inner,
@@ -25,6 +23,9 @@ from synknumba.simt._library.slots import (
     slot_set,
     slots_of,
 )
+from synknumba.simt._library.words import MAX_BLOCK
+from synknumba.simt._lower.arrays import SharedArray
+from synknumba.simt._source.syntax import unparse
 from tests.unit.simt.written import defined, launch, program_text
 
 Pair = namedtuple("Pair", "first second")  # as users write them

@@ -16,8 +16,8 @@ from synknumba import simt
 from synknumba.simt._analysis.buffer_swaps import SwapFinder
 from synknumba.simt._analysis.types import VariableTypes
 from synknumba.simt._analysis.uniformity import Analysis
-from synknumba.simt._frontend.arrays import SharedArray
-from synknumba.simt._frontend.syntax import load, unparse
+from synknumba.simt._lower.arrays import SharedArray
+from synknumba.simt._source.syntax import load, unparse
 from tests.conformance.simt import model, python_mode
 from tests.unit.simt.written import defined, parsed, program_text
 

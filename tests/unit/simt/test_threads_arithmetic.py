@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numba import njit, typeof
 
-from synknumba.simt._debugger import arithmetic
+from synknumba.simt._python import arithmetic
 
 VALUES: dict[Any, tuple[Any, ...]] = {
     "i": (3, -7, 100),

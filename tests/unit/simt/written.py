@@ -13,16 +13,17 @@ import numpy as np
 from numba import cuda, float32, float64, int32, int64, njit, typeof, types
 
 from synknumba.simt._emit.build import KernelProgram
-from synknumba.simt._emit.device_functions import Options, define_function
-from synknumba.simt._frontend.lowering import Devices, translate_names
-from synknumba.simt._frontend.syntax import unparse
-from synknumba.simt._frontend.thread_code import ThreadCode
+from synknumba.simt._emit.generated import define_function
+from synknumba.simt._emit.options import Options
 from synknumba.simt._library.synchronisation import (
     BARRIER_KINDS,
     BARRIER_PREFIX,
     COLLECTIVE_PREFIX,
     COLLECTIVES,
 )
+from synknumba.simt._lower.lowering import DeviceFunctions, translate_names
+from synknumba.simt._lower.thread_code import ThreadCode
+from synknumba.simt._source.syntax import unparse
 from tests.conformance.simt.python_mode import launch_function
 
 NAMES = {
@@ -67,7 +68,7 @@ def alone(text: str, name: str = "kernel") -> FunctionType:
 
 def thread_code(function: FunctionType) -> ThreadCode:
     """One thread's code in plain names."""
-    return translate_names(function, Devices())
+    return translate_names(function, DeviceFunctions())
 
 
 def thread_lines(function: FunctionType) -> list[str]:

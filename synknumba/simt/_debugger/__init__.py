@@ -1,1 +1,0 @@
-"""Kernel debugger: runs kernels in Python, thread by thread, for `debug` and `check`."""

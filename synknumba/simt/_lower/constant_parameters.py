@@ -1,0 +1,260 @@
+"""Parameters of device functions that must be compile-time constants: callees, dtypes and array
+shapes.
+
+    @cuda.jit(device=True)
+    def total(x, n, dtype, op):
+        s = cuda.shared.array(n, dtype)
+        ...
+        return op(s[0], s[1])
+
+A callee, a dtype and the shape of an array must be known when a function is compiled. Such a
+function is therefore specialised: translated once for each combination of `n`, `dtype` and `op` in
+its calls, without these parameters.
+"""
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numba.core import types
+
+from synknumba._errors import KernelError
+from synknumba.simt._lower.arrays import ARRAY_PATHS, constant
+from synknumba.simt._source.numba_cuda import MISSING, CudaPath
+from synknumba.simt._source.reads import is_device_function, is_njit_function
+from synknumba.simt._source.scope import NUMBERS, Scope
+from synknumba.simt._source.source import read_source
+from synknumba.simt._source.syntax import assign, assigned_names, load, place, read_names, walk
+from synknumba.simt._source.written import Source, has_rest, parameters
+
+# A recursion over a size calls the function with a new constant each time, and each constant needs
+# a translation of its own.
+MAX_VARIANTS = 32
+
+
+def fix(source: Source, values: Mapping[str, Any]) -> Source:
+    """Removes the parameters that have values and binds their names in the scope, like global
+    names.
+    """
+    if not values:
+        return source
+    args = source.tree.args
+    args.posonlyargs = [arg for arg in args.posonlyargs if arg.arg not in values]
+    args.args = [arg for arg in args.args if arg.arg not in values]
+    rest = {name: value for name, value in values.items() if isinstance(value, Rest)}
+    for name, value in rest.items():
+        args.args += map(ast.arg, value.names(name))
+        parts = ast.Tuple([load(part) for part in value.names(name)], ast.Load())
+        source.tree.body.insert(0, assign(name, parts, source.tree))
+    place(source.tree, source.tree)
+    return replace(
+        source,
+        scope={
+            **source.scope,
+            **{name: value for name, value in values.items() if name not in rest},
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The number of values that a call passes to a parameter `*rest`."""
+
+    count: int
+
+    def names(self, name: str) -> list[str]:
+        """Returns the parameters that take the values."""
+        return [f"_k_{name}{number}" for number in range(self.count)]
+
+
+def key(value: Any) -> Any:
+    """Returns a key equal for interchangeable values only: it includes the type, so 1, 1.0 and True
+    differ.
+
+    Raises:
+        TypeError: the value is not hashable.
+    """
+    if isinstance(value, tuple):
+        return tuple(map(key, value))
+    hash(value)
+    return type(value), value
+
+
+class Argument(NamedTuple):
+    """An argument of a call: an expression, or None where the parameter's default value is used."""
+
+    node: ast.expr | None
+    default: Any = None
+
+
+def arguments(node: ast.Call, function: FunctionType) -> dict[str, Argument]:
+    """Maps a function's parameters to their arguments in a call; parameters without argument or
+    default are left out.
+    """
+    names, count = parameters(function), function.__code__.co_argcount
+    defaults = function.__defaults__ or ()
+    with_default = names[count - len(defaults) : count]
+    given = {
+        name: Argument(None, value) for name, value in zip(with_default, defaults, strict=True)
+    }
+    given |= {name: Argument(arg) for name, arg in zip(names[:count], node.args, strict=False)}
+    if has_rest(function):
+        given[names[-1]] = Argument(_rest_of(node, count))
+    return given | {
+        keyword.arg: Argument(keyword.value)
+        for keyword in node.keywords
+        if keyword.arg in names[:count]
+    }
+
+
+def _rest_of(node: ast.Call, count: int) -> ast.expr:
+    """Returns the tuple that a call passes to a parameter `*rest` after `count` others."""
+    more = node.args[count:]
+    if more and isinstance(more[-1], ast.Starred):
+        parts = ast.Tuple(more[:-1], ast.Load())
+        return place(
+            ast.BinOp(parts, ast.Add(), more[-1].value) if more[:-1] else more[-1].value, node
+        )
+    return place(ast.Tuple(more, ast.Load()), node)
+
+
+class FixedParameters:
+    """Finds the parameters that must be constants, and their values in a call."""
+
+    def __init__(self) -> None:
+        self._known: dict[FunctionType, tuple[frozenset[str], frozenset[str]]] = {}
+
+    def in_call(self, node: ast.Call, function: FunctionType, scope: Scope) -> dict[str, Any]:
+        """Returns the parameters replaced by constants in a call, and their values.
+
+        Of a parameter `*rest` that is passed on as `*rest`, the number of values is fixed.
+
+        A parameter that must be constant is replaced by any shape, dtype, string or callee; other
+        parameters only by a dtype or a callee. Parameters that the function assigns to are never
+        replaced. `scope` has the names of the caller.
+        """
+        needed, changed = self._of(function)
+        found: dict[str, Any] = {}
+        rest = parameters(function)[-1] if has_rest(function) else None
+        for name, argument in arguments(node, function).items():
+            if (
+                name == rest
+                and name in needed
+                and isinstance(argument.node, ast.Tuple)
+                and not _has_star(argument.node)
+            ):
+                found[name] = Rest(len(argument.node.elts))
+            if name in changed or name == rest:
+                continue
+            value = _value(argument, scope) if name in needed else _callee_or_dtype(argument, scope)
+            if value is not MISSING:
+                found[name] = value
+        return found
+
+    def _of(self, function: FunctionType) -> tuple[frozenset[str], frozenset[str]]:
+        """Returns the parameters that must be constant, and those that are assigned to and so
+        cannot be replaced.
+        """
+        if function not in self._known:
+            # seen by a recursive call during the analysis
+            self._known[function] = (
+                frozenset(),
+                frozenset(),
+            )
+            try:
+                self._known[function] = self._look(read_source(function))
+            except KernelError:  # reported when the function is translated
+                self._known[function] = frozenset(), frozenset(function.__code__.co_varnames)
+        return self._known[function]
+
+    def _look(self, source: Source) -> tuple[frozenset[str], frozenset[str]]:
+        scope, params = Scope(source), set(source.params)
+        found: set[str] = set()
+        for node in walk(source.tree):
+            if not isinstance(node, ast.Call):
+                continue
+            found |= {
+                arg.value.id
+                for arg in node.args
+                if isinstance(arg, ast.Starred) and isinstance(arg.value, ast.Name)
+            }
+            value = scope.resolve(node.func)
+            if isinstance(value, CudaPath) and value.path in ARRAY_PATHS:
+                found |= _read([*node.args, *(keyword.value for keyword in node.keywords)], scope)
+            elif (callee := called_function(value)) is not None:
+                passed = arguments(node, callee)
+                nodes = [passed[name].node for name in self._of(callee)[0] if name in passed]
+                found |= _read(filter(None, nodes), scope)
+            elif isinstance(node.func, ast.Name):
+                found.add(node.func.id)
+        return frozenset(found & params), frozenset(params & assigned_names(source.tree))
+
+
+def _has_star(node: ast.Tuple) -> bool:
+    return any(isinstance(part, ast.Starred) for part in node.elts)
+
+
+def called_function(value: Any) -> FunctionType | None:
+    """Returns the plain Python function of a device function or of a user's njit function; None
+    for other values.
+    """
+    # None if made by exec
+    is_own = is_njit_function(value) and not str(value.py_func.__module__).startswith("numba.")
+    return value.py_func if is_own or is_device_function(value) else None
+
+
+def _read(nodes: Iterable[ast.expr], scope: Scope) -> set[str]:
+    """Returns the names read in expressions, following local variables that are constants to
+    their definitions.
+    """
+    found: set[str] = set()
+    waiting = read_names(nodes)
+    while waiting:
+        found |= waiting
+        waiting = (
+            read_names(scope.constants[name] for name in waiting if name in scope.constants) - found
+        )
+    return found
+
+
+def _value(argument: Argument, scope: Scope) -> Any:
+    """Returns the constant value of an argument if it may replace the parameter, else `MISSING`."""
+    value = _callee_or_dtype(argument, scope)
+    if value is not MISSING:
+        return value
+    try:
+        value = argument.default if argument.node is None else constant(argument.node, scope)
+    except KernelError:  # not computable at translation
+        return MISSING
+    parts = value if isinstance(value, tuple) else (value,)
+    is_shape = all(
+        isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in parts
+    )
+    return value if is_shape or isinstance(value, (str, *_DTYPES)) else MISSING
+
+
+def _callee_or_dtype(argument: Argument, scope: Scope) -> Any:
+    value = argument.default if argument.node is None else scope.resolve(argument.node)
+    if (
+        value is MISSING
+        and isinstance(argument.node, ast.Name)
+        and argument.node.id in scope.constants
+    ):
+        value = scope.resolve(scope.constants[argument.node.id])
+    if isinstance(value, CudaPath):
+        found = value.member()
+        if isinstance(found, types.Type):
+            return found
+        return MISSING if value.path in NUMBERS else value
+    is_scalar = isinstance(value, type) and issubclass(
+        value, (np.generic, bool, int, float, complex)
+    )
+    is_callee = is_device_function(value) or is_njit_function(value)
+    fits = is_scalar or is_callee or isinstance(value, (*_DTYPES, np.ufunc, BuiltinFunctionType))
+    return value if fits else MISSING
+
+
+_DTYPES: Final = (np.dtype, types.Type)

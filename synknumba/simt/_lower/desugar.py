@@ -1,0 +1,337 @@
+"""Rewrites constructs that Numba's CPU target lacks into ones that it supports.
+
+for … else: E            a flag set by each `break`, and `if not flag: E` after the loop
+round(x, n)              CUDA's rounding, see `_maths/math.py`
+n.bit_count()            cuda.popc(n)
+cuda.ldcg(a, i)          a[i], as for every load with a cache hint; a store, cuda.stcg(a, i, v), becomes a[i] = v
+print(cuda.threadIdx)    print((cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z))
+print(f"x is {x}")       print("x is", x)
+f(*t)                    f(t[0], t[1]) where f is a device function
+literal_unroll           numba.literal_unroll, under any imported name
+t, i = threadIdx, 0      t = cuda.threadIdx; i = 0, as for all names of members of `numba.cuda` that are no values
+"""  # noqa: E501
+
+import ast
+from types import FunctionType
+from typing import Any, cast
+
+from numba import literal_unroll
+
+from synknumba.simt._library.intrinsics import exactly
+from synknumba.simt._library.words import AXES, CACHED_LOADS, CACHED_STORES, TRIPLES
+from synknumba.simt._lower.constant_parameters import called_function
+from synknumba.simt._maths.bits import popc
+from synknumba.simt._maths.math import round_to
+from synknumba.simt._maths.operations import way_out
+from synknumba.simt._source.numba_cuda import MISSING, CudaPath
+from synknumba.simt._source.pickling import is_foreign
+from synknumba.simt._source.scope import Scope
+from synknumba.simt._source.syntax import (
+    copied,
+    count_stores,
+    load,
+    one_or_tuple,
+    own_exits,
+    place,
+    statements,
+    walk,
+)
+from synknumba.simt._source.written import IN_KERNELS, Source, has_rest
+
+
+def desugared(source: Source) -> Source:
+    """Returns the function with these constructs rewritten; changes its tree in place."""
+    desugarer = _Desugarer(source)
+    desugarer.generic_visit(source.tree)
+    return Source(source.function, source.tree, {**source.scope, **desugarer.bound})
+
+
+class _Desugarer(ast.NodeTransformer):
+    """Rewrites a tree in place."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._scope = Scope(source)
+        self._tuples = _tuples(source.tree)
+        self._count = 0
+        self.bound: dict[str, Any] = {}  # the objects behind the new names
+
+    # ---- loops
+
+    def _loop(self, node: ast.For | ast.While) -> ast.stmt | list[ast.stmt]:
+        node = cast("ast.For | ast.While", self.generic_visit(node))
+        if not node.orelse:
+            return node
+        behind, node.orelse = node.orelse, []
+        if not any(isinstance(leaves, ast.Break) for leaves in own_exits(node.body)):
+            return [node, *behind]
+        self._count += 1
+        flag = f"_k_broken{self._count}"
+        node.body = _flagged(node.body, flag)
+        guard = ast.If(ast.UnaryOp(ast.Not(), load(flag)), behind, [])
+        return [*statements(f"{flag} = False", node), node, place(guard, behind[0])]
+
+    visit_For = visit_While = _loop
+
+    # ---- assignments
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
+        apart: list[ast.stmt] = []
+        for target in list(node.targets):
+            left = self._without_names(target, node.value, apart)
+            if left is None:
+                node.targets.remove(target)
+            elif left[1] is not node.value:  # the value is a tuple, of which the names take parts
+                node.targets.remove(target)
+                apart.append(ast.copy_location(ast.Assign([left[0]], left[1]), node))
+        rest = [node] if node.targets else []
+        return [cast(ast.stmt, self.generic_visit(statement)) for statement in (*apart, *rest)]
+
+    def _without_names(
+        self, target: ast.expr, value: ast.expr, apart: list[ast.stmt]
+    ) -> tuple[ast.expr, ast.expr] | None:
+        """Returns the target and value of an assignment without the parts that only name a
+        member; adds those to `apart`.
+        """
+        match target, value:
+            case ast.Name(id=name), _ if name in self._scope.aliases:
+                apart.append(ast.copy_location(ast.Assign([target], value), value))
+                return None
+            case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+                pairs = [
+                    self._without_names(*pair, apart) for pair in zip(targets, values, strict=True)
+                ]
+                left = [pair for pair in pairs if pair is not None]
+                if not left:
+                    return None
+                if [pair[1] for pair in left] != values:
+                    new = [
+                        one_or_tuple([pair[side] for pair in left], ctx)
+                        for side, ctx in ((0, ast.Store()), (1, ast.Load()))
+                    ]
+                    return place(new[0], target), place(new[1], value)
+        return target, value
+
+    # ---- operations
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        stored = self._with_hint(node.value, CACHED_STORES, 3)
+        if stored is not None:
+            array, index, value = map(self.visit, stored)
+            return ast.copy_location(ast.Assign([_element(array, index, ast.Store())], value), node)
+        return cast(ast.stmt, self.generic_visit(node))
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        loaded = self._with_hint(node, CACHED_LOADS, 2)
+        if loaded is not None:
+            return _element(self.visit(loaded[0]), self.visit(loaded[1]), ast.Load())
+        function = self._scope.resolve(node.func)
+        if isinstance(function, CudaPath) or called_function(function) is not None:
+            node.args = self._spread(node, called_function(function))
+        if function is round and len(node.args) == 2 and not node.keywords:
+            node.func = self._bind(node.func, round_to)
+        elif function is print:
+            node.args = [
+                self._triple(part) for arg in node.args for part in self._printed(arg, node)
+            ]
+        elif (
+            function is MISSING
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "bit_count"
+            and not node.args
+        ):
+            node.args, node.func = [node.func.value], self._bind(node.func, popc)
+        return cast(ast.expr, self.generic_visit(node))
+
+    def _with_hint(
+        self, node: ast.expr, paths: frozenset[str], count: int
+    ) -> list[ast.expr] | None:
+        """Returns the arguments of a load or store with a cache hint; None for any other
+        expression.
+        """
+        if not isinstance(node, ast.Call):
+            return None
+        target = self._scope.resolve(node.func)
+        if not isinstance(target, CudaPath) or target.path not in paths:
+            return None
+        if (
+            len(node.args) != count
+            or node.keywords
+            or any(isinstance(arg, ast.Starred) for arg in node.args)
+        ):
+            construct = f"cuda.{target.path}() without exactly {count} arguments"
+            raise self._source.refusal(node, construct, "pass exactly that many, by position")
+        return node.args
+
+    def _spread(self, node: ast.Call, function: FunctionType | None) -> list[ast.expr]:
+        """Returns the arguments with each starred tuple expanded into its elements."""
+        has_one = sum(isinstance(arg, ast.Starred) for arg in node.args) == 1
+        takes_rest = function is not None and has_rest(function)
+        spread: list[ast.expr] = []
+        for arg in node.args:
+            if not isinstance(arg, ast.Starred):
+                spread.append(arg)
+                continue
+            if isinstance(arg.value, ast.Tuple):
+                spread += arg.value.elts
+                continue
+            count = self._tuples.get(arg.value.id) if isinstance(arg.value, ast.Name) else None
+            if (
+                count is None
+                and takes_rest
+                and function is not None
+                and arg is node.args[-1]
+                and isinstance(arg.value, ast.Name)
+            ):
+                spread += self._rest(arg, max(0, function.__code__.co_argcount - len(spread)))
+                continue
+            if (
+                count is None
+                and function is not None
+                and has_one
+                and not function.__defaults__
+                and not takes_rest
+            ):
+                count = function.__code__.co_argcount - len(node.args) - len(node.keywords) + 1
+            if count is None or not isinstance(arg.value, ast.Name):
+                raise self._source.refusal(
+                    node, "* in this call", "write the parts of the tuple one by one"
+                )
+            whole = ast.Call(self._bind(node, exactly), [arg.value, ast.Constant(count)], [])
+            parts = [
+                ast.Subscript(copied(whole), ast.Constant(at), ast.Load()) for at in range(count)
+            ]
+            spread += [place(part, arg) for part in parts]
+        return spread
+
+    def _rest(self, arg: ast.Starred, count: int) -> list[ast.expr]:
+        """Returns the first elements of a starred tuple, and the others starred, for a parameter
+        `*rest`.
+        """
+        parts: list[ast.expr] = [
+            ast.Subscript(copied(arg.value), ast.Constant(at), ast.Load()) for at in range(count)
+        ]
+        others = (
+            ast.Subscript(arg.value, ast.Slice(ast.Constant(count)), ast.Load())
+            if count
+            else arg.value
+        )
+        return [place(part, arg) for part in (*parts, ast.Starred(others, ast.Load()))]
+
+    def _printed(self, node: ast.expr, printed: ast.Call) -> list[ast.expr]:
+        """Returns the arguments of `print` that write what an f-string does; print writes a
+        space between each two.
+        """
+        if not isinstance(node, ast.JoinedStr):
+            return [node]
+        parts, spaced, last = [], True, len(node.values) - 1
+        for number, part in enumerate(node.values):
+            if isinstance(part, ast.FormattedValue):
+                next_to_value = number < last and isinstance(
+                    node.values[number + 1], ast.FormattedValue
+                )
+                spaced = (
+                    spaced
+                    and part.conversion == -1
+                    and part.format_spec is None
+                    and not next_to_value
+                )
+                parts.append(part.value)
+                continue
+            text = str(cast(ast.Constant, part).value)
+            spaced = (
+                spaced
+                and (number == 0 or text.startswith(" "))
+                and (number == last or text.endswith(" "))
+            )
+            if not (0 < number < last and text == " "):  # which is the space that print writes
+                text = text[number > 0 : len(text) - (number < last)]
+                parts.append(ast.copy_location(ast.Constant(text), part))
+        if spaced:
+            return parts or [ast.copy_location(ast.Constant(""), node)]
+        shown = [
+            ast.unparse(one.value)
+            if isinstance(one, ast.FormattedValue)
+            else f'"{cast(ast.Constant, one).value!s}"'
+            for one in node.values
+        ]
+        arguments = ", ".join(shown)
+        raise self._source.refusal(
+            printed, "formatting in an f-string", f"write print({arguments})", IN_KERNELS
+        )
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
+        raise self._source.refusal(
+            node, "an f-string", "pass its parts to print, as print(text, value)", IN_KERNELS
+        )
+
+    def _message(self, node: ast.Raise | ast.Assert) -> ast.stmt:
+        """Leaves the text of an exception, which a GPU does not show, as it is."""
+        strings = [one for one in walk(node) if isinstance(one, ast.JoinedStr)]
+        return node if strings else cast(ast.stmt, self.generic_visit(node))
+
+    visit_Raise = visit_Assert = _message
+
+    def _triple(self, node: ast.expr) -> ast.expr:
+        """Expands `cuda.threadIdx`, `blockIdx`, `blockDim` or `gridDim` into its three
+        components; returns others unchanged.
+        """
+        target = self._scope.resolve(node)
+        if not isinstance(target, CudaPath) or target.path not in TRIPLES:
+            return node
+        parts: list[ast.expr] = [ast.Attribute(copied(node), axis, ast.Load()) for axis in AXES]
+        return place(ast.Tuple(parts, ast.Load()), node)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._known(node) or node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return self._known(node) or cast(ast.expr, self.generic_visit(node))
+
+    def _known(self, node: ast.Name | ast.Attribute) -> ast.expr | None:
+        value: Any = self._scope.resolve(node) if isinstance(node.ctx, ast.Load) else None
+        if is_foreign(value):
+            raise self._source.refusal(
+                node, f"{value.name}(), a function of cuda.declare_device,", way_out("")
+            )
+        word = value.path if isinstance(value, CudaPath) else getattr(value, "__name__", "")
+        return self._bind(node, literal_unroll) if word == "literal_unroll" else None
+
+    def _bind(self, node: ast.expr, value: Any) -> ast.expr:
+        name = f"_k_{value.__name__}"
+        self.bound[name] = value
+        return ast.copy_location(load(name), node)
+
+
+def _tuples(tree: ast.FunctionDef) -> dict[str, int]:
+    """Returns the lengths of the variables assigned exactly once, from a tuple display without
+    `*`.
+    """
+    stores, found = count_stores(tree), {}
+    for node in walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple(elts=parts)) if (
+                stores[name] == 1
+            ):
+                if not any(isinstance(part, ast.Starred) for part in parts):
+                    found[name] = len(parts)
+    return found
+
+
+def _element(array: ast.expr, index: ast.expr, ctx: ast.expr_context) -> ast.expr:
+    return ast.copy_location(ast.Subscript(array, index, ctx), array)
+
+
+def _flagged(body: list[ast.stmt], flag: str) -> list[ast.stmt]:
+    """Inserts an assignment of the flag before each `break` of a loop's body."""
+    done: list[ast.stmt] = []
+    for statement in body:
+        if isinstance(statement, ast.Break):
+            done += statements(f"{flag} = True", statement)
+        elif isinstance(statement, ast.If):
+            statement.body, statement.orelse = (
+                _flagged(statement.body, flag),
+                _flagged(statement.orelse, flag),
+            )
+        done.append(statement)
+    return done

@@ -1,0 +1,677 @@
+"""Lowers CUDA's operations to plain names: the second stage of the compiler.
+
+The result is the code of one thread in plain Python: thread indices are variables, operations that
+involve no other thread are functions, barriers and collectives are statements of their own.
+Unsupported constructs raise `KernelError`.
+"""
+
+import ast
+import enum
+import inspect
+import random
+from collections.abc import Callable, Mapping
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, Final, cast
+
+import numpy as np
+from numba.core import types
+
+from synknumba._errors import GENERATED, KernelError
+from synknumba.simt._library import words
+from synknumba.simt._library.intrinsics import Group, must_be_group, stack_array
+from synknumba.simt._library.readonly_records import as_protected
+from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
+from synknumba.simt._lower import arrays
+from synknumba.simt._lower.constant_parameters import (
+    MAX_VARIANTS,
+    FixedParameters,
+    Rest,
+    arguments,
+    called_function,
+    fix,
+)
+from synknumba.simt._lower.cuda_overloads import OverloadedFunction, overloaded_for_cuda
+from synknumba.simt._lower.declared_signatures import Conversions
+from synknumba.simt._lower.desugar import desugared
+from synknumba.simt._lower.hoist import Hoister
+from synknumba.simt._lower.inlining import Inliner
+from synknumba.simt._lower.signatures import as_declared, declared_signatures
+from synknumba.simt._lower.sync import arguments_of, barrier, collective_call
+from synknumba.simt._lower.thread_code import NOTHING, DeviceFunction, ThreadCode
+from synknumba.simt._maths import operations as ops
+from synknumba.simt._maths.math import MATH
+from synknumba.simt._source.numba_cuda import MISSING, CudaPath
+from synknumba.simt._source.reads import is_njit_function
+from synknumba.simt._source.scope import (
+    NUMBERS,
+    WIDTH_DEPENDENT,
+    Locals,
+    Scope,
+    indices_as_int32,
+    misspelt,
+)
+from synknumba.simt._source.source import CALLED_BUILTINS, read_source
+from synknumba.simt._source.syntax import (
+    assign,
+    expression,
+    load,
+    one_or_tuple,
+    place,
+    read_names,
+    statements,
+    walk,
+)
+from synknumba.simt._source.written import IN_KERNELS, Source, has_rest, parameters
+
+
+class DeviceFunctions:
+    """The device functions of one kernel, translated once per combination of signatures and fixed
+    parameters.
+
+    Attributes:
+        is_for_gpus: whether the kernel is a user's, which GPUs run too. Those that synknumba makes
+            of functions of rows may call what Numba compiles for cores alone.
+        refused: the latest error for a function that Numba compiles untranslated, and that must not
+            run; None if there is none.
+
+    Args:
+        rewrite: changes the source of the kernel and of each device function before it is lowered.
+    """
+
+    def __init__(self, rewrite: Callable[[Source], Source] = lambda source: source) -> None:
+        self.rewrite = rewrite
+        self.is_for_gpus = True
+        self.refused: KernelError | None = None
+        self._known: dict[FunctionType, dict[Any, DeviceFunction | None]] = {}
+        self._overloaded: dict[Any, OverloadedFunction] = {}
+        # being translated, each called by the one before
+        self._under_way: list[DeviceFunction] = []
+        self.parameters = FixedParameters()
+
+    def recursive(self) -> list[DeviceFunction]:
+        """Returns the functions that call themselves, directly or through others."""
+        return [
+            one
+            for known in self._known.values()
+            for one in known.values()
+            if one is not None and one.is_recursive
+        ]
+
+    def may_recur(self) -> bool:
+        """Returns whether the kernel calls recursive functions, or overloads, which may call
+        some.
+        """
+        return bool(self._overloaded or self.recursive())
+
+    def overloaded(self, function: Any) -> OverloadedFunction:
+        """Returns the object that stands for a function with overloads for GPUs; the same one
+        for the same function.
+        """
+        return self._overloaded.setdefault(function, OverloadedFunction(function))
+
+    def translate(self, device: DeviceFunction, *, optional: bool = False) -> DeviceFunction | None:
+        """Translates a device function, or returns its earlier translation.
+
+        Args:
+            device: the function, not translated yet.
+            optional: whether Numba can compile it untranslated; a failed translation then returns
+                None.
+        """
+        known = self._known.setdefault(device.function, {})
+        if device.variant in known:
+            return known[device.variant]
+        if len(known) == MAX_VARIANTS:
+            source = read_source(device.function)
+            construct = (
+                f"a device function that is called with more than {MAX_VARIANTS} different "
+                f"shapes, dtypes or functions"
+            )
+            raise source.refusal(source.tree, construct, "pass fewer of them as arguments")
+        known[device.variant] = device
+        self._under_way.append(device)
+        try:
+            device.code = translate_names(device.function, self, device)
+        except KernelError as error:
+            if not optional or error is self.refused:
+                raise
+            known[device.variant] = None
+        finally:
+            self._under_way.pop()
+        return known[device.variant]
+
+    def recurs(self, device: DeviceFunction) -> None:
+        """Notes that a function whose translation is under way is called by the latest one: all
+        from it on call themselves.
+        """
+        for one in self._under_way[self._under_way.index(device) :]:
+            one.is_recursive = True
+
+
+def translate_names(
+    function: FunctionType, devices: DeviceFunctions, device: DeviceFunction | None = None
+) -> ThreadCode:
+    """Returns the code of one thread of a kernel, or of a device function if `device`, its entry
+    in `devices`, is given.
+    """
+    if device is None:
+        made = function.__code__.co_filename.startswith(GENERATED) or str(
+            function.__module__
+        ).startswith("synknumba.")
+        devices.is_for_gpus = not made
+    source = read_source(function)
+    source = devices.rewrite(desugared(fix(source, device.fixed) if device else source))
+    code = ThreadCode(source)
+    code.body = _Translator(code, Scope(source), devices).block(source.tree.body)
+    if device is None:
+        return code
+    if device.declared:
+        Conversions(code, device.declared).apply()
+    if device.is_recursive:
+        code.uses_state = True  # its recursive calls were translated first, and pass the state
+        if code.must_be_inlined:
+            construct = "a recursive device function with a barrier or shared memory"
+            raise source.refusal(source.tree, construct, "write it as a loop")
+        code.body = [*_stack_check(source), *code.body]
+    return code
+
+
+def _stack_check(source: Source) -> list[ast.stmt]:
+    """Returns a statement that raises RecursionError if a recursive device function has no stack
+    left.
+    """
+    where = f"{source.name} ({source.filename}:{source.tree.lineno})"
+    reason = (
+        f"{where} calls itself too often for the stack of a core, of which a GPU has "
+        f"less; write it as a loop"
+    )
+    return statements(f"if _k_stack_ends():\n    raise _k_RecursionError({reason!r})", source.tree)
+
+
+_NUMBERS = (bool, int, float, complex, np.number, np.bool_)
+
+# Module of numba-cuda's types of 8 bits and their functions, which CUDA C++ compiles; it has no
+# public one.
+_FP8: Final = "numba.cuda._internal.cuda_fp8"
+
+
+def _is_of_records(value: Any) -> bool:
+    """Returns whether this is an array of records, which is a constant where it is a global
+    value.
+    """
+    return isinstance(value, np.ndarray) and value.dtype.names is not None
+
+
+def _is_plain_class(value: Any) -> bool:
+    """Returns whether this is a class whose attributes Numba cannot read; it knows enums and its
+    own types.
+    """
+    return isinstance(value, type) and not issubclass(value, enum.Enum | np.generic)
+
+
+def _remedy_on_gpus(value: Any, *, of_rows: bool) -> str | None:
+    """Returns what to write instead of a function that Numba compiles for cores alone; None for all
+    others.
+
+    Functions of rows may call them, but for random numbers: these would ignore the seed of the
+    call. `tests/unit/simt/test_refusals.py` asks numba.cuda. Allocation of arrays and reductions
+    are not among them: numba-cuda compiles some, with NUMBA_CUDA_ENABLE_NRT.
+    """
+    home = str(getattr(value, "__module__", ""))
+    if (
+        isinstance(getattr(value, "__self__", None), random.Random | np.random.RandomState)
+        or home == "numpy.random"
+    ):
+        return "use synk.random" + (
+            "" if of_rows else ", or cuda.random with states of simt.random_states(n, seed)"
+        )
+    if of_rows:
+        return None
+    if value is np.dot or value is np.vdot or home == "numpy.linalg":
+        return "write it as loops"
+    return None
+
+
+LANE = f"{words.LINEAR} & {words.WARP_SIZE - 1}"
+
+
+class _Translator(Hoister):
+    """Rewrites a function's tree in place."""
+
+    def __init__(self, code: ThreadCode, scope: Scope, devices: DeviceFunctions) -> None:
+        super().__init__(code.source)
+        self.code, self.scope, self.devices = code, scope, devices
+        tree = code.source.tree
+        self.variables = Locals(code.source, scope)
+        self.inliner = Inliner(code, self.variables)
+        self._groups: set[str] = set()
+        # a variable may be assigned from another one
+        while (groups := self._grid_groups(tree)) != self._groups:
+            self._groups = groups
+        self.code.names_grid = any(
+            isinstance(node, ast.Call) and self._is_grid(node) for node in walk(tree)
+        )
+
+    def _grid_groups(self, tree: ast.FunctionDef) -> set[str]:
+        """Returns the variables that hold the group of the whole grid, as after
+        `g = cuda.cg.this_grid()`.
+        """
+        return {
+            node.targets[0].id
+            for node in walk(tree)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and self._is_grid(node.value)
+        }
+
+    def _is_grid(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Name):
+            return node.id in self._groups
+        return isinstance(node, ast.Call) and self._path(node.func) == "cg.this_grid"
+
+    def _is_sync(self, node: ast.Call) -> bool:
+        """Returns whether a call waits for the grid: of the `sync` of a value, which may be an
+        argument or a result.
+        """
+        function = node.func
+        plain = (
+            isinstance(function, ast.Attribute)
+            and function.attr == "sync"
+            and not node.args
+            and not node.keywords
+        )
+        return plain and self.scope.resolve(function) is MISSING
+
+    def _must_be_group(self, group: ast.expr) -> ast.stmt:
+        """Returns a statement whose typing fails for a value that is no group."""
+        return place(
+            ast.Expr(ast.Call(self.code.bind("must_be_group", must_be_group), [group], [])), group
+        )
+
+    def _grid_group(self, node: ast.expr) -> ast.expr:
+        """Returns the group of the whole grid, as a value."""
+        return self._bind_at(node, "grid_group", Group.GRID)
+
+    def _is_grid_group(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and self.code.namespace.get(node.id) is Group.GRID
+
+    def _path(self, node: ast.expr) -> str | None:
+        """Returns the path below `numba.cuda` that an expression resolves to, else None."""
+        target = self.scope.resolve(node)
+        return target.path if isinstance(target, CudaPath) else None
+
+    # ---- statements
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        if isinstance(node.value, ast.Call):
+            function, path = node.value.func, self._path(node.value.func)
+            kind = BARRIER_PATHS.get(path or "")
+            if self._is_sync(node.value):
+                group = self.visit(cast(ast.Attribute, function).value)
+                self.before += [] if self._is_grid_group(group) else [self._must_be_group(group)]
+                kind = "grid"
+            if kind is not None:
+                self.code.must_be_inlined = True
+                return barrier(kind, node)
+            if path in words.FENCES or path == "cg.this_grid":
+                return ast.copy_location(ast.Pass(), node)
+        elif (path := self._path(node.value)) in BARRIER_PATHS or path in words.FENCES:
+            raise self.source.error(
+                node, f"cuda.{path} without () does nothing; call it: cuda.{path}()"
+            )
+        node.value = self.visit(node.value)
+        done_before = isinstance(node.value, (ast.Name, ast.Tuple, ast.Constant))
+        return ast.copy_location(ast.Pass(), node) if done_before else node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | list[ast.stmt]:
+        if node.value is None:
+            return ast.copy_location(ast.Pass(), node)
+        return self.visit_Assign(ast.copy_location(ast.Assign([node.target], node.value), node))
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
+        if (
+            isinstance(node.value, ast.Call)
+            and len(node.targets) == 1
+            and isinstance(node.targets[0], ast.Name)
+        ):
+            path, name = self._path(node.value.func), node.targets[0].id
+            if path in arrays.ARRAY_PATHS and self.variables.is_assigned_once(name):
+                return self._array(node.value, path, name)
+        if isinstance(node.targets[0], ast.Name) and (
+            self._is_grid(node.value) or node.targets[0].id in self.scope.aliases
+        ):
+            return ast.copy_location(ast.Pass(), node)
+        node.targets, node.value = self.assigned(node.targets, self.visit(node.value))
+        return _split_tuple(node)
+
+    def _array(self, made: ast.Call, path: str, name: str) -> ast.stmt:
+        """Declares a shared or local array; the variable must have no other assignment."""
+        shape_node, dtype_node = arrays.array_arguments(path, made, self.scope)
+        shape = arrays.shape_of(shape_node, self.scope, dynamic=path == "shared.array")
+        self._check_fp8(dtype_node, self.scope.resolve(dtype_node))
+        known = arrays.known_dtype(dtype_node, self.scope)
+        dtype = (
+            cast(ast.expr, self.visit(dtype_node))
+            if known is None
+            else self.code.bind("dtype", known)
+        )
+        arrays.check_size(path, shape, known, made, self.scope)
+        if path == "shared.array":
+            self.variables.check_known_at_launch(dtype, made)
+            self.code.must_be_inlined = True
+            self.code.shared_arrays[name] = arrays.SharedArray(shape, dtype, made)
+            return place(ast.Pass(), made)
+        self.code.local_arrays.add(name)
+        dims = one_or_tuple([ast.Constant(dim) for dim in shape], ast.Load())
+        return assign(
+            name, ast.Call(self.code.bind("stack_array", stack_array), [dims, dtype], []), made
+        )
+
+    # ---- names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self._groups:
+            return self._grid_group(node)
+        if not isinstance(node.ctx, ast.Load) or (
+            node.id in self.scope.locals and node.id not in self.scope.aliases
+        ):
+            return node
+        value = self.scope.resolve(node)
+        known = self._known(node, value)
+        if known is not None:
+            return known
+        if node.id in self.source.scope and node.id in CALLED_BUILTINS:
+            return self._bind_at(node, f"global_{node.id}", value)
+        if node.id in self.source.scope:
+            self.code.namespace[node.id] = value
+        return self._protected(node) if _is_of_records(value) else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        value = self.scope.resolve(node)
+        known = self._known(node, value)
+        if (
+            known is None
+            and value is not MISSING
+            and isinstance(self.scope.resolve(node.value), CudaPath)
+        ):
+            # of cuda.random, whose members are ordinary functions
+            return self._bind_at(node, node.attr, value)
+        if (
+            known is None
+            and isinstance(value, _NUMBERS)
+            and _is_plain_class(self.scope.resolve(node.value))
+        ):
+            return self._bind_at(node, node.attr, value)
+        if known is None and _is_of_records(value):
+            return self._protected(node)
+        return known or self.generic_visit(node)  # type: ignore[return-value]
+
+    def _known(self, node: ast.expr, value: Any) -> ast.expr | None:
+        """Returns the replacement of a `numba.cuda` member, a device function or a `math`
+        function; None for other values.
+        """
+        if isinstance(value, CudaPath):
+            return self._operation(node, value.path)
+        self._check_fp8(node, value)
+        device = self._device(value)
+        if device is not None:
+            return self._bind_at(node, device.name, device)
+        if isinstance(value, BuiltinFunctionType) and value in MATH:
+            return self._bind_at(node, f"math_{value.__name__}", MATH[value])
+        if (found := overloaded_for_cuda(value)) is not None:
+            construct = (
+                f"{found.__name__}, which is overloaded for the target 'cuda' only, as a value"
+            )
+            raise self.source.refusal(node, construct, "call it")
+        if isinstance(value, tuple) and any(called_function(part) is not None for part in value):
+            return self._bind_at(
+                node, "functions", tuple(self._device(part) or part for part in value)
+            )
+        return None
+
+    def _check_fp8(self, node: ast.expr, value: Any) -> None:
+        """Raises KernelError for a type, function or constant of fp8."""
+        if getattr(value, "__module__", None) == _FP8:
+            raise self.source.refusal(
+                node, f"{ast.unparse(node)}, of fp8,", "compute in float32, or in cuda.bf16"
+            )
+
+    def _operation(self, node: ast.expr, path: str) -> ast.expr:
+        """Returns the replacement of a member of `numba.cuda`: thread state, constant, type or
+        function.
+        """
+        if path in words.INDICES:
+            return self._state(node, words.INDICES[path])
+        if path == "laneid":
+            return self._state(node, LANE)
+        if path == "warpsize":
+            return ast.copy_location(ast.Constant(words.WARP_SIZE), node)
+        value = ops.FUNCTIONS[path] if path in ops.FUNCTIONS else CudaPath(path).member()
+        if path in ops.FUNCTIONS or isinstance(value, (types.Type, int, float)):
+            return self._bind_at(node, path.replace(".", "_"), value)
+        if path in {"grid", "gridsize"}:
+            raise self.source.error(
+                node, f"cuda.{path} without () is a function; call it: cuda.{path}(1)"
+            )
+        remedy = ops.way_out(path)
+        if path and remedy == ops.way_out("") and (mistake := misspelt(path)):
+            raise self.source.error(node, mistake)
+        raise self.source.refusal(
+            node, f"cuda.{path}" if path else "the module numba.cuda as a value", remedy
+        )
+
+    # ---- calls
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        value = self.scope.resolve(node.func)
+        if isinstance(value, CudaPath):
+            return self._cuda_call(node, value.path)
+        if (remedy := _remedy_on_gpus(value, of_rows=not self.devices.is_for_gpus)) is not None:
+            self.devices.refused = self.source.refusal(
+                node, f"{ast.unparse(node.func)}()", remedy, IN_KERNELS
+            )
+            raise self.devices.refused
+        if overloaded_for_cuda(value) is not None:
+            self.code.uses_state = True
+            node.func = self._bind_at(node, value.__name__, self.devices.overloaded(value))
+            made = cast(ast.Call, self._plain_call(node))
+            made.args = [*(place(load(name), node) for name in words.STATE), *made.args]
+            return made
+        self._check_draw(node, value)
+        function = called_function(value)
+        fixed = self.devices.parameters.in_call(node, function, self.scope) if function else {}
+        device = self._device(value, fixed)
+        if device is None:
+            is_view = (
+                value is MISSING
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "view"
+            )
+            plain = self._plain_call(node)
+            return self._protected(plain) if is_view else plain
+        args = self._positional(node, device)
+        if len(device.declared) > 1:
+            args = indices_as_int32(args, self.scope, self._int32)
+        args = self.in_order(args)
+        if device.code is None:
+            self.devices.recurs(device)
+        else:
+            self.code.names_grid |= device.code.names_grid
+        if device.code is not None and device.code.must_be_inlined:
+            statements, value = self.inliner.inline(device.code, args, node)
+            self.before += statements
+            return value
+        if device.takes_rest:
+            args[-1] = ast.copy_location(ast.Starred(args[-1], ast.Load()), node)
+        if device.code is None or device.code.uses_state:
+            self.code.uses_state = True
+            args = [load(name) for name in words.STATE] + args
+        return place(ast.Call(self._bind_at(node, device.name, device), args, []), node)
+
+    def _check_draw(self, node: ast.Call, value: Any) -> None:
+        """Raises KernelError for a call of a function of `synk.random` that lacks an argument,
+        as the draw.
+        """
+        if getattr(value, "__module__", "") != "synknumba.random" or any(
+            isinstance(arg, ast.Starred) for arg in node.args
+        ):
+            return
+        try:
+            inspect.signature(value).bind(
+                *node.args, **{str(keyword.arg): keyword.value for keyword in node.keywords}
+            )
+        except TypeError as error:
+            params = ", ".join(inspect.signature(value).parameters)
+            call = f"{ast.unparse(node.func)}({params})"
+            raise self.source.error(
+                node, f"{error}; write {call}, where draw counts the numbers of one index from 0"
+            ) from None
+
+    def _plain_call(self, node: ast.Call) -> ast.expr:
+        values = self.in_order(
+            [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
+        )
+        node.func, node.args = values[0], values[1 : 1 + len(node.args)]
+        for keyword, value in zip(node.keywords, values[1 + len(node.args) :], strict=True):
+            keyword.value = value
+        return node
+
+    def _positional(self, node: ast.Call, device: DeviceFunction) -> list[ast.expr]:
+        """Returns the arguments of a call by position, defaults included, without those of fixed
+        parameters.
+        """
+        function = device.function
+        names, count = parameters(function), function.__code__.co_argcount
+        given = arguments(node, function)
+        by_position, by_name = (
+            names[: min(len(node.args), count)],
+            [keyword.arg for keyword in node.keywords],
+        )
+        wrong = any(name in by_position or name not in names[:count] for name in by_name)
+        if wrong or (len(node.args) > count and not has_rest(function)) or set(given) != set(names):
+            got = f"{len(node.args)} by position, {by_name} by name"
+            construct = f"a call of {function.__name__}({', '.join(names)}) with {got}"
+            raise self.source.refusal(node, construct, "pass one argument per parameter")
+        passed = [given[name] for name in names if name not in device.fixed]
+        more = (
+            node.args[count:]
+            if any(isinstance(value, Rest) for value in device.fixed.values())
+            else []
+        )
+        return [
+            *(argument.node or self._default(argument.default, node) for argument in passed),
+            *more,
+        ]
+
+    def _default(self, value: Any, at: ast.AST) -> ast.expr:
+        plain = value is None or isinstance(value, (bool, int, float, complex, str))
+        return place(ast.Constant(value) if plain else self.code.bind("default", value), at)
+
+    def _cuda_call(self, node: ast.Call, path: str) -> ast.expr:
+        if path in {"grid", "gridsize"}:
+            return self._grid(node, path)
+        if path in COLLECTIVES:
+            self.code.must_be_inlined = self.code.uses_state = True
+            statements, value = collective_call(
+                path, self.in_order(arguments_of(node, path, self.source)), node, self.fresh
+            )
+            self.before += statements
+            return value
+        if path == "const.array_like" and len(node.args) == 1 and not node.keywords:
+            return cast(ast.expr, self.visit(node.args[0]))
+        if path == "lanemask_lt":
+            lane = self._state(node, f"(1 << ({LANE})) - 1")
+            return place(ast.Call(self.code.bind("uint32", types.uint32), [lane], []), node)
+        if path in arrays.ARRAY_PATHS:
+            name = self.fresh("array")
+            self.before.append(self._array(node, path, name))
+            return ast.copy_location(load(name), node)
+        if path in words.FENCES or path in BARRIER_PATHS:
+            raise self.source.refusal(
+                node, f"cuda.{path}() inside this expression", "make it a statement of its own"
+            )
+        if path == "cg.this_grid":
+            return self._grid_group(node)
+        if path in NUMBERS:
+            raise self.source.refusal(
+                node, f"a call of cuda.{path}", "it is a value: leave the () out"
+            )
+        if path in ops.ATOMIC_ARGUMENTS:
+            names = ops.ATOMIC_ARGUMENTS[path]
+            if len(node.args) + len(node.keywords) != len(names) and not any(
+                isinstance(arg, ast.Starred) for arg in node.args
+            ):
+                got = len(node.args) + len(node.keywords)
+                raise self.source.error(
+                    node,
+                    f"cuda.{path} takes {', '.join(names)}; got {got} argument{'s' * (got != 1)}",
+                )
+        if path in WIDTH_DEPENDENT:
+            node.args = indices_as_int32(node.args, self.scope, self._int32)
+        return self._plain_call(node)
+
+    def _int32(self, node: ast.expr) -> ast.expr:
+        return place(ast.Call(self.code.bind("as_int32", types.int32), [node], []), node)
+
+    def _grid(self, node: ast.Call, path: str) -> ast.expr:
+        ndim = arrays.constant(node.args[0], self.scope) if len(node.args) == 1 else MISSING
+        if ndim not in {1, 2, 3}:
+            construct = f"cuda.{path}() with anything but 1, 2 or 3"
+            raise self.source.refusal(
+                node, construct, "pass the number of dimensions as a constant"
+            )
+        if path == "grid":
+            texts = [
+                f"{words.BLOCK[axis]} * {words.BLOCK_SIZE[axis]} + {words.THREAD[axis]}"
+                for axis in words.AXES[:ndim]
+            ]
+        else:
+            texts = [
+                f"{words.BLOCK_SIZE[axis]} * {words.GRID_SIZE[axis]}" for axis in words.AXES[:ndim]
+            ]
+        return place(one_or_tuple([self._state(node, text) for text in texts], ast.Load()), node)
+
+    def _state(self, node: ast.expr, text: str) -> ast.expr:
+        self.code.uses_state = True
+        return expression(text, node)
+
+    # ---- functions and constants
+
+    def _device(self, value: Any, fixed: Mapping[str, Any] = NOTHING) -> DeviceFunction | None:
+        function = called_function(value)
+        if function is None:
+            return None
+        names = parameters(function)
+        declared = declared_signatures(value)
+        fixed = {
+            name: as_declared(value, declared, names.index(name)) for name, value in fixed.items()
+        }
+        declared = tuple(one.without(map(names.index, fixed)) for one in declared)
+        # An njit function is translated too, since on a GPU it follows CUDA's rules: no
+        # ZeroDivisionError, products and sums contracted. Without CUDA names it can be called
+        # untranslated if that fails.
+        optional = is_njit_function(value) and not self.scope.mentions_cuda(function)
+        return self.devices.translate(DeviceFunction(function, declared, fixed), optional=optional)
+
+    def _protected(self, node: ast.expr) -> ast.expr:
+        """Returns an array whose records are only read if the array is."""
+        return place(ast.Call(self.code.bind("as_protected", as_protected), [node], []), node)
+
+    def _bind_at(self, node: ast.expr, word: str, value: Any) -> ast.expr:
+        return ast.copy_location(self.code.bind(word, value), node)
+
+
+def _split_tuple(node: ast.Assign) -> ast.stmt | list[ast.stmt]:
+    """Splits `x, y = a, b` if the right side reads no target: the analyses handle single
+    assignments only.
+    """
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            distinct = len(set(names)) == len(targets) == len(values)
+            if (
+                distinct
+                and not set(names) & read_names(values)
+                and not any(isinstance(part, ast.Starred) for part in values)
+            ):
+                return [assign(name, part, node) for name, part in zip(names, values, strict=True)]
+    return node

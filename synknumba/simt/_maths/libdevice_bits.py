@@ -1,0 +1,187 @@
+"""Functions of `cuda.libdevice` on integers and on the bits of floats.
+
+Unsigned numbers are passed in signed types, bit for bit, as in Numba's signatures of libdevice. The
+Python bodies compute in int64; their results are truncated to the width of the result type.
+"""
+
+from typing import Any, Final
+
+from llvmlite import ir
+
+from synknumba.simt._library.intrinsics import call_llvm, float_bits, saturated
+from synknumba.simt._library.typed import Code, body, llvm
+from synknumba.simt._maths.bits import lowest_bit
+
+_LOW32 = 0xFFFFFFFF
+_LOW24 = 0xFFFFFF
+
+
+def _byte_perm(x: int, y: int, selector: int) -> int:
+    both = (x & _LOW32) | (y << 32)
+    result = 0
+    for place in range(4):
+        chosen = (selector >> (4 * place)) & 7
+        result |= ((both >> (8 * chosen)) & 0xFF) << (8 * place)
+    return result
+
+
+def _high_half(*, signed: bool) -> Code:
+    """Returns code for the upper half of the double-width product of two integers."""
+
+    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        width = args[0].type.width
+        wide = ir.IntType(2 * width)
+        x, y = (builder.sext(arg, wide) if signed else builder.zext(arg, wide) for arg in args)
+        return builder.trunc(
+            builder.lshr(builder.mul(x, y), ir.Constant(wide, width)), args[0].type
+        )
+
+    return code
+
+
+def _choose(sign: str, *, signed: bool) -> Code:
+    """Returns code that selects the first argument if the comparison holds, else the second."""
+
+    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        compare = builder.icmp_signed if signed else builder.icmp_unsigned
+        return builder.select(compare(sign, *args), *args)
+
+    return code
+
+
+def _reinterpret(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    return builder.bitcast(args[0], context.get_value_type(signature.return_type))
+
+
+def _word(shift: int) -> Code:
+    """Returns code that extracts 32 bits of a float64, starting at bit `shift`."""
+
+    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        bits = builder.bitcast(args[0], ir.IntType(64))
+        return builder.trunc(builder.lshr(bits, ir.Constant(bits.type, shift)), ir.IntType(32))
+
+    return code
+
+
+def _join(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    wide = ir.IntType(64)
+    high = builder.shl(builder.zext(args[0], wide), ir.Constant(wide, 32))
+    return builder.bitcast(builder.or_(high, builder.zext(args[1], wide)), ir.DoubleType())
+
+
+def _class(sign: str) -> Code:
+    """Returns code that compares a float's magnitude with infinity, on its bits, which fast-math
+    does not affect.
+    """
+
+    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        bits = float_bits(builder, args[0])
+        infinity = 0x7FF << 52 if bits.type.width == 64 else 0xFF << 23
+        magnitude = builder.and_(bits, ir.Constant(bits.type, (1 << (bits.type.width - 1)) - 1))
+        return builder.zext(
+            builder.icmp_unsigned(sign, magnitude, ir.Constant(bits.type, infinity)), ir.IntType(32)
+        )
+
+    return code
+
+
+def _signbit(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    bits = float_bits(builder, args[0])
+    sign = builder.lshr(bits, ir.Constant(bits.type, bits.type.width - 1))
+    return builder.trunc(sign, ir.IntType(32)) if bits.type.width > 32 else sign
+
+
+def _to_integer(rounding: str, *, signed: bool) -> Code:
+    """Returns code that rounds a float to an integer; values out of range saturate.
+
+    NaN becomes 0 if both types have 32 bits, else the integer with only its highest bit set (PTX
+    ISA, instruction `cvt`).
+    """
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        (value,), integer = args, context.get_value_type(signature.return_type)
+        number = saturated(builder, call_llvm(builder, rounding, value), integer, signed=signed)
+        if value.type == ir.FloatType() and integer.width == 32:
+            return number
+        highest = ir.Constant(integer, 1 << (integer.width - 1))
+        is_nan = _class(">")(context, builder, signature, args)
+        return builder.select(builder.trunc(is_nan, ir.IntType(1)), highest, number)
+
+    return code
+
+
+# CUDA's suffix -> LLVM's rounding function: down, to nearest even, up, to zero.
+ROUNDINGS: Final = {"rd": "floor", "rn": "rint", "ru": "ceil", "rz": "trunc"}
+
+# Name -> signature, code.
+BITS: Final[dict[str, tuple[str, Code]]] = {
+    "abs": ("i(i)", body(lambda x: x if x >= 0 else -x)),
+    "llabs": ("l(l)", body(lambda x: x if x >= 0 else -x)),
+    "brev": ("i(i)", llvm("bitreverse")),
+    "brevll": ("l(l)", llvm("bitreverse")),
+    "clz": ("i(i)", llvm("ctlz", False)),
+    "clzll": ("i(l)", llvm("ctlz", False)),
+    "popc": ("i(i)", llvm("ctpop")),
+    "popcll": ("i(l)", llvm("ctpop")),
+    "ffs": ("i(i)", lowest_bit),
+    "ffsll": ("i(l)", lowest_bit),
+    "byte_perm": ("i(i,i,i)", body(_byte_perm)),
+    "hadd": ("i(i,i)", body(lambda x, y: (x + y) >> 1)),
+    "rhadd": ("i(i,i)", body(lambda x, y: (x + y + 1) >> 1)),
+    "uhadd": ("i(i,i)", body(lambda x, y: ((x & _LOW32) + (y & _LOW32)) >> 1)),
+    "urhadd": ("i(i,i)", body(lambda x, y: ((x & _LOW32) + (y & _LOW32) + 1) >> 1)),
+    "mul24": (
+        "i(i,i)",
+        body(
+            lambda x, y: (
+                (((x & _LOW24) ^ 0x800000) - 0x800000) * (((y & _LOW24) ^ 0x800000) - 0x800000)
+            )
+        ),
+    ),
+    "umul24": ("i(i,i)", body(lambda x, y: (x & _LOW24) * (y & _LOW24))),
+    "sad": ("i(i,i,i)", body(lambda x, y, z: abs(x - y) + z)),
+    "usad": ("i(i,i,i)", body(lambda x, y, z: abs((x & _LOW32) - (y & _LOW32)) + z)),
+    "mulhi": ("i(i,i)", _high_half(signed=True)),
+    "mul64hi": ("l(l,l)", _high_half(signed=True)),
+    "umulhi": ("i(i,i)", _high_half(signed=False)),
+    "umul64hi": ("l(l,l)", _high_half(signed=False)),
+    **{
+        prefix + name: (f"{kind}({kind},{kind})", _choose(sign, signed=signed))
+        for prefix, kind, signed in (
+            ("", "i", True),
+            ("ll", "l", True),
+            ("u", "i", False),
+            ("ull", "l", False),
+        )
+        for name, sign in (("max", ">"), ("min", "<"))
+    },
+    "float_as_int": ("i(f)", _reinterpret),
+    "int_as_float": ("f(i)", _reinterpret),
+    "double_as_longlong": ("l(d)", _reinterpret),
+    "longlong_as_double": ("d(l)", _reinterpret),
+    "double2hiint": ("i(d)", _word(32)),
+    "double2loint": ("i(d)", _word(0)),
+    "hiloint2double": ("d(i,i)", _join),
+    "isnanf": ("i(f)", _class(">")),
+    "isnand": ("i(d)", _class(">")),
+    "isinff": ("i(f)", _class("==")),
+    "isinfd": ("i(d)", _class("==")),
+    "finitef": ("i(f)", _class("<")),
+    "isfinited": ("i(d)", _class("<")),
+    "signbitf": ("i(f)", _signbit),
+    "signbitd": ("i(d)", _signbit),
+    "llrint": ("l(d)", _to_integer("rint", signed=True)),
+    "llrintf": ("l(f)", _to_integer("rint", signed=True)),
+    "llround": ("l(d)", _to_integer("round", signed=True)),
+    "llroundf": ("l(f)", _to_integer("round", signed=True)),
+    **{
+        f"{real}2{'' if signed else 'u'}{integer}_{suffix}": (
+            f"{'l' if integer == 'll' else 'i'}({real[0]})",
+            _to_integer(rounding, signed=signed),
+        )
+        for real in ("float", "double")
+        for integer in ("int", "ll")
+        for signed in (True, False)
+        for suffix, rounding in ROUNDINGS.items()
+    },
+}

@@ -1,0 +1,199 @@
+"""Links a kernel and its device functions, all rewritten as Python generators, into one program."""
+
+import ast
+from collections.abc import Callable, Generator
+from types import FunctionType
+from typing import Any, Final
+
+import numpy as np
+from numba import typeof
+from numba.core import types
+from numba.np.numpy_support import from_dtype
+
+from synknumba.simt._lower.arrays import ARRAY_PATHS
+from synknumba.simt._lower.signatures import Declared, best_declared, declared_signatures
+from synknumba.simt._python.arithmetic import convert, scalar_type
+from synknumba.simt._python.arrays import Array
+from synknumba.simt._python.cuda import FENCES, LOCKS, as_numpy, member
+from synknumba.simt._python.source import (
+    MARK,
+    Rewriter,
+    SourceFunction,
+    device_code,
+    is_waiting_call,
+)
+from synknumba.simt._python.warp import SHUFFLES, Request
+from synknumba.simt._source.numba_cuda import CudaPath, cuda_module
+from synknumba.simt._source.scope import Scope
+from synknumba.simt._source.source import read_definition
+from synknumba.simt._source.written import has_rest, parameters
+
+# Syntax that takes compiling time: types to infer, code to make.
+_OPERATIONS: Final = (ast.AugAssign, ast.BinOp, ast.Call, ast.Compare, ast.Subscript, ast.UnaryOp)
+
+
+class DebugProgram:
+    """A kernel and its device functions, rewritten to run in Python.
+
+    Args:
+        kernel: the plain function.
+        stand_ins: whether a variable that is read unassigned has another value, which the watch
+            chooses.
+    """
+
+    def __init__(self, kernel: FunctionType, *, stand_ins: bool = False) -> None:
+        self.name = kernel.__qualname__
+        self.fences = False  # whether the kernel or a device function calls one of `FENCES`
+        self.may_spin = False  # whether one of them calls one of `LOCKS`
+        self.may_be_undefined = False  # whether one of them may read a value that is undefined
+        self.operations = 0  # number of operations in the source of all functions
+        self._kernel = kernel
+        self._functions: dict[FunctionType, SourceFunction] = {}
+        self._collect(kernel)
+        self._spread_waiting()
+        for function in self._functions.values():
+            is_kernel = function is self._functions[kernel]
+            Rewriter(function, self._waits, is_kernel=is_kernel, stand_ins=stand_ins).run()
+        self.may_be_undefined |= any(function.unassigned for function in self._functions.values())
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        """Names of the kernel's parameters; the last one may be `*rest`, of a tuple."""
+        return parameters(self._kernel)
+
+    @property
+    def takes_rest(self) -> bool:
+        """Whether the last parameter takes any number of arguments."""
+        return has_rest(self._kernel)
+
+    @property
+    def defaults(self) -> tuple[Any, ...]:
+        """Default values of the kernel's last parameters."""
+        return self._kernel.__defaults__ or ()
+
+    def _waits(self, function: FunctionType) -> bool:
+        return self._functions[function].waits
+
+    def _collect(self, function: FunctionType) -> None:
+        if function in self._functions:
+            return
+        source = read_definition(function)
+        made = self._functions[function] = SourceFunction(source)
+        scope = Scope(source)
+        for node in ast.walk(source.tree):
+            self.operations += isinstance(node, _OPERATIONS)
+            if isinstance(node, ast.Call):
+                made.waits |= is_waiting_call(scope, node)
+            if isinstance(node, (ast.Name, ast.Attribute)):
+                value = scope.resolve(node)
+                self.may_be_undefined |= (
+                    isinstance(value, CudaPath) and value.path in SHUFFLES | ARRAY_PATHS
+                )
+                self.fences |= isinstance(value, CudaPath) and value.path in FENCES
+                self.may_spin |= isinstance(value, CudaPath) and value.path in LOCKS
+                if (callee := device_code(value)) is not None:
+                    made.calls.add(callee)
+                    self._collect(callee)
+                    self._functions[callee].declared = declared_signatures(value)
+
+    def _spread_waiting(self) -> None:
+        functions = self._functions
+        while found := [
+            one for one in functions.values() if not one.waits and any(map(self._waits, one.calls))
+        ]:
+            for function in found:
+                function.waits = True
+
+    def link(
+        self, cuda: Any, constant: Callable[[str, Any], Any]
+    ) -> Callable[..., Generator[Request, Any, None]]:
+        """Returns the kernel as a generator function.
+
+        Args:
+            cuda: the implementation of `numba.cuda`.
+            constant: converts a global array or tuple to the value the kernel sees, from its name
+                and the value.
+        """
+        spaces = {
+            function: self._namespace(made, cuda, constant)
+            for function, made in self._functions.items()
+        }
+        new: dict[FunctionType, FunctionType] = {}  # user function -> rewritten function
+        for function, made in self._functions.items():
+            assert made.code is not None  # set by the rewriter
+            exec(made.code, spaces[function])  # noqa: S102  # the user's own code
+            new[function] = spaces[function][made.source.tree.name]
+            new[function].__defaults__, new[function].__kwdefaults__ = (
+                function.__defaults__,
+                function.__kwdefaults__,
+            )
+            if made.declared:
+                new[function] = _fitted(new[function], made)
+        for function, made in self._functions.items():
+            for name, value in made.bindings.items():
+                found = new.get(value, value) if isinstance(value, FunctionType) else value
+                spaces[function][name] = (
+                    member(cuda, value.path) if isinstance(value, CudaPath) else found
+                )
+        return new[self._kernel]
+
+    @staticmethod
+    def _namespace(
+        made: SourceFunction, cuda: Any, constant: Callable[[str, Any], Any]
+    ) -> dict[str, Any]:
+        constants = {
+            name: constant(name.removeprefix("_k_"), value)
+            for name, value in made.constants.items()
+        }
+        # Even if the function does not use the module: a breakpoint's condition may.
+        modules = {
+            name: cuda for name, value in made.source.scope.items() if value is cuda_module()
+        }
+        return {**made.source.scope, **modules, **constants, MARK: cuda}
+
+
+def _fitted(function: FunctionType, made: SourceFunction) -> FunctionType:
+    """Wraps the function to convert numeric arguments and results to the types of its declared
+    signatures.
+    """
+    params, name, defaults = made.source.params, made.source.tree.name, function.__defaults__ or ()
+
+    def match_signature(
+        given: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[Declared, list[Any]]:
+        values = dict(zip(params[len(params) - len(defaults) :], defaults, strict=True))
+        values |= {**dict(zip(params, given, strict=False)), **keywords}
+        ordered = [values[param] for param in params]
+        chosen = made.declared[0]
+        if len(made.declared) > 1:
+            chosen = best_declared(name, made.declared, tuple(map(_type_of, ordered)))
+        return chosen, [
+            _as(value, kind)
+            for value, kind in zip(ordered, map(_number_type, chosen.args), strict=True)
+        ]
+
+    def call(*given: Any, **keywords: Any) -> Any:
+        chosen, values = match_signature(given, keywords)
+        return _as(function(*values), _number_type(chosen.result))
+
+    def wait(*given: Any, **keywords: Any) -> Generator[Request, Any, Any]:
+        chosen, values = match_signature(given, keywords)
+        return _as((yield from function(*values)), _number_type(chosen.result))
+
+    return wait if made.waits else call  # type: ignore[return-value]
+
+
+def _type_of(value: Any) -> types.Type:
+    """Returns the Numba type of an argument of a device function."""
+    if isinstance(value, Array):
+        return types.Array(from_dtype(value.dtype), value.ndim, "C")
+    kind = scalar_type(value)
+    return typeof(value) if kind is None else from_dtype(np.dtype(kind))
+
+
+def _number_type(kind: Any) -> type[np.generic] | None:
+    return as_numpy(kind).type if isinstance(kind, (types.Number, types.Boolean)) else None
+
+
+def _as(value: Any, kind: type[np.generic] | None) -> Any:
+    return value if kind is None or value is None else convert(value, kind)

@@ -1,0 +1,367 @@
+"""Name resolution in kernels: global names, members of `numba.cuda`, local variables, index types.
+
+Global names are resolved to objects, not compared as text: `cuda.grid`, `numba.cuda.grid`,
+`nc.grid` and an imported `grid` are all the same function. Local variables include those of inlined
+device functions, renamed where names clash.
+
+In CUDA, `cuda.threadIdx.x` and the other indices are int32, and `cuda.grid(1)` is int64. Here all
+are int64, like the loop variables over threads. The difference is visible in two places only, where
+indices are converted to int32: bit operations, and overload resolution among the signatures of a
+device function.
+"""
+
+import ast
+import builtins
+import difflib
+import dis
+import sys
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+from numba.core import types
+
+from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
+from synknumba.simt._library.words import INDICES
+from synknumba.simt._maths.operations import FUNCTIONS, HEADS, MODULES
+from synknumba.simt._source import mlir
+from synknumba.simt._source.numba_cuda import MISSING, CudaPath, cuda_module
+from synknumba.simt._source.pickling import is_foreign
+from synknumba.simt._source.reads import functions_called, is_device_function, names_in, values_read
+from synknumba.simt._source.syntax import assigned_names, count_stores, read_names, walk
+from synknumba.simt._source.written import Source
+
+# Members of `numba.cuda` that are numbers of a thread.
+NUMBERS: Final = frozenset({*INDICES, "laneid", "warpsize"})
+
+
+def misspelt(path: str) -> str | None:
+    """Returns what is wrong with a path that `numba.cuda` does not have, and the nearest one;
+    None if it has it.
+    """
+    if mlir.has(path):
+        return None  # and cannot run here
+    value: Any = cuda_module()
+    parts = path.split(".")
+    for number, part in enumerate(parts):
+        if hasattr(value, part):
+            value = getattr(value, part)
+            continue
+        if number and not isinstance(value, (ModuleType, type)):
+            return None  # a member of a value
+        before, names = (
+            ".".join(("cuda", *parts[:number])),
+            [name for name in dir(value) if not name.startswith("_")],
+        )
+        head, _, rest = part.partition("_")
+        if hasattr(getattr(value, head, None), rest):
+            near = [f"{head}.{rest}"]  # atomic_add
+        else:
+            by_lower = {name.lower(): name for name in names}
+            near = [
+                by_lower[one] for one in difflib.get_close_matches(part.lower(), by_lower, 1, 0.6)
+            ]
+        return f"numba.{before} has no {part}" + (
+            f"; did you mean {before}.{near[0]}?" if near else ""
+        )
+    return None
+
+
+def with_function(device_function: Any, function: FunctionType) -> Any:
+    """Returns a device function like another, made by `cuda.jit` with the same options, of
+    another plain function.
+    """
+    return type(device_function)(function, targetoptions=device_function.targetoptions)
+
+
+class Scope:
+    """Resolves the names in a function.
+
+    Attributes:
+        source: the function.
+        locals: its parameters, variables and inner functions.
+        constants: local variables assigned once, and the expressions assigned.
+        aliases: local variables that stand for a member of `numba.cuda` that is no value, as after
+            `tid = cuda.threadIdx`.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.locals = (
+            set(source.params) | assigned_names(source.tree) | _names_of_functions(source.tree)
+        )
+        self.constants = _constants(source)
+        self._cuda = cuda_module()
+        self._paths = _members(self._cuda)
+        self.aliases: dict[str, CudaPath] = {}
+        # an alias may be assigned from another one
+        while (aliases := self._aliases_of(source)) != self.aliases:
+            self.aliases = aliases
+
+    def _aliases_of(self, source: Source) -> dict[str, CudaPath]:
+        stores, functions = count_stores(source.tree), _names_of_functions(source.tree)
+        found: dict[str, list[Any]] = {}
+        for name, value in _assignments(source.tree):
+            if (
+                isinstance(value, (ast.Name, ast.Attribute))
+                and name not in source.params
+                and name not in functions
+            ):
+                found.setdefault(name, []).append(self.resolve(value))
+        return {
+            name: values[0]
+            for name, values in found.items()
+            if len(values) == stores[name]
+            and _is_no_value(values[0])
+            and all(value == values[0] for value in values)
+        }
+
+    def resolve(self, node: ast.expr) -> Any:
+        """Resolves a name, or attributes and constant indices of one, to an object, a `CudaPath`
+        or `MISSING`.
+        """
+        if isinstance(node, ast.Name):
+            if node.id in self.locals:
+                return self.aliases.get(node.id, MISSING)
+            return self._known(self.source.scope.get(node.id, getattr(builtins, node.id, MISSING)))
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Constant)
+            and isinstance(node.slice.value, int)
+        ):
+            functions = self.resolve(node.value)
+            is_part = isinstance(functions, tuple) and 0 <= node.slice.value < len(functions)
+            return self._known(functions[node.slice.value]) if is_part else MISSING
+        if not isinstance(node, ast.Attribute):
+            return MISSING
+        base = self.resolve(node.value)
+        if isinstance(base, CudaPath) and base.path == "random":
+            # ordinary functions
+            return getattr(getattr(self._cuda, "random", None), node.attr, MISSING)
+        if isinstance(base, CudaPath):
+            return CudaPath(f"{base.path}.{node.attr}" if base.path else node.attr)
+        if isinstance(base, (ModuleType, type)):
+            return self._known(getattr(base, node.attr, MISSING))
+        return MISSING
+
+    def _known(self, value: Any) -> Any:
+        value = mlir.counterpart(value)
+        if isinstance(value, CudaPath):
+            return value
+        if value is self._cuda:
+            return CudaPath("")
+        if isinstance(value, (int, float, str)):
+            return value
+        path = self._paths.get(id(value)) or _path_in_module(value)
+        return value if path is None else CudaPath(path)
+
+    def mentions_cuda(self, function: FunctionType) -> bool:
+        """Returns whether a function, or an njit function that it calls, refers to `numba.cuda`
+        or a device function.
+        """
+        return any(
+            isinstance(self._known(value), CudaPath)
+            or is_device_function(value)
+            or is_foreign(value)
+            for called in functions_called(function)
+            for value in map(mlir.counterpart, values_read(called))
+        )
+
+
+def _is_no_value(value: Any) -> bool:
+    """Returns whether this is a member of `numba.cuda` that a kernel can name but not compute
+    with: a module, a barrier.
+    """
+    if not isinstance(value, CudaPath) or value.path in NUMBERS or value.path in FUNCTIONS:
+        return False
+    member = value.member() if value.path else None
+    return member is not MISSING and not isinstance(member, (types.Type, int, float))
+
+
+_DEFINED: Final = (FunctionType, type)
+
+
+def _members(cuda: ModuleType) -> dict[int, str]:
+    """Maps the id of each member of `numba.cuda` to its path; a program may have imported it
+    under another name.
+    """
+    paths = {
+        id(value): name for name, value in vars(cuda).items() if isinstance(value, FunctionType)
+    }
+    heads = {head: getattr(cuda, head) for head in HEADS if hasattr(cuda, head)}
+    # op = cuda.atomic.add outside the kernel; members with an identity
+    for head in (
+        "atomic",
+        "shared",
+        "local",
+        "const",
+    ):
+        members = vars(heads[head]) if isinstance(heads.get(head), type) else {}
+        paths |= {
+            id(value): f"{head}.{name}"
+            for name in members
+            if isinstance(value := getattr(heads[head], name), _DEFINED)
+        }
+    return paths | {id(value): head for head, value in heads.items()}
+
+
+# Where numba-cuda defines what these submodules import.
+_GENERATED: Final = {
+    "numba.cuda._internal.cuda_fp16": "fp16",
+    "numba.cuda._internal.cuda_bf16": "bf16",
+}
+
+
+def _path_in_module(value: Any) -> str | None:
+    """Returns the path of a `numba.cuda` submodule whose functions are for kernels, or of one of
+    its functions.
+
+    Returns None for all other values, including those defined in other submodules of `numba.cuda`.
+    """
+    home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    if home in _GENERATED and isinstance(value, FunctionType):
+        return f"{_GENERATED[home]}.{value.__name__.lstrip('_')}"
+    package, _, module = str(home).rpartition(".")
+    if package != "numba.cuda" or module not in MODULES:
+        return None
+    if value is sys.modules.get(str(home)):
+        return module
+    is_its_own = (
+        isinstance(value, FunctionType)
+        and getattr(sys.modules.get(str(home)), value.__name__, None) is value
+    )
+    return f"{module}.{value.__name__}" if is_its_own else None
+
+
+# Names used only by kernels whose threads cooperate.
+_BLOCK_WORDS = frozenset({"shared", "cg", *BARRIER_PATHS, *COLLECTIVES})
+
+
+def splits_block(function: FunctionType) -> bool:
+    """Estimates, without translating, whether code specialised for a block size is much faster.
+
+    True for kernels split into regions by barriers, shared memory or warp operations, judged by the
+    names in the kernel and the functions it calls. True for kernels with a loop too, since loop
+    inversion may make the innermost loop as long as the block.
+    """
+    if any(
+        instruction.opname.startswith("JUMP_BACKWARD")
+        for instruction in dis.get_instructions(function)
+    ):
+        return True
+    cuda = cuda_module()
+    words = {id(getattr(cuda, word)) for word in _BLOCK_WORDS if hasattr(cuda, word)}
+    for called in functions_called(function):
+        if not _BLOCK_WORDS.isdisjoint(names_in(called.__code__)):
+            return True
+        if any(id(mlir.counterpart(value)) in words for value in values_read(called)):
+            return True
+    return False
+
+
+def _names_of_functions(tree: ast.FunctionDef) -> set[str]:
+    """Returns the names of functions inside a function, and of their parameters."""
+    inner = [
+        node
+        for node in walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)) and node is not tree
+    ]
+    params = {
+        node.arg for function in inner for node in walk(function.args) if isinstance(node, ast.arg)
+    }
+    return params | {node.name for node in inner if isinstance(node, ast.FunctionDef)}
+
+
+def _constants(source: Source) -> dict[str, ast.expr]:
+    """Returns the expressions of local variables assigned once, as in `n = 16`; not those with a
+    call or a subscript.
+    """
+    stores = count_stores(source.tree)
+    return {
+        name: value
+        for name, value in _assignments(source.tree)
+        if stores[name] == 1
+        and name not in source.params
+        and not any(isinstance(part, (ast.Call, ast.Subscript)) for part in walk(value))
+    }
+
+
+def _assignments(tree: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
+    """Yields the variable and expression of each plain assignment, with `n, m = 16, 4` and
+    `n = m = 16` split into two.
+    """
+    for node in walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from _pairs(target, node.value)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield from _pairs(node.target, node.value)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    match target, value:
+        case ast.Name(id=name), _:
+            yield name, value
+        case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+            for left, right in zip(targets, values, strict=True):
+                yield from _pairs(left, right)
+
+
+class Locals:
+    """The local variables of one function as the user wrote it, and new names for those of
+    functions inlined into it.
+    """
+
+    def __init__(self, source: Source, scope: Scope) -> None:
+        self._source = source
+        self._taken = set(scope.locals)
+        self._stores = count_stores(source.tree)
+
+    def is_assigned_once(self, name: str) -> bool:
+        """Returns whether the function assigns the variable exactly once."""
+        return self._stores[name] == 1
+
+    def new(self, name: str, function: str) -> str:
+        """Returns a new variable name, for a variable of an inlined function."""
+        number, new = 1, f"{name}_{function}"
+        while new in self._taken or new in self._source.scope:
+            number += 1
+            new = f"{name}_{function}{number}"
+        self._taken.add(new)
+        return new
+
+    def check_known_at_launch(self, dtype: ast.expr, at: ast.AST) -> None:
+        """Rejects a shared array whose dtype depends on variables: the array is allocated before
+        they are assigned.
+        """
+        for name in sorted(read_names(dtype) & self._taken):
+            if name not in self._source.params or self._stores[name]:
+                construct = f"a shared array whose dtype is in the variable {name!r}"
+                raise self._source.refusal(
+                    at, construct, "write the dtype, or `x.dtype` of an argument of the kernel"
+                )
+
+
+# Operations of `numba.cuda` whose result depends on the width of an integer.
+WIDTH_DEPENDENT: Final = frozenset({"brev", "clz", "ffs", "popc"})
+
+
+def is_index(node: ast.expr, scope: Scope) -> bool:
+    """Returns whether an expression is an index, a size, a lane or the warp size, or a variable
+    bound only to one.
+    """
+    followed: set[str] = set()
+    while isinstance(node, ast.Name) and node.id in scope.constants and node.id not in followed:
+        followed.add(node.id)
+        node = scope.constants[node.id]
+    found = scope.resolve(node)
+    return isinstance(found, CudaPath) and found.path in NUMBERS
+
+
+def indices_as_int32(
+    nodes: list[ast.expr], scope: Scope, int32: Callable[[ast.expr], ast.expr]
+) -> list[ast.expr]:
+    """Returns the arguments of a call, with indices converted by `int32`; `scope` has the names
+    of the caller.
+    """
+    return [int32(node) if is_index(node, scope) else node for node in nodes]

@@ -1,0 +1,317 @@
+"""Reads a Python function into a syntax tree: the first stage of the compiler.
+
+Every node keeps its line in the user's file. Syntax that no kernel may contain is rejected here.
+
+Lambdas: `inspect` returns the lines of the enclosing statement, which may contain several lambdas
+and need not parse by itself. The whole file is therefore parsed, and the lambda identified by the
+positions of its code.
+
+Inner functions: functions and lambdas inside a function are lifted out and become device functions.
+The variables of the outer function that an inner one reads become its first parameters, and every
+call passes their current values, as a closure would read them:
+
+    def kernel(x, out):                          def add(bias, v):
+        bias = x[0]                                  return v + bias
+        def add(v):                 ->
+            return v + bias                      def kernel(x, out):
+        out[0] = add(x[1])                           bias = x[0]
+                                                     out[0] = add(bias, x[1])
+
+A variable assigned once, from a constant, is replaced by the constant. Functions nested more deeply
+are lifted when the function around them is translated.
+"""
+
+import ast
+import inspect
+import sys
+from dataclasses import replace
+from tokenize import TokenError
+from types import FunctionType
+from typing import Any, Final
+
+from synknumba._errors import KernelError
+from synknumba.simt._source import mlir
+from synknumba.simt._source.inner_functions import Lifter, _Inner
+from synknumba.simt._source.python_forms import MATCHED, PythonForms
+from synknumba.simt._source.reads import closure_values
+from synknumba.simt._source.source_text import check_text
+from synknumba.simt._source.syntax import assigned_names, copied, rename, walk
+from synknumba.simt._source.written import IN_KERNELS, SOURCE, Source, named
+
+NAME: Final = "lambda_"  # of a lambda in generated code
+
+
+def _lambda_definition(function: FunctionType) -> ast.FunctionDef | None:
+    """Returns the lambda as a `def` that returns its value; None if it cannot be told from
+    another lambda.
+    """
+    lines, _ = inspect.findsource(function)
+    code = function.__code__
+    names = [*code.co_varnames[: code.co_argcount]]
+    found = [
+        node
+        for node in walk(ast.parse("".join(lines)))
+        if isinstance(node, ast.Lambda)
+        and node.lineno == code.co_firstlineno
+        and [arg.arg for arg in named(node.args)] == names
+    ]
+    if len(found) > 1:
+        found = _around(function, found)
+    if len(found) != 1:
+        return None
+    value = ast.copy_location(ast.Return(found[0].body), found[0].body)
+    made = ast.FunctionDef(NAME, found[0].args, [value], [], None)
+    return ast.fix_missing_locations(ast.copy_location(made, found[0]))
+
+
+def _around(function: FunctionType, found: list[ast.Lambda]) -> list[ast.Lambda]:
+    """Returns the innermost of several lambdas whose body contains the positions of all
+    instructions of the function.
+    """
+    # The first instructions belong to no expression: they start and end at column 0.
+    places = [place for place in function.__code__.co_positions() if place[3]]
+    if not places:  # of one that returns a constant, in Python 3.12
+        return [node for node in found if isinstance(node.body, ast.Constant)]
+    around = [node for node in found if all(_holds(node.body, place) for place in places)]
+    return sorted(around, key=lambda node: (node.body.lineno, node.body.col_offset))[-1:]
+
+
+def _holds(node: ast.expr, place: tuple[int | None, int | None, int | None, int | None]) -> bool:
+    line, end_line, column, end_column = place
+    if line is None or end_line is None or column is None or end_column is None:
+        return False
+    after = (line, column) >= (node.lineno, node.col_offset)
+    return after and (end_line, end_column) <= (node.end_lineno or 0, node.end_col_offset or 0)
+
+
+# Python syntax that kernels do not support on any device, and what to write instead. Numba's own
+# error for most of it is a page long.
+REFUSED_SYNTAX: dict[type[ast.AST], tuple[str, str]] = {
+    ast.AsyncFor: ("async for", "use a plain for"),
+    ast.AsyncFunctionDef: ("an async function inside a kernel", "use a plain def"),
+    ast.AsyncWith: ("async with", "leave it out"),
+    ast.Await: ("await", "leave it out"),
+    ast.ClassDef: (
+        "a class inside a kernel",
+        "define it outside, and pass its numbers as arguments",
+    ),
+    ast.Delete: ("del of an element or attribute", "leave it out"),
+    ast.Dict: ("a dict", "use arrays, or variables"),
+    ast.DictComp: ("a comprehension", "write a loop"),
+    ast.GeneratorExp: ("a generator expression", "write a loop"),
+    ast.Global: ("an assignment to a global variable", "write to an array argument"),
+    ast.Import: ("import", "import it outside the kernel"),
+    ast.ImportFrom: ("import", "import it outside the kernel"),
+    ast.List: ("a list", "use a tuple, or cuda.local.array"),
+    ast.ListComp: ("a comprehension", "write a loop"),
+    ast.Match: ("match of sequences, mappings or classes", "compare with if"),
+    ast.Nonlocal: ("nonlocal", "return the value"),
+    ast.Set: ("a set", "use a tuple, or cuda.local.array"),
+    ast.SetComp: ("a comprehension", "write a loop"),
+    ast.Try: ("try", "check the condition with if"),
+    ast.With: ("with", "leave it out"),
+    ast.Yield: ("yield", "write to an array argument"),
+    ast.YieldFrom: ("yield", "write to an array argument"),
+}
+
+
+# Builtins called by the generated code.
+CALLED_BUILTINS = ("max", "min", "range")
+
+# Names of the generated code; variables of the user that look like them get others.
+
+RESERVED_PREFIX = "_k_"
+RESERVED_SUFFIXES = ("__arg", "__b", "__h", "__i", "__n", "__o", "__s", "__u")
+
+
+def read_definition(function: FunctionType) -> Source:
+    """Returns the function's source as a tree, without checking its syntax."""
+    made: Source | None = getattr(function, SOURCE, None)
+    if made is not None:
+        return Source(function, copied(made.tree), made.scope)
+    tree = _definition(function)
+    # Default values are taken from `function.__defaults__`; their expressions may use any name.
+    tree.decorator_list, tree.returns, tree.args.defaults = [], None, []
+    for arg in named(tree.args):
+        arg.annotation = None
+    if isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
+        tree.body = tree.body[1:] or [ast.copy_location(ast.Pass(), tree)]
+    return Source(function, tree, _scope(function))
+
+
+def read_source(function: FunctionType) -> Source:
+    """Returns the function's source as a checked tree, with inner functions lifted into the
+    scope.
+    """
+    source = read_definition(function)
+    _check_deleted(source)
+    PythonForms(source.tree).generic_visit(source.tree)
+    _check_syntax(source)
+    _name_rest(source.tree)
+    source = _free_names(source)
+    has_inner = any(
+        isinstance(node, _Inner) for node in walk(source.tree) if node is not source.tree
+    )
+    return Lifter(source).run() if has_inner else source
+
+
+def _definition(function: FunctionType) -> ast.FunctionDef:
+    check_text(function)
+    name = (
+        f"{function.__qualname__} "
+        f"({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
+    )
+    try:
+        tree = (
+            _lambda_definition(function)
+            if function.__code__.co_name == "<lambda>"
+            else _statement(function)
+        )
+    except (OSError, TypeError, IndexError, TokenError) as error:
+        if function.__code__.co_filename == "<stdin>" and not _is_prompt():
+            raise KernelError(
+                f"{name} was read from standard input, as by python - < script.py, which keeps no "
+                "source, and running a kernel on the CPU needs it; pass the script's file to python"
+            ) from None
+        if (
+            function.__code__.co_filename == "<string>"
+            and sys.argv[:1] == ["-c"]
+            and function.__module__ == "__main__"
+        ):
+            raise KernelError(
+                f"{name} was given to python -c, which keeps no source, and running a kernel on "
+                "the CPU needs it; write it to a file, and run that"
+            ) from None
+        if function.__code__.co_filename == "<stdin>":
+            raise KernelError(
+                f"{name} was typed at Python's prompt, which before Python 3.13 keeps no source, "
+                "and running a kernel on the CPU needs it; define it in a file that you import, or "
+                "use IPython or the prompt of Python 3.13"
+            ) from None
+        raise KernelError(
+            f"{name}: the Python source of the kernel cannot be found ({error}), and running it on "
+            "the CPU needs it; define the kernel in a file or a notebook cell; for one made by "
+            "exec(compile(text, name, 'exec')), enter its text first: linecache.cache[name] = "
+            "(len(text), None, text.splitlines(True), name)"
+        ) from error
+    except SyntaxError as error:
+        raise KernelError(
+            f"{name}: the source of the kernel cannot be parsed on its own ({error.msg}); "
+            f"write it as a def statement"
+        ) from error
+    if tree is None:
+        raise KernelError(
+            f"{name}: several lambdas on this line match; write it as a def statement"
+        )
+    if not isinstance(tree, ast.FunctionDef):
+        raise KernelError(f"{name}: a kernel must be a def, not a {type(tree).__name__.lower()}")
+    return tree
+
+
+def _is_prompt() -> bool:
+    """Returns whether Python reads what is typed, not a script on standard input."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+
+
+def _statement(function: FunctionType) -> ast.stmt:
+    if hasattr(function, "__wrapped__"):  # `inspect` would read the function that this one wraps
+        function = FunctionType(
+            function.__code__, function.__globals__, function.__name__, None, function.__closure__
+        )
+    lines, first = inspect.getsourcelines(function)
+    # An indented definition is parsed under an `if`, which adds one line above it.
+    indented = lines[0][:1].isspace()
+    text = "".join(lines)
+    outer = ast.parse("if True:\n" + text if indented else text).body[0]
+    definition = outer.body[0] if isinstance(outer, ast.If) else outer
+    ast.increment_lineno(definition, first - (2 if indented else 1))
+    return definition
+
+
+def _scope(function: FunctionType) -> dict[str, Any]:
+    hidden = function.__code__.co_freevars
+    values = {
+        name: value for name, value in function.__globals__.items() if name not in hidden
+    } | closure_values(function)
+    return {name: mlir.counterpart(value) for name, value in values.items()}
+
+
+def _check_syntax(source: Source) -> None:
+    args = source.tree.args
+    if args.kwarg:
+        raise source.refusal(
+            source.tree, "a parameter like **kwargs", "name every parameter", IN_KERNELS
+        )
+    if args.kwonlyargs:
+        raise source.refusal(
+            source.tree, "a keyword-only parameter", "make it an ordinary parameter", IN_KERNELS
+        )
+    for node in walk(source.tree):
+        if node is source.tree:
+            continue
+        if type(node) in REFUSED_SYNTAX:
+            raise source.refusal(node, *REFUSED_SYNTAX[type(node)], IN_KERNELS)
+        if isinstance(node, ast.Starred) and not isinstance(node.ctx, ast.Load):
+            raise source.refusal(
+                node, "* in the target of an assignment", "name each part", IN_KERNELS
+            )
+
+
+def _check_deleted(source: Source) -> None:
+    """Rejects a variable that is read behind its `del`, as Numba does."""
+    for node in walk(source.tree):
+        for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            for place_of_del, statement in enumerate(body if isinstance(body, list) else []):
+                for target in statement.targets if isinstance(statement, ast.Delete) else []:
+                    name = ast.unparse(target)
+                    for behind in body[place_of_del + 1 :]:  # type: ignore[index]  # a list
+                        uses = [
+                            one
+                            for one in walk(behind)
+                            if isinstance(one, ast.Name) and one.id == name
+                        ]
+                        if any(isinstance(one.ctx, ast.Store) for one in uses):
+                            break
+                        if uses:
+                            raise source.error(
+                                uses[0], f"{name} is read after del {name}; leave the del out"
+                            )
+
+
+def _name_rest(tree: ast.FunctionDef) -> None:
+    """Makes a parameter `*rest` an ordinary one, of a tuple."""
+    if tree.args.vararg is not None:
+        tree.args.args.append(tree.args.vararg)
+        tree.args.vararg = None
+
+
+def _free_names(source: Source) -> Source:
+    """Renames variables that shadow a builtin called by the generated code, and names that look
+    like those of that code.
+    """
+    tree = source.tree
+    names = {node.id for node in walk(tree) if isinstance(node, ast.Name)} | {
+        arg.arg for arg in named(tree.args)
+    }
+    bound = assigned_names(tree) | {arg.arg for arg in named(tree.args)}
+    taken = {name for name in names if _is_reserved(name)} | bound.intersection(CALLED_BUILTINS)
+    new: dict[str, str] = {}
+    for name in sorted(taken):
+        free = f"user{name}_" if name.startswith("_") else f"{name}_"
+        while free in names or free in source.scope:
+            free += "_"
+        names.add(free)
+        new[name] = free
+    rename(tree, new)
+    known = {
+        free: source.scope[name]
+        for name, free in new.items()
+        if name not in bound and name in source.scope
+    }
+    return replace(source, scope={**source.scope, **known}) if known else source
+
+
+def _is_reserved(name: str) -> bool:
+    return (name.startswith(RESERVED_PREFIX) and not name.startswith(MATCHED)) or name.endswith(
+        RESERVED_SUFFIXES
+    )

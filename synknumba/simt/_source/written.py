@@ -1,0 +1,114 @@
+"""A function as it is written: its definition, file and lines; and what refuses a construct, with
+its place.
+"""
+
+import ast
+import inspect
+import linecache
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Final
+
+from synknumba._errors import KernelError
+
+
+def named(args: ast.arguments) -> list[ast.arg]:
+    """Returns the parameters that an argument by position can set."""
+    return [*args.posonlyargs, *args.args]
+
+
+IN_KERNELS: Final = "in kernels"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A function and its syntax tree.
+
+    Attributes:
+        function: the plain Python function.
+        tree: its definition, without decorators, annotations, defaults and docstring.
+        scope: values of its global names and closure variables.
+    """
+
+    function: FunctionType
+    tree: ast.FunctionDef
+    scope: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The function's qualified name."""
+        return self.function.__qualname__
+
+    @property
+    def filename(self) -> str:
+        """The file the function was defined in."""
+        return self.function.__code__.co_filename
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        """Names of the parameters."""
+        return tuple(arg.arg for arg in named(self.tree.args))
+
+    def refusal(
+        self,
+        node: ast.AST,
+        construct: str,
+        way_out: str = "write it in another way",
+        where: str = "on the CPU",
+    ) -> KernelError:
+        """Returns the error for an unsupported construct, with kernel, file, line, construct,
+        remedy and source line.
+
+        Args:
+            node: the construct in the tree.
+            construct: its name.
+            way_out: what to write instead.
+            where: what does not support it; `IN_KERNELS` for what GPUs refuse, too.
+        """
+        line = getattr(node, "lineno", self.tree.lineno)
+        text = linecache.getline(self.filename, line).strip()
+        return KernelError(
+            f"{self.name} ({self.filename}:{line}): {construct} is not supported {where}; "
+            f"{way_out}\n    {text}"
+        )
+
+    def error(self, node: ast.AST, reason: str) -> KernelError:
+        """Returns the error for a mistake on every device, with kernel, file, line, reason and the
+        marked source line.
+        """
+        line = getattr(node, "lineno", self.tree.lineno)
+        return KernelError(
+            f"{self.name} ({self.filename}:{line}): {reason}\n"
+            f"    {marked_line(self.filename, line, node)}"
+        )
+
+
+def marked_line(filename: str, line: int, node: ast.AST | None) -> str:
+    """Returns a source line without its indentation, and below it marks under a node that begins
+    there.
+    """
+    text = linecache.getline(filename, line).rstrip("\n")
+    shown = text.lstrip()
+    if node is None or node.lineno != line:  # type: ignore[attr-defined]  # an expression or a statement
+        return shown
+    encoded = text.encode()  # columns count bytes
+    start = len(encoded[: node.col_offset].decode(errors="ignore")) - (len(text) - len(shown))  # type: ignore[attr-defined]
+    ends_here = node.end_lineno == line  # type: ignore[attr-defined]
+    stop = len(encoded[: node.end_col_offset].decode(errors="ignore")) if ends_here else len(text)  # type: ignore[attr-defined]
+    return f"{shown}\n    {' ' * start}{'^' * max(1, stop - (len(text) - len(shown)) - start)}"
+
+
+# Attribute that holds the `Source` of a function lifted here, which has no source text of its own.
+SOURCE: Final = "__simt_source__"
+
+
+def parameters(function: FunctionType) -> tuple[str, ...]:
+    """Returns the names of a function's parameters, with that of `*rest`."""
+    code = function.__code__
+    return code.co_varnames[: code.co_argcount + has_rest(function)]
+
+
+def has_rest(function: FunctionType) -> bool:
+    """Returns whether the last parameter is one like `*rest`."""
+    return bool(function.__code__.co_flags & inspect.CO_VARARGS)
