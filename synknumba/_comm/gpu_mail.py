@@ -239,18 +239,18 @@ class GpuMail:
             arrays: address of the source, address of the target, and bytes, of each array; together
                 at most `MOST_REDUCED_BYTES`, and a piece each at least.
         """
-        found = [
-            (given, got, count)
+        chunks = [
+            (sent, received, count)
             for source, target, nbytes in arrays
-            for (given, count), (got, _) in zip(
+            for (sent, count), (received, _) in zip(
                 pieces((source, nbytes)), pieces((target, nbytes)), strict=True
             )
         ]
-        table = np.array([(*piece, index) for index, piece in enumerate(found)], np.int64)
+        table = np.array([(*chunk, index) for index, chunk in enumerate(chunks)], np.int64)
         kernel = _reduce_kernel(np.dtype(dtype).name, op)
         return (
             [self._launch(kernel, table, np.int32(self._rank), np.int32(self._world_size))]
-            if found
+            if chunks
             else []
         )
 
@@ -285,15 +285,13 @@ def open_mail(
     """
     if world_size > MOST_RANKS or os.environ.get("NCCL_P2P_DISABLE", "0") != "0":
         return None
-    own, handle = _inbox(world_size)
+    inbox, handle = _inbox(world_size)
     handles = gather(np.frombuffer(handle, np.uint8))
-    inboxes = [own] * world_size
+    inboxes = [inbox] * world_size
     try:
-        for other in range(world_size):
-            if other != rank:
-                inboxes[other] = runtime.ipcOpenMemHandle(
-                    handles[other].tobytes(), _LAZY_PEER_ACCESS
-                )
+        for peer in range(world_size):
+            if peer != rank:
+                inboxes[peer] = runtime.ipcOpenMemHandle(handles[peer].tobytes(), _LAZY_PEER_ACCESS)
         opened = any(handle)
     except runtime.CUDARuntimeError:
         opened = False

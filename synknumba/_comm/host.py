@@ -108,12 +108,12 @@ class HostCommunicator(Communicator):
     def exchange(self, exchanges: Sequence[Exchange]) -> Step:
         return _move(
             _Piece(
-                (_part_of(e.sources[one.source], one.source_start, one),),
-                (_part_of(e.targets[one.target], one.target_start, one),),
+                (_part_of(e.sources[copy.source], copy.source_start, copy),),
+                (_part_of(e.targets[copy.target], copy.target_start, copy),),
             )
             for e in exchanges
-            for one in e.copies
-            if one.target % self._parts == self._part
+            for copy in e.copies
+            if copy.target % self._parts == self._part
         )
 
     def close(self) -> None:
@@ -216,12 +216,12 @@ def _viewed(piece: _Piece, dtype: Any) -> _Piece:
 
 def _is_compiled(op: CollectiveOp, dtype: np.dtype[Any]) -> bool:
     """Whether Numba has the op on a simplified dtype."""
-    known = (
+    has_kernel = (
         dtype.char in "fd"
         or (dtype.kind in "iu" and op != "avg")
         or (dtype.char in "FD" and op == "prod")
     )
-    return known and dtype.isnative
+    return has_kernel and dtype.isnative
 
 
 @final
@@ -279,10 +279,10 @@ def _ufuncs(op: CollectiveOp, dtype: np.dtype[Any]) -> Callable[[Sequence[_Piece
             for sources, targets in pieces:
                 for begin in range(0, len(sources[0]), len(scratch)):
                     at = slice(begin, begin + len(scratch))
-                    first, *others = (source[at] for source in sources)
+                    first, *rest = (source[at] for source in sources)
                     out = scratch[: len(first)]
-                    for other in others:
-                        first = ufunc(first, other, out=out)
+                    for operand in rest:
+                        first = ufunc(first, operand, out=out)
                     if op == "avg":
                         np.true_divide(out, len(sources), out=out)
                     for target in targets:

@@ -8,7 +8,7 @@ inbox that belongs to the pair, so every place is read and written by one pair o
 """  # noqa: E501
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import NamedTuple, TypeAlias
 
 from synknumba._ops.halo import Copy
@@ -23,7 +23,7 @@ Run: TypeAlias = tuple[int, int]  # of memory: address, bytes
 class Letter(NamedTuple):
     """Letters of a rank to another, and back, with the same number."""
 
-    other: int  # rank
+    peer: int  # rank
     number: int  # among those of the pair
     send: int  # address
     send_bytes: int  # 0: an empty letter
@@ -39,8 +39,9 @@ def fit(copies: Sequence[Sequence[Copy]], world_size: int) -> bool:
     (False, True)
     """  # noqa: E501
     letters = [0] * world_size**2
-    for one in (copy for several in copies for copy in several if copy.source != copy.target):
-        letters[one.source * world_size + one.target] += -(-one.count // LETTER_BYTES)
+    for copy in chain.from_iterable(copies):
+        if copy.source != copy.target:
+            letters[copy.source * world_size + copy.target] += -(-copy.count // LETTER_BYTES)
     return max(letters) <= MOST_LETTERS
 
 
@@ -57,22 +58,22 @@ def letters_of(
 
     >>> for letter in letters_of(0, 2, [[Copy(0, 8, 1, 0, 9000), Copy(1, 0, 0, 64, 4)]], [(1000, 5000)]):
     ...     print(letter)
-    Letter(other=1, number=0, send=1008, send_bytes=8192, receive=5064, receive_bytes=4)
-    Letter(other=1, number=1, send=9200, send_bytes=808, receive=0, receive_bytes=0)
+    Letter(peer=1, number=0, send=1008, send_bytes=8192, receive=5064, receive_bytes=4)
+    Letter(peer=1, number=1, send=9200, send_bytes=808, receive=0, receive_bytes=0)
     """  # noqa: E501
     sent: list[list[Run]] = [[] for _ in range(world_size)]
     got: list[list[Run]] = [[] for _ in range(world_size)]
-    for several, (source, target) in zip(copies, places, strict=True):
-        for one in several:
-            if one.source == rank != one.target:
-                sent[one.target] += pieces((source + one.source_start, one.count))
-            elif one.target == rank != one.source:
-                got[one.source] += pieces((target + one.target_start, one.count))
+    for exchange, (source, target) in zip(copies, places, strict=True):
+        for copy in exchange:
+            if copy.source == rank != copy.target:
+                sent[copy.target] += pieces((source + copy.source_start, copy.count))
+            elif copy.target == rank != copy.source:
+                got[copy.source] += pieces((target + copy.target_start, copy.count))
     return [
-        Letter(other, number, *send, *receive)
-        for other in range(world_size)
+        Letter(peer, number, *send, *receive)
+        for peer in range(world_size)
         for number, (send, receive) in enumerate(
-            zip_longest(sent[other], got[other], fillvalue=(0, 0))
+            zip_longest(sent[peer], got[peer], fillvalue=(0, 0))
         )
     ]
 

@@ -109,8 +109,8 @@ _NOTHING = _Round([], [])
 
 def available() -> str | None:
     """Why NCCL cannot be used, in one line; None if it can."""
-    found = nccl_bindings.find()
-    return found.problem if found.bindings is None else None
+    nccl = nccl_bindings.find()
+    return nccl.problem if nccl.bindings is None else None
 
 
 def make_unique_id() -> bytes:
@@ -122,9 +122,9 @@ def make_unique_id() -> bytes:
 
 
 def _bindings() -> NcclBindings:
-    found = nccl_bindings.find()
-    assert found.bindings is not None, found.problem  # `available` was asked before
-    return found.bindings
+    nccl = nccl_bindings.find()
+    assert nccl.bindings is not None, nccl.problem  # `available` was asked before
+    return nccl.bindings
 
 
 def _connect(bindings: NcclBindings, world_size: int, rank: int, unique_id: bytes) -> Any:
@@ -243,14 +243,14 @@ class NcclCommunicator(Communicator):
     def _merged(self, plans: Iterable[list[_Round]]) -> Iterator[_Call]:
         """Yields the calls of all exchanges' rounds, with one NCCL call or group per round."""
         for rounds in zip_longest(*plans, fillvalue=_NOTHING):
-            exchange = [call for one in rounds for call in one.exchange]
+            exchange = [call for plan_round in rounds for call in plan_round.exchange]
             if len(exchange) == 1:
                 yield exchange[0]
             elif exchange:
                 assert self._bindings is not None  # one rank only copies
                 yield partial(_group, self._bindings, exchange)
-            for one in rounds:
-                yield from one.after
+            for plan_round in rounds:
+                yield from plan_round.after
 
     def _call(self, function: Function, *args: int) -> _Call:
         """Returns the call of a function of NCCL, on this rank's communicator and stream."""
@@ -305,13 +305,13 @@ class NcclCommunicator(Communicator):
         """
         source, target = self._addresses(exchange)
         calls: list[_Call] = []
-        for one in exchange.copies:
-            if one.source == one.target:
+        for copy in exchange.copies:
+            if copy.source == copy.target:
                 continue
-            if one.source == self._rank:
-                calls.append(self._send(source + one.source_start, one.count, one.target))
-            elif one.target == self._rank:
-                calls.append(self._receive(target + one.target_start, one.count, one.source))
+            if copy.source == self._rank:
+                calls.append(self._send(source + copy.source_start, copy.count, copy.target))
+            elif copy.target == self._rank:
+                calls.append(self._receive(target + copy.target_start, copy.count, copy.source))
         here = self._copies_here(exchange)
         return [_Round(calls, here)] if calls or here else []
 
@@ -322,14 +322,14 @@ class NcclCommunicator(Communicator):
         return [
             partial(
                 runtime.memcpyAsync,
-                target + one.target_start,
-                source + one.source_start,
-                one.count,
+                target + copy.target_start,
+                source + copy.source_start,
+                copy.count,
                 kind,
                 stream,
             )
-            for one in exchange.copies
-            if one.source == one.target == self._rank
+            for copy in exchange.copies
+            if copy.source == copy.target == self._rank
         ]
 
     def _goes_by_mail(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> bool:
@@ -347,25 +347,32 @@ class NcclCommunicator(Communicator):
         assert self.mail is not None  # `_goes_by_mail`
         dtype = _real_dtype(exchanges[0].dtype, op)
         arrays = [
-            (*self._addresses(one), one.source_counts[0] * np.dtype(one.dtype).itemsize)
-            for one in exchanges
+            (
+                *self._addresses(exchange),
+                exchange.source_counts[0] * np.dtype(exchange.dtype).itemsize,
+            )
+            for exchange in exchanges
         ]
         calls = self.mail.reduce(dtype, "sum" if op == "avg" else op, arrays)
-        filled = [one for one in exchanges if one.source_counts[0]]
+        filled = [exchange for exchange in exchanges if exchange.source_counts[0]]
         return [
             *calls,
-            *(call for one in filled for call in self._average(_viewed(one, dtype), op)),
+            *(call for exchange in filled for call in self._average(_viewed(exchange, dtype), op)),
         ]
 
-    def _gathered(self, own: Array) -> Array:
+    def _gathered(self, row: Array) -> Array:
         """Returns the uint8 arrays of all ranks, as lines."""
         with self._stream:
-            given, got = cupy.asarray(own), cupy.empty((self._world_size, len(own)), np.uint8)
+            sent, received = cupy.asarray(row), cupy.empty((self._world_size, len(row)), np.uint8)
             self._run(
-                [self._call("all_gather", given.data.ptr, got.data.ptr, len(own), DTYPES["uint8"])],
+                [
+                    self._call(
+                        "all_gather", sent.data.ptr, received.data.ptr, len(row), DTYPES["uint8"]
+                    )
+                ],
                 (),
             )
-            return cupy.asnumpy(got)
+            return cupy.asnumpy(received)
 
     def _reduce_whole(
         self, exchange: Exchange, op: CollectiveOp, function: Function, counts: Sequence[int]

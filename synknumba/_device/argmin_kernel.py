@@ -33,10 +33,10 @@ def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable
     def meet(values: Any, rows: Any, here: int, there: int) -> None:
         """Stores the better of two candidates at `here`."""
         if rows[there] >= 0:
-            value, other = values[here], values[there]
-            first = not is_better(value, other) and rows[there] < rows[here]
-            if rows[here] < 0 or is_better(other, value) or first:
-                values[here], rows[here] = other, rows[there]
+            value, candidate = values[here], values[there]
+            first = not is_better(value, candidate) and rows[there] < rows[here]
+            if rows[here] < 0 or is_better(candidate, value) or first:
+                values[here], rows[here] = candidate, rows[there]
 
     def search(scores: Any, first: int, values: Any, rows: Any) -> None:
         """Writes block b's candidate of column j to values[b, j] and rows[b, j]; scores[i] is

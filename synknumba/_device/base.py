@@ -157,7 +157,11 @@ class Workspace(ABC):
         """Returns the steps of all slices in the order to run them; by default one slice after
         the other.
         """
-        return [step for one in slices for step in (*one.loads, *one.work, *one.stores)]
+        return [
+            step
+            for slice_steps in slices
+            for step in (*slice_steps.loads, *slice_steps.work, *slice_steps.stores)
+        ]
 
     @abstractmethod
     def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
@@ -430,7 +434,7 @@ class Device(ABC):
         if not isinstance(step, partial):
             return str(getattr(step, "__name__", type(step).__name__)).strip("_"), 0
         target = step.keywords.get(
-            "out", next((one for one in step.args if hasattr(one, "nbytes")), None)
+            "out", next((arg for arg in step.args if hasattr(arg, "nbytes")), None)
         )
         name = str(getattr(step.func, "__name__", type(step.func).__name__)).strip("_")
         return _TOLD.get(name, name), int(getattr(target, "nbytes", 0))
@@ -550,10 +554,14 @@ class Device(ABC):
         search_kernel, settle_kernel = self._locating[op, dtype]
         grid, block = search_grid(count, columns), (LOCATING_THREADS, 1, 1)
         shape = grid[0], columns
-        found = self.view(self.memory(grid[0] * columns * dtype.itemsize), 0, dtype, shape)
-        found_rows = self.view(self.memory(grid[0] * columns * 8), 0, np.dtype(np.int64), shape)
-        searching = [search_kernel.convert(one) for one in (scores, first, found, found_rows)]
-        settling = [settle_kernel.convert(one) for one in (found, found_rows, values, rows)]
+        best_scores = self.view(self.memory(grid[0] * columns * dtype.itemsize), 0, dtype, shape)
+        best_rows = self.view(self.memory(grid[0] * columns * 8), 0, np.dtype(np.int64), shape)
+        searching = [
+            search_kernel.convert(array) for array in (scores, first, best_scores, best_rows)
+        ]
+        settling = [
+            settle_kernel.convert(array) for array in (best_scores, best_rows, values, rows)
+        ]
         return [
             search_kernel.bind(grid, block, 0, searching, ()),
             settle_kernel.bind((1, *grid[1:]), block, 0, settling, ()),

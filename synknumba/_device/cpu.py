@@ -169,10 +169,10 @@ class CpuKernel(DeviceKernel):
     def _native(
         self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]
     ) -> NativeCall | None:
-        found = self._kernel.native(grid, block, tuple(args), smem_bytes)
-        if found is None:
+        call = self._kernel.native(grid, block, tuple(args), smem_bytes)
+        if call is None:
             return None
-        address, kinds, sizes, values, code = found
+        address, kinds, sizes, values, code = call
         try:
             return NativeCall(
                 address, kinds, (*sizes, *values), code, {at: len(sizes) + at for at in changing}

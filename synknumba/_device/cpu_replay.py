@@ -25,16 +25,16 @@ _LETTERS = {  # of the `struct` module, by type of a number
 
 def record(steps: Sequence[Step]) -> Replay | None:
     """Returns steps as compiled code repeats them; None if it cannot run one of them."""
-    found: list[NativeStep] = []
+    native_steps: list[NativeStep] = []
     launches: list[tuple[NativeCall, list[Any]]] = []
     for step in steps:
         native = step.native() if isinstance(step, Native) else None
         if native is None:
             return None
-        found += native
-        changing = [one for one in native if isinstance(one, NativeCall) and one.changing]
-        launches += [(one, step.args[-1]) for one in changing]  # type: ignore[attr-defined]  # a launch with a list
-    return _CpuReplay(steps, found, launches)
+        native_steps += native
+        changing = [call for call in native if isinstance(call, NativeCall) and call.changing]
+        launches += [(call, step.args[-1]) for call in changing]  # type: ignore[attr-defined]  # a launch with a list
+    return _CpuReplay(steps, native_steps, launches)
 
 
 @final

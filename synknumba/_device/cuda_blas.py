@@ -88,7 +88,7 @@ def _multiply(left: Any, right: Any, out: Any) -> None:
         _stored, (left, right)
     )
     name = out.dtype.name
-    one, zero = (np.array(value, _FACTORS[name]) for value in (1, 0))
+    unit, zero = (np.array(value, _FACTORS[name]) for value in (1, 0))
     code, (handle, workspace) = _TYPES[name], _handle()
     library, stream = _library(), cupy.cuda.get_current_stream().ptr
     address = ctypes.c_void_p
@@ -102,7 +102,7 @@ def _multiply(left: Any, right: Any, out: Any) -> None:
         library.cublasGemmEx(
             *(address(handle), right_turned, left_turned),
             *(out.shape[1], out.shape[0], left.shape[1]),
-            *(address(one.ctypes.data), address(right.data.ptr), code, right_stride),
+            *(address(unit.ctypes.data), address(right.data.ptr), code, right_stride),
             *(address(left.data.ptr), code, left_stride),
             *(address(zero.ctypes.data), address(out.data.ptr), code, out.shape[1]),
             *(_COMPUTE[name], _DEFAULT_ALGORITHM),

@@ -68,15 +68,15 @@ class RecordedFunction(Recorder):
 
     def recorded(self, call: Call, arguments: Any, written: Sequence[Any]) -> RecordedCall:
         kind = tuple(_kind(self._name, leaf) for leaf in flatten(arguments)[0])
-        found = self._kinds.get(kind)
-        if found is None:
-            found = self._kinds[kind] = _Recording(
+        recording = self._kinds.get(kind)
+        if recording is None:
+            recording = self._kinds[kind] = _Recording(
                 self._name, call, written, self._stream, self._scope, self._pool
             )
         self._kinds.move_to_end(kind)
         while len(self._kinds) > MOST_KINDS:
             self._kinds.popitem(last=False)[1].close()
-        return found
+        return recording
 
     def close(self) -> None:
         while self._kinds:
@@ -145,8 +145,8 @@ class _Recording(RecordedCall):
         if not self._executable or not all(isinstance(leaf, cupy.ndarray) for leaf in leaves):
             return None
         with self._stream:
-            own = [cupy.empty_like(leaf, order="C") for leaf in leaves]
-        return OnStream(self._repeat, own), unflatten(structure, own)
+            outputs = [cupy.empty_like(leaf, order="C") for leaf in leaves]
+        return OnStream(self._repeat, outputs), unflatten(structure, outputs)
 
     def _repeat(self, targets: Sequence[Any]) -> None:
         """Repeats the call, and copies its results, which may be views of arguments that others
@@ -233,16 +233,15 @@ class _Recording(RecordedCall):
         lines = traceback.extract_tb(error.__traceback__)
         modules = [sys.modules[name] for name in ("cupy", "numpy", "torch") if name in sys.modules]
         packages = *(os.path.dirname(str(module.__file__)) + os.sep for module in modules), _PACKAGE
-        own = [
-            one
-            for one in lines
-            if one.filename.endswith(".py") and not one.filename.startswith(packages)
+        script_lines = [
+            line
+            for line in lines
+            if line.filename.endswith(".py") and not line.filename.startswith(packages)
         ]
-        where = (
-            f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}: {own[-1].line}: "
-            if own
-            else ""
-        )
+        where = ""
+        if script_lines:
+            line = script_lines[-1]
+            where = f"{os.path.basename(line.filename)}:{line.lineno}: {line.line}: "
         way_out = "Leave record=True out"
         if "cublas" in str(error).lower():
             way_out = "Use synk.matmul(a, b) in place of a @ b, or leave record=True out"
@@ -267,11 +266,11 @@ class _Recording(RecordedCall):
     def _compare(self, usual: Any, after: Sequence[Any]) -> None:
         """Raises `RecordError` if the graph gives other numbers than the function."""
         leaves, structure = flatten(self._result)
-        wanted, other = flatten(usual)
-        same = structure == other and len(leaves) == len(wanted)
-        pairs = [*zip(leaves, wanted, strict=True)] if same else []
+        expected, expected_structure = flatten(usual)
+        same = structure == expected_structure and len(leaves) == len(expected)
+        pairs = [*zip(leaves, expected, strict=True)] if same else []
         if same and all(
-            _alike(one, two) for one, two in (*pairs, *zip(self._written, after, strict=True))
+            _alike(left, right) for left, right in (*pairs, *zip(self._written, after, strict=True))
         ):
             return
         raise RecordError(
@@ -304,16 +303,16 @@ def _copied(result: Any) -> Any:
     )
 
 
-def _alike(one: Any, two: Any) -> bool:
-    if not (isinstance(one, cupy.ndarray) and isinstance(two, cupy.ndarray)):
-        return type(one) is type(two) and repr(one) == repr(two)
-    if one.shape != two.shape or one.dtype != two.dtype:
+def _alike(left: Any, right: Any) -> bool:
+    if not (isinstance(left, cupy.ndarray) and isinstance(right, cupy.ndarray)):
+        return type(left) is type(right) and repr(left) == repr(right)
+    if left.shape != right.shape or left.dtype != right.dtype:
         return False
-    tolerance = _TOLERANCE.get(one.dtype.name)
-    if tolerance is None or not one.size:
-        return bool((one == two).all())
-    both = cupy.isfinite(one) & cupy.isfinite(two)
-    apart = cupy.where(both, cupy.abs(one - two), 0).max()
-    most = cupy.where(both, cupy.abs(two), 0).max()
-    special = both | (one == two) | (cupy.isnan(one) & cupy.isnan(two))
+    tolerance = _TOLERANCE.get(left.dtype.name)
+    if tolerance is None or not left.size:
+        return bool((left == right).all())
+    both = cupy.isfinite(left) & cupy.isfinite(right)
+    apart = cupy.where(both, cupy.abs(left - right), 0).max()
+    most = cupy.where(both, cupy.abs(right), 0).max()
+    special = both | (left == right) | (cupy.isnan(left) & cupy.isnan(right))
     return bool((apart <= tolerance * most) & special.all())

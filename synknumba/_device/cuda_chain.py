@@ -81,10 +81,10 @@ class _GraphChain(Chain):
             yield self._kernels[position], step
 
     def _places_of(self, launch: CudaLaunch) -> list[ScalarPlace]:
-        found = self._places.get(launch.layout)
-        if found is None:
-            found = self._places[launch.layout] = find_scalars(launch, self._stream)
-        return found
+        places = self._places.get(launch.layout)
+        if places is None:
+            places = self._places[launch.layout] = find_scalars(launch, self._stream)
+        return places
 
     def close(self) -> None:
         if self._executable:

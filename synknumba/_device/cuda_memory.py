@@ -222,8 +222,8 @@ class CudaWorkspace(Workspace):
         work, load = self._streams.work, self._streams.load
 
         def ahead() -> tuple[Gather, Step]:
-            kept = self.scratch(None, array.dtype, array.shape)
-            return gather_line(host, rows, kept, load), copy_within(array, kept, work)
+            spare = self.scratch(None, array.dtype, array.shape)
+            return gather_line(host, rows, spare, load), copy_within(array, spare, work)
 
         return LineRows(array, gather_line(host, rows, array, work), ahead)
 
@@ -401,14 +401,16 @@ def _side_by_side(slices: Sequence[SliceSteps], streams: Streams) -> list[Step]:
 
     for k in range(turns):
         bring(k)
-    for k, one in enumerate(slices):
+    for k, slice_steps in enumerate(slices):
         turn = k % turns
-        steps.extend((loaded[turn].awaited_by(work), *one.work, worked[turn].set(work)))
+        steps.extend((loaded[turn].awaited_by(work), *slice_steps.work, worked[turn].set(work)))
         free[turn] = worked[turn]
-        if one.stores:
-            steps.extend((worked[turn].awaited_by(store), *one.stores, stored[turn].set(store)))
+        if slice_steps.stores:
+            steps.extend(
+                (worked[turn].awaited_by(store), *slice_steps.stores, stored[turn].set(store))
+            )
             free[turn] = stored[turn]
         if k + turns < len(slices):
             bring(k + turns)
-    last = max((k for k, one in enumerate(slices) if one.stores), default=None)
+    last = max((k for k, slice_steps in enumerate(slices) if slice_steps.stores), default=None)
     return steps if last is None else [*steps, stored[last % turns].awaited_by(work)]

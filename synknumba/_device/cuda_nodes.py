@@ -159,11 +159,11 @@ def host_work(graph: int) -> str | None:
 def _is_of_host(kind: int, host: int | None, address: int | None) -> bool:
     if kind != _UNIFIED:
         return kind == _HOST
-    found = ctypes.c_uint()
+    memory_type = ctypes.c_uint()
     code = _driver().cuPointerGetAttribute(
-        ctypes.byref(found), _MEMORY_TYPE, ctypes.c_uint64(address or host or 0)
+        ctypes.byref(memory_type), _MEMORY_TYPE, ctypes.c_uint64(address or host or 0)
     )
-    return code != 0 or found.value == _HOST
+    return code != 0 or memory_type.value == _HOST
 
 
 def free_graph(graph: int, executable: int, stream: Any) -> None:
@@ -180,8 +180,8 @@ def _last_node(stream: Any) -> int:
     """Returns the node captured last on a stream."""
     status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
     nodes, count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_size_t()
-    told = (ctypes.byref(one) for one in (status, number, graph, nodes, count))
-    _ask("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream.ptr), *told)
+    outputs = (ctypes.byref(output) for output in (status, number, graph, nodes, count))
+    _ask("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream.ptr), *outputs)
     if count.value != 1:
         raise UnknownNodeError("node")
     return nodes[0] or 0
@@ -203,25 +203,33 @@ def find_scalars(launch: CudaLaunch, stream: Any) -> list[ScalarPlace]:
     places = []
     for position in launch.changing:
         value = launch.arguments[position]
-        other = _other(value)
-        arguments = [*launch.arguments[:position], other, *launch.arguments[position + 1 :]]
+        substitute = _other(value)
+        arguments = [*launch.arguments[:position], substitute, *launch.arguments[position + 1 :]]
         another, changed = _captured_params(arguments, launch, stream)
         if another != kernel:  # a kernel in whose code the number is
             raise UnknownNodeError("kernel", position)
-        found = [i for i, (one, two) in enumerate(zip(usual, changed, strict=True)) if one != two]
+        changed_params = [
+            i
+            for i, (before, after) in enumerate(zip(usual, changed, strict=True))
+            if before != after
+        ]
         kind = np.asarray(value).dtype.kind
         getters = (_REAL, _IMAGINARY) if kind == "c" else (_REAL,)
-        cuts = [(i, slice(None)) for i in found]
-        if len(found) == 1 and kind == "c":  # both parts in one parameter
-            half = len(usual[found[0]]) // 2
-            cuts = [(found[0], slice(half)), (found[0], slice(half, None))]
+        cuts = [(i, slice(None)) for i in changed_params]
+        if len(changed_params) == 1 and kind == "c":  # both parts in one parameter
+            half = len(usual[changed_params[0]]) // 2
+            cuts = [(changed_params[0], slice(half)), (changed_params[0], slice(half, None))]
         if len(cuts) != len(getters):
             raise UnknownNodeError("scalar", position)
         parts = []
         for (i, cut), get in zip(cuts, getters, strict=True):
-            seen = ((get(value), usual[i][cut]), (get(other), changed[i][cut]))
+            samples = ((get(value), usual[i][cut]), (get(substitute), changed[i][cut]))
             letter = next(
-                (one for one in _LETTERS.get(kind, "") if all(_fits(one, *pair) for pair in seen)),
+                (
+                    candidate
+                    for candidate in _LETTERS.get(kind, "")
+                    if all(_fits(candidate, *pair) for pair in samples)
+                ),
                 None,
             )
             if letter is None:
@@ -236,11 +244,11 @@ def _other(value: Any) -> Any:
     if isinstance(value, bool | np.bool_):
         return type(value)(not value)
     is_complex = isinstance(value, complex | np.complexfloating)
-    others = map(type(value), (1 + 2j, 3 + 4j, 5 + 6j) if is_complex else (1, 2))
+    candidates = map(type(value), (1 + 2j, 3 + 4j, 5 + 6j) if is_complex else (1, 2))
     return next(
-        one
-        for one in others
-        if one.real != value.real and (one.imag != value.imag or not is_complex)
+        candidate
+        for candidate in candidates
+        if candidate.real != value.real and (candidate.imag != value.imag or not is_complex)
     )
 
 
@@ -258,13 +266,13 @@ def _captured_params(
     """Returns the kernel that a launch with these arguments runs, and the bytes of each of its
     parameters.
     """
-    one = make_launch(launch.args[0], arguments, (0,))
-    graph, nodes = capture([one], launch.stream or stream)
+    step = make_launch(launch.args[0], arguments, (0,))
+    graph, nodes = capture([step], launch.stream or stream)
     try:
         if not nodes:
             raise UnknownNodeError("node")
-        told, parameters = _read_node(nodes[0])
-        return told.func or told.kern or 0, [
+        node_params, parameters = _read_node(nodes[0])
+        return node_params.func or node_params.kern or 0, [
             ctypes.string_at(address, nbytes) for address, nbytes in parameters
         ]
     finally:
@@ -275,13 +283,13 @@ def _read_node(node: int) -> tuple[_NodeParams, list[tuple[int, int]]]:
     """Returns the parameters of a kernel node, and the address and size in bytes of each of the
     kernel's.
     """
-    told = _NodeParams()
-    _ask("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(told))
-    if not told.params or told.extra:
+    node_params = _NodeParams()
+    _ask("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(node_params))
+    if not node_params.params or node_params.extra:
         raise UnknownNodeError("parameters")
-    function = ctypes.c_void_p(told.func)
-    if not told.func:
-        _ask("cuKernelGetFunction", ctypes.byref(function), ctypes.c_void_p(told.kern))
+    function = ctypes.c_void_p(node_params.func)
+    if not node_params.func:
+        _ask("cuKernelGetFunction", ctypes.byref(function), ctypes.c_void_p(node_params.kern))
     parameters: list[tuple[int, int]] = []
     offset, nbytes = ctypes.c_size_t(), ctypes.c_size_t()
     ask = getattr(_driver(), "cuFuncGetParamInfo", None)
@@ -291,8 +299,8 @@ def _read_node(node: int) -> tuple[_NodeParams, list[tuple[int, int]]]:
         ask(function, ctypes.c_size_t(len(parameters)), ctypes.byref(offset), ctypes.byref(nbytes))
         == 0
     ):
-        parameters.append((told.params[len(parameters)] or 0, nbytes.value))
-    return told, parameters
+        parameters.append((node_params.params[len(parameters)] or 0, nbytes.value))
+    return node_params, parameters
 
 
 class KernelNode:

@@ -38,8 +38,8 @@ class FunctionScope:
         self.share()
         self._stream.__enter__()
 
-    def __exit__(self, *told: object) -> None:
-        self._stream.__exit__(*told)
+    def __exit__(self, *error_info: object) -> None:
+        self._stream.__exit__(*error_info)
         if self.share():
             runtime.deviceSynchronize()  # this first time torch worked on its default stream
 

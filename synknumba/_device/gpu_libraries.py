@@ -87,8 +87,10 @@ class GpuLibraries:
     @property
     def missing(self) -> list[str]:
         """Names of the libraries that cannot be loaded, NCCL first."""
-        others = [told for name, told in LIBRARIES.items() if name not in self.libraries]
-        return others if self.nccl else ["NCCL", *others]
+        missing_names = [
+            library_name for name, library_name in LIBRARIES.items() if name not in self.libraries
+        ]
+        return missing_names if self.nccl else ["NCCL", *missing_names]
 
 
 def find_libraries() -> GpuLibraries:
@@ -101,17 +103,17 @@ def find_libraries() -> GpuLibraries:
         done = subprocess.run(  # noqa: S603  # the program is this module's
             command, capture_output=True, text=True, check=False, timeout=_SECONDS
         )
-        told = json.loads(done.stdout.splitlines()[-1])
+        answer = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.TimeoutExpired, IndexError, ValueError):
         return GpuLibraries(None, None, {}, "the process that imports CuPy ended without an answer")
-    runtime, nccl, bindings = told["runtime"], told["nccl"], told["bindings"]
-    if "nccl4py" in names and bindings != "nccl4py" and told["problem"] is None:
+    runtime, nccl, bindings = answer["runtime"], answer["nccl"], answer["bindings"]
+    if "nccl4py" in names and bindings != "nccl4py" and answer["problem"] is None:
         no_nccl4py = "nccl4py does not import, or finds no NCCL"
     return GpuLibraries(
         None if runtime is None else cuda_version(runtime),
         None if nccl is None else _nccl_version(nccl),
-        told["libraries"],
-        told["problem"],
+        answer["libraries"],
+        answer["problem"],
         bindings,
         no_nccl4py,
     )

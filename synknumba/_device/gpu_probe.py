@@ -150,8 +150,8 @@ def probed(*, thorough: bool = False) -> Iterator[DeviceReport]:
             for _ in range(2):  # twice, since Ctrl-C may interrupt before the first call has begun
                 stack.callback(_end, pid)
         theirs.close()
-        with ours.makefile("rb") as told:
-            answer = told.read()
+        with ours.makefile("rb") as stream:
+            answer = stream.read()
         count, problem, ids = json.loads(answer) if answer else (0, _silence(pid), ())
         yield DeviceReport(0, problem) if problem else DeviceReport(count, problem, tuple(ids))
 

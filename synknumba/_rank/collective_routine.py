@@ -25,11 +25,11 @@ class Steps(Repeated):
 
     function = None
 
-    def __init__(self, told: Collective | Transfer, place: Place) -> None:
+    def __init__(self, program: Collective | Transfer, place: Place) -> None:
         self.place = place
-        self.segments = told.segments()
-        self.variables = told.variables()
-        self._number = told.number
+        self.segments = program.segments()
+        self.variables = program.variables()
+        self._number = program.number
         self._run: Repetition | None = None
 
     @abstractmethod
@@ -60,13 +60,13 @@ class Steps(Repeated):
 class CollectiveRoutine(Steps):
     """A collective on one rank."""
 
-    def __init__(self, told: Collective, place: Place, communicator: Communicator) -> None:
-        super().__init__(told, place)
-        self._told = told
+    def __init__(self, program: Collective, place: Place, communicator: Communicator) -> None:
+        super().__init__(program, place)
+        self._program = program
         self._communicator = communicator
 
     def make(self) -> list[Step]:
-        told = self._told
+        program = self._program
         exchanges = [
             Exchange(
                 dtype,
@@ -76,9 +76,9 @@ class CollectiveRoutine(Steps):
                 target.counts,
                 copies,
             )
-            for dtype, source, target, copies in told.arrays
+            for dtype, source, target, copies in program.arrays
         ]
-        step = make_step(self._communicator, told.kind, told.op, told.root, exchanges)
+        step = make_step(self._communicator, program.kind, program.op, program.root, exchanges)
         return [self.place.device.on_stream(step) if self._communicator.on_stream else step]
 
     def _lines(self, dtype: Any, end: End) -> tuple[Any, ...]:
@@ -87,10 +87,10 @@ class CollectiveRoutine(Steps):
         """
         if end.hosts:
             return tuple(self.place.host(host) for host in end.hosts)
-        own = self.place.holdings[end.variable].line(end.leaf)
-        assert own.dtype == np.dtype(dtype)  # ensured by the coordinator
+        array = self.place.holdings[end.variable].line(end.leaf)
+        assert array.dtype == np.dtype(dtype)  # ensured by the coordinator
         return tuple(
-            own if rank == self.place.rank else None for rank in range(self.place.world_size)
+            array if rank == self.place.rank else None for rank in range(self.place.world_size)
         )
 
 
@@ -104,12 +104,12 @@ class StagedRoutine(Repeated):
 
     function = None
 
-    def __init__(self, told: Staged, place: Place) -> None:
+    def __init__(self, program: Staged, place: Place) -> None:
         self.place = place
-        self.segments = told.segments()
-        self.variables = told.variables()
+        self.segments = program.segments()
+        self.variables = program.variables()
         self.turn: Array = np.zeros(1, np.int64)
-        self._told = told
+        self._program = program
         self._steps: tuple[list[Step], list[Step]] | None = None
 
     def steps(self) -> tuple[list[Step], list[Step]]:
@@ -119,17 +119,17 @@ class StagedRoutine(Repeated):
         return self._steps
 
     def _of_turn(self, turn: int) -> list[Step]:
-        told, place, exchanges, copies, offset = self._told, self.place, [], [], 0
-        stage = place.host(told.stage)[turn]
-        for dtype, end in told.arrays:
-            own = place.host(end.hosts[place.rank])
-            places = tuple(line[offset : offset + own.nbytes].view(dtype) for line in stage)
-            copies.append(place.device.copy(places[place.rank], own))
-            exchanges.append(Exchange(dtype, places, (own,), end.counts, (len(own),)))
-            offset += -(-own.nbytes // LINE_BYTES) * LINE_BYTES
+        program, place, exchanges, copies, offset = self._program, self.place, [], [], 0
+        stage = place.host(program.stage)[turn]
+        for dtype, end in program.arrays:
+            array = place.host(end.hosts[place.rank])
+            places = tuple(line[offset : offset + array.nbytes].view(dtype) for line in stage)
+            copies.append(place.device.copy(places[place.rank], array))
+            exchanges.append(Exchange(dtype, places, (array,), end.counts, (len(array),)))
+            offset += -(-array.nbytes // LINE_BYTES) * LINE_BYTES
         return (
-            [make_step(host_communicator(0, 1), "all_reduce", told.op, 0, exchanges)]
-            if told.combines
+            [make_step(host_communicator(0, 1), "all_reduce", program.op, 0, exchanges)]
+            if program.combines
             else copies
         )
 
@@ -147,13 +147,13 @@ class StagedRoutine(Repeated):
 class TransferRoutine(Steps):
     """Copies between a variable and host memory, on one rank."""
 
-    def __init__(self, told: Transfer, place: Place) -> None:
-        super().__init__(told, place)
-        self._told = told
+    def __init__(self, program: Transfer, place: Place) -> None:
+        super().__init__(program, place)
+        self._program = program
 
     def make(self) -> list[Step]:
         device, steps = self.place.device, []
-        for number, leaf, hosts, firsts in self._told.arrays:
+        for number, leaf, hosts, firsts in self._program.arrays:
             mine, holding = hosts[self.place.rank], self.place.holdings[number]
             if mine is None:
                 continue
@@ -164,6 +164,6 @@ class TransferRoutine(Steps):
             )
             host = self.place.host(mine)
             steps.append(
-                device.upload(array, host) if self._told.up else device.download(host, array)
+                device.upload(array, host) if self._program.up else device.download(host, array)
             )
         return steps or [lambda: None]

@@ -44,7 +44,7 @@ class CombinationRoutine(Repeated):
 
     def __init__(
         self,
-        told: Combination,
+        program: Combination,
         place: Place,
         source: KernelRoutine,
         communicator: Communicator | None,
@@ -53,14 +53,14 @@ class CombinationRoutine(Repeated):
         self.variables = source.variables
         self.function = source.function
         self.written: set[int] = set()
-        self._told = told
+        self._program = program
         self._place = place
         self._source = source
         self._communicator = communicator
         # of the elements: equal work for each rank, independent of its rows
         self._partition = Partition.even(place.world_size)
         self._layout = struct.Struct(
-            f"<{len(told.results) + (place.world_size if told.weighted else 0)}q"
+            f"<{len(program.results) + (place.world_size if program.weighted else 0)}q"
         )
         self._runs: dict[bytes, Repetition] = {}
         self._last: tuple[bytes, Repetition] | None = None
@@ -75,7 +75,7 @@ class CombinationRoutine(Repeated):
             # may call `forget_buffers`, if memory must be page-locked anew
             run = self._make(values)
             self._runs[packed] = run
-            self.written.update(values[: len(self._told.results)])
+            self.written.update(values[: len(self._program.results)])
         self._last = (packed, run)
         run()
 
@@ -84,7 +84,7 @@ class CombinationRoutine(Repeated):
         if self._last is None:
             return None
         packed, run = self._last
-        return run.again(self._told.number, self._place.control.values, packed)
+        return run.again(self._program.number, self._place.control.values, packed)
 
     def forget_buffers(self) -> None:
         for run in self._runs.values():
@@ -94,7 +94,7 @@ class CombinationRoutine(Repeated):
         self.written.clear()
 
     def _make(self, values: Sequence[int]) -> Repetition:
-        results = self._told.results
+        results = self._program.results
         weights = np.array(values[len(results) :], np.int64)
         parts = [
             self._part(result, segment)
@@ -110,7 +110,7 @@ class CombinationRoutine(Repeated):
 
     def _on_cores(self, targets: Sequence[Array], weights: Array) -> list[Step]:
         steps: list[Step] = []
-        for result, target in zip(self._told.results, targets, strict=True):
+        for result, target in zip(self._program.results, targets, strict=True):
             assert result.parts is not None  # without a communicator, parts are in shared memory
             start, stop = self._partition.part(result.count, self._place.rank)
             parts = self._place.host(result.parts).reshape(self._place.world_size, result.count)[
@@ -125,18 +125,18 @@ class CombinationRoutine(Repeated):
         before: list[Step] = []
         reductions: list[Step] = []
         after: list[Step] = []
-        for result, target in zip(self._told.results, targets, strict=True):
+        for result, target in zip(self._program.results, targets, strict=True):
             line = self._source.total(result.name, result.dtype, (result.count,))
             if result.op == "mean":
                 line = self._weighted(result, line, weights, before)
-            exchange, own = self._exchange(result, line)
+            exchange, share = self._exchange(result, line)
             op: Any = "sum" if result.op == "mean" else result.op
             reductions.append(communicator.reduce_scatter([exchange], op))
             if not len(target):
                 continue
             if result.op == "mean":
-                own = self._divided(result, own, weights, after)
-            after.append(device.download(target, own))
+                share = self._divided(result, share, weights, after)
+            after.append(device.download(target, share))
         return [
             *before,
             *(device.on_stream(step) if communicator.on_stream else step for step in reductions),
@@ -148,11 +148,11 @@ class CombinationRoutine(Repeated):
         `line`.
         """
         world_size, rank = self._place.world_size, self._place.rank
-        own = line[slice(*self._partition.part(result.count, rank))]
-        sources = tuple(line if one == rank else None for one in range(world_size))
-        targets = tuple(own if one == rank else None for one in range(world_size))
+        share = line[slice(*self._partition.part(result.count, rank))]
+        sources = tuple(line if holder == rank else None for holder in range(world_size))
+        targets = tuple(share if holder == rank else None for holder in range(world_size))
         counts = self._partition.counts(result.count)
-        return Exchange(line.dtype, sources, targets, (result.count,) * world_size, counts), own
+        return Exchange(line.dtype, sources, targets, (result.count,) * world_size, counts), share
 
     def _weighted(self, result: Combined, line: Any, weights: Array, steps: list[Step]) -> Any:
         """Adds steps that multiply this rank's mean by its rows; returns the product, in double
@@ -168,18 +168,21 @@ class CombinationRoutine(Repeated):
             steps.append(device.accumulate("mean", wide, line, weight))
         return wide
 
-    def _divided(self, result: Combined, own: Any, weights: Array, steps: list[Step]) -> Any:
+    def _divided(self, result: Combined, share: Any, weights: Array, steps: list[Step]) -> Any:
         """Adds steps that compute the mean from the weighted sum; returns it in the result's
         dtype.
         """
         device = self._place.device
         total = int(_shares(weights).sum())
         if total > 1:
-            steps.append(device.divide(own, total))
-        if own.dtype == np.dtype(result.dtype):
-            return own
-        narrow = self._source.workspace.scratch((result.name, "narrow"), result.dtype, own.shape)
-        steps += [device.fill(narrow, narrow.dtype.type(0)), device.accumulate("sum", narrow, own)]
+            steps.append(device.divide(share, total))
+        if share.dtype == np.dtype(result.dtype):
+            return share
+        narrow = self._source.workspace.scratch((result.name, "narrow"), result.dtype, share.shape)
+        steps += [
+            device.fill(narrow, narrow.dtype.type(0)),
+            device.accumulate("sum", narrow, share),
+        ]
         return narrow
 
 
@@ -193,35 +196,39 @@ class JoinRoutine(Repeated):
     function = None
     variables: frozenset[int] = frozenset()
 
-    def __init__(self, told: Joined, place: Place) -> None:
-        self.segments = told.segments()
-        self._told, self._place = told, place
-        self._weights = np.array(told.weights, np.int64)
+    def __init__(self, program: Joined, place: Place) -> None:
+        self.segments = program.segments()
+        self._program, self._place = program, place
+        self._weights = np.array(program.weights, np.int64)
         self._arrays: tuple[Array, Array] | None = None  # parts and target
 
     def __call__(self) -> None:
-        told, place = self._told, self._place
+        program, place = self._program, self._place
         if self._arrays is None:
-            self._arrays = self._parts(), place.host(told.target)
+            self._arrays = self._parts(), place.host(program.target)
         parts, target = self._arrays
-        if isinstance(told.op, str) and target.nbytes > SHARED_BYTES:
+        if isinstance(program.op, str) and target.nbytes > SHARED_BYTES:
             start, stop = Partition.even(place.world_size).part(target.size, place.rank)
             flat = parts.reshape(place.world_size, target.size)[:, start:stop]
-            reduction.combine_into(told.op, flat, self._weights, target.reshape(-1)[start:stop])
+            reduction.combine_into(program.op, flat, self._weights, target.reshape(-1)[start:stop])
         elif place.rank == 0:
-            target[...] = fold_kernel.combined(self._told.op, parts, self._weights)
+            target[...] = fold_kernel.combined(self._program.op, parts, self._weights)
 
     def _parts(self) -> Array:
-        told, place = self._told, self._place
-        if not told.is_small:
-            return place.host(told.parts)
-        memory, shape, dtype = place.control.results, told.parts.shape, np.dtype(told.parts.dtype)
+        program, place = self._program, self._place
+        if not program.is_small:
+            return place.host(program.parts)
+        memory, shape, dtype = (
+            place.control.results,
+            program.parts.shape,
+            np.dtype(program.parts.dtype),
+        )
         # as the coordinator reads them
         strides = (
             memory.strides[0],
             *np.ndarray(shape, dtype).strides,
         )
-        return np.ndarray((len(memory), *shape), dtype, memory.data, told.parts.offset, strides)
+        return np.ndarray((len(memory), *shape), dtype, memory.data, program.parts.offset, strides)
 
     def forget_buffers(self) -> None:
         self._arrays = None

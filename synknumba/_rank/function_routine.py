@@ -186,13 +186,13 @@ class FunctionRoutine(Routine):
         # the steps of other calls refer to the replaced memory
         if self.workspace.replaced != replaced:
             self._packed = None
-        made = call.step() if isinstance(call, RecordedCall) else None
-        copies = None if made is None else self._writer.copies(made[1])
-        if made is None or copies is None:
+        recording = call.step() if isinstance(call, RecordedCall) else None
+        copies = None if recording is None else self._writer.copies(recording[1])
+        if recording is None or copies is None:
             return None
         before = [step for update in updates.values() for step in update.before()]
         after = [step for update in updates.values() for step in update.after()]
-        steps = [*before, *self.workspace.in_order([moves.around(made[0])]), *after, *copies]
+        steps = [*before, *self.workspace.in_order([moves.around(recording[0])]), *after, *copies]
         return FunctionBinding(moves.checks, steps, moves.in_line)
 
     def _call_of(
@@ -241,9 +241,9 @@ class FunctionRoutine(Routine):
     ) -> Any:
         if isinstance(param, Constant) and not _is_fixed(param.value):
             return _Passed(slot, param.value)
-        found = super().argument(slot, param, rows, values, moves)
+        rows_or_array = super().argument(slot, param, rows, values, moves)
         # a `Span` has a length of 2, and these two as items
-        return range(*found) if isinstance(found, Span) else found
+        return range(*rows_or_array) if isinstance(rows_or_array, Span) else rows_or_array
 
     def _call_with(self, arguments: dict[str, Any]) -> Callable[[], Any]:
         """Returns a callable that calls the function, which may modify dicts, lists and objects:
@@ -349,9 +349,9 @@ class FunctionRoutine(Routine):
             return
         inputs = [name for name, param in self.program.parameters if _has_input_rows(param)]
         if inputs:
-            told = " or ".join(f'inout=("{name}",)' for name in inputs)
+            options = " or ".join(f'inout=("{name}",)' for name in inputs)
             error.add_note(
-                f"Inputs are read-only. Name one in {told} to have its rows written "
+                f"Inputs are read-only. Name one in {options} to have its rows written "
                 f"back, or write to a copy."
             )
 
@@ -360,9 +360,9 @@ class FunctionRoutine(Routine):
         for kinds, what in ((Sharded | HeldRows, "rows"), (Held, "elements of a variable")):
             names = self._names_of(kinds)
             if names:
-                several = "are arrays" if len(names) > 1 else "is an array"
+                phrase = "are arrays" if len(names) > 1 else "is an array"
                 error.add_note(
-                    f"{', '.join(names)} {several} of the rank's {what}, for which the function is "
+                    f"{', '.join(names)} {phrase} of the rank's {what}, for which the function is "
                     "called once. Write it for arrays, as np.exp(x) in place of math.exp(x) and "
                     "np.where(x > 0, a, b) in place of if x > 0; synk.vectorize and "
                     "synk.expectation take a function of one row."
@@ -402,7 +402,7 @@ class FunctionRoutine(Routine):
 
     def _by_shard(self, results: list[tuple[Any, SliceRows | None]]) -> Iterator[Any]:
         """Yields one result for each shard that has rows, in order."""
-        for _, ours in groupby(results, lambda one: None if one[1] is None else one[1].shard):
+        for _, ours in groupby(results, lambda item: None if item[1] is None else item[1].shard):
             group = list(ours)
             yield group[0][0] if len(group) == 1 else self._merge(group)
 
@@ -417,7 +417,7 @@ class FunctionRoutine(Routine):
         """Merges the results of several slices."""
         flat = [flatten(result) for result, _ in results]
         structure = flat[0][1]
-        if any(other != structure for _, other in flat):
+        if any(leaf_structure != structure for _, leaf_structure in flat):
             raise PartitionError(
                 f"{self._function.__name__} returned results of different "
                 f"structure for different slices"
@@ -447,7 +447,7 @@ def _has_input_rows(param: Param) -> bool:
 
 def _leaves(param: Param) -> list[Param]:
     return (
-        [leaf for one in param.leaves for leaf in _leaves(one)]
+        [leaf for child in param.leaves for leaf in _leaves(child)]
         if isinstance(param, Tree)
         else [param]
     )

@@ -78,9 +78,9 @@ class KernelRoutine(Routine):
             if self.workspace.replaced != replaced:
                 self._let_go()
             while len(self._kept) >= BINDINGS_KEPT * (MOST_PLACES if self.program.lent else 1):
-                gone = self._kept.pop(next(iter(self._kept))).run
-                gone.close()
-                self._known.discard(gone)
+                dropped = self._kept.pop(next(iter(self._kept))).run
+                dropped.close()
+                self._known.discard(dropped)
             self._kept[rows[self._follows :]] = binding
             self.written.update(rows[len(rows) - self.program.lent :])
         elif binding.scalars != scalars:
@@ -245,12 +245,14 @@ class KernelRoutine(Routine):
         device can record.
         """
         device, line = self.place.device, self.place.line
-        shown = self.place.control.slices[line : line + 1]
+        counter = self.place.control.slices[line : line + 1]
         done = np.array(self.done_after(slices), np.int64)
         numbers = self.workspace.scratch(("progress", len(done)), done.dtype, done.shape)
         device.upload(numbers, done)()
         device.synchronize()  # it reads memory of the host
-        return [device.download(shown, numbers[number : number + 1]) for number in range(len(done))]
+        return [
+            device.download(counter, numbers[number : number + 1]) for number in range(len(done))
+        ]
 
     def _extent(self, rows: SliceRows | None, arguments: Sequence[Any]) -> Extent:
         """Returns what a launch with these arguments works on."""
@@ -278,12 +280,12 @@ class KernelRoutine(Routine):
         )
 
     def _output(self, name: str, param: Result, slices: Sequence[SliceRows | None]) -> OutputSteps:
-        own = self.program.own_shards(self.place.rank)
+        shards = self.program.own_shards(self.place.rank)
         if param.op in reduction.LOCATING:
-            return Locator(self, name, param, own)
+            return Locator(self, name, param, shards)
         if self.program.shards is None or param.parts is None or param.op == "gather":
             return Accumulator(self, name, param, slices)
-        return ShardAccumulator(self, name, param, slices, own)
+        return ShardAccumulator(self, name, param, slices, shards)
 
     def total(self, name: str, dtype: Any, shape: Shape) -> Any:
         """Returns the array of an output that stays on the device, combined over slices; always
@@ -419,19 +421,19 @@ class ShardAccumulator(OutputSteps):
         name: str,
         param: Result,
         slices: Sequence[SliceRows | None],
-        own: tuple[int, int],
+        shards: tuple[int, int],
     ) -> None:
         assert param.parts is not None  # only requested outputs are kept apart
         self._routine = routine
         self._device = routine.place.device
         self._name = name
         self._param = param
-        self._rows = [0] * (own[1] - own[0])
+        self._rows = [0] * (shards[1] - shards[0])
         for rows in slices:
             assert rows is not None  # the coordinator refuses shards without rows
             self._rows[rows.shard] += rows.count
-        self._host = routine.place.host(param.parts)[slice(*own)].reshape(
-            own[1] - own[0], *(param.shape or (1,))
+        self._host = routine.place.host(param.parts)[slice(*shards)].reshape(
+            shards[1] - shards[0], *(param.shape or (1,))
         )
         one_slice = routine.program.num_slices == 1 and np.dtype(param.parts.dtype) == np.dtype(
             param.dtype
@@ -494,7 +496,7 @@ class Locator(OutputSteps):
     """
 
     def __init__(
-        self, routine: KernelRoutine, name: str, param: Result, own: tuple[int, int]
+        self, routine: KernelRoutine, name: str, param: Result, shards: tuple[int, int]
     ) -> None:
         self._routine = routine
         self._device = routine.place.device
@@ -504,9 +506,10 @@ class Locator(OutputSteps):
         self._hosts: list[Array] = []
         if param.parts is None or param.rows is None:  # the caller did not request it
             return
-        shape = own[1] - own[0], int(np.prod(param.shape, dtype=np.int64))
+        shape = shards[1] - shards[0], int(np.prod(param.shape, dtype=np.int64))
         self._hosts = [
-            routine.place.host(one)[slice(*own)].reshape(shape) for one in (param.parts, param.rows)
+            routine.place.host(array)[slice(*shards)].reshape(shape)
+            for array in (param.parts, param.rows)
         ]
         # differ from the slots of the scores: (name, turn)
         slots = (

@@ -267,17 +267,19 @@ class Rank:
         return None
 
     def _attach(self, segments: tuple[tuple[int, int], ...], descriptors: list[int]) -> None:
-        left = list(descriptors)
+        pending = list(descriptors)
         try:
             for segment_id, size in segments:
                 old = self.segments.pop(segment_id, None)
                 if old is not None:
                     self.device.detach(old)
                     self._forget_buffers(segment_id)
-                segment = self.segments[segment_id] = Segment.attach(segment_id, left.pop(0), size)
+                segment = self.segments[segment_id] = Segment.attach(
+                    segment_id, pending.pop(0), size
+                )
                 self.device.attach(segment)
         finally:
-            channel.close_all(left)
+            channel.close_all(pending)
 
     def _forget_buffers(self, segment_id: int) -> None:
         for routine in self.routines.values():
@@ -373,13 +375,13 @@ class Rank:
 
     def _trace(self, records: int) -> messages.Traced | None:
         """Begins to record what the rank does, or ends that."""
-        found = spans.stop()
+        traced = spans.stop()
         if records:
             spans.start(spans.Spans(self.config.control, self.config.line, self.device, records))
         for routine in self.routines.values():
             if isinstance(routine, SequenceRoutine):  # their tables have notes, or none
                 routine.forget_buffers()
-        return None if found is None else replace(found, pid=os.getpid())
+        return None if traced is None else replace(traced, pid=os.getpid())
 
     # ---- functions
 
@@ -426,7 +428,7 @@ class Rank:
         kernel = self.device.kernel(function, options) if spec.style == "kernel" else None
         return Loaded(function, kernel, launch)
 
-    def _drop(self, gone: messages.Drop) -> None:
+    def _drop(self, drop: messages.Drop) -> None:
         if spans.active is not None:
             spans.active.forget_steps()
         # A program that uses dropped memory is never run again; it would keep the mapping and its
@@ -434,19 +436,19 @@ class Rank:
         orphans = [
             number
             for number, routine in self.routines.items()
-            if not routine.segments.isdisjoint(gone.segments)
-            or not routine.variables.isdisjoint(gone.variables)
-            or routine.function in gone.functions
+            if not routine.segments.isdisjoint(drop.segments)
+            or not routine.variables.isdisjoint(drop.variables)
+            or routine.function in drop.functions
         ]
-        for number in (*gone.programs, *orphans):
+        for number in (*drop.programs, *orphans):
             routine = self.routines.pop(number, None)
             if routine is not None:
                 routine.close()
-        for function_id in gone.functions:
+        for function_id in drop.functions:
             self.functions.pop(function_id, None)
-        for number in gone.variables:
+        for number in drop.variables:
             self.holdings.pop(number, None)
-        for segment_id in gone.segments:
+        for segment_id in drop.segments:
             segment = self.segments.pop(segment_id, None)
             if segment is not None:
                 self._forget_buffers(segment_id)
@@ -515,11 +517,11 @@ def _settled(config: RankConfig) -> bool:
         settle(config)
     except Exception as error:  # noqa: BLE001  # any error is sent to the coordinator
         where = traceback.extract_tb(error.__traceback__)[-1]
-        told = WorldError(
+        failure = WorldError(
             f"rank {config.rank} could not start, since {where.line or where.name} failed: "
             f"{type(error).__name__}: {error}.{_way_out(error)}"
         )
-        answer = messages.Answer(config.rank, messages.Parcel.of(describe_failure(told)))
+        answer = messages.Answer(config.rank, messages.Parcel.of(describe_failure(failure)))
         channel.send(config.socket, channel.pack(answer), [], lambda: None)
         return False
     return True

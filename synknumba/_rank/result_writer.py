@@ -111,12 +111,12 @@ class ResultWriter:
             self._device.detach(self._segment)
             # By at least half: each mapping in the coordinator keeps a descriptor, and results that
             # grow a little at each call would exhaust them.
-            wanted = max(nbytes, self._segment.size * 3 // 2)
+            size = max(nbytes, self._segment.size * 3 // 2)
             try:
                 # the coordinator reads results of earlier specs where they were
-                self._segment.grow(wanted, may_move=False)
+                self._segment.grow(size, may_move=False)
             except SharedMemoryError:  # /dev/shm is full; those specs keep the old segment
-                self._segment = Segment(wanted)
+                self._segment = Segment(size)
             self._device.attach(self._segment, whole=True)
         return self._segment.array(np.uint8, (nbytes,)), (self._segment.id, self._segment.size)
 

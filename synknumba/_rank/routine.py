@@ -55,7 +55,7 @@ class SliceRows:
     data: Selection | None  # of the sharded arguments, if any
     start: int  # position of the first row among the rows of the call
     stop: int  # position after the last row
-    own: Rows | None = None  # of the rank's sliceable variables, if any
+    own_rows: Rows | None = None  # of the rank's sliceable variables, if any
     among: Selection | None = (
         None  # all rows of the sharded arguments that the rank receives, in all slices
     )
@@ -217,19 +217,24 @@ class Routine(Repeated):
         selecting = values[self._row_values :]
         fields = len(self.program.rows.values)
         rows = self.selected(selecting[:fields], in_line=in_line)
-        own, before = self.own_rows(selecting[fields:])
+        own_rows, before = self.own_rows(selecting[fields:])
         if rows is None:
-            return [None] if own is None else self._own_slices(own, before)
+            return [None] if own_rows is None else self._own_slices(own_rows, before)
         cuts = self.program.partition.shard_edges(rows.count, self.program.shards, self.place.rank)
         among = rows.between(cuts[0], cuts[-1])
         return [
-            one
+            piece
             for shard in range(len(cuts) - 1)
-            for one in self._shard_slices(rows, cuts, shard, own, among)
+            for piece in self._shard_slices(rows, cuts, shard, own_rows, among)
         ]
 
     def _shard_slices(
-        self, rows: Selection, cuts: Sequence[int], shard: int, own: Rows | None, among: Selection
+        self,
+        rows: Selection,
+        cuts: Sequence[int],
+        shard: int,
+        own_rows: Rows | None,
+        among: Selection,
     ) -> list[SliceRows]:
         """Returns the slices of one of this rank's shards; `cuts` has the start of each shard
         and the stop of the last.
@@ -239,7 +244,9 @@ class Routine(Repeated):
         out: list[SliceRows] = []
         for k in range(slicing.parts):
             low, high = slicing.part(stop - start, k)
-            of_own = None if own is None else _between(own, *slicing.part(own.count, k))
+            of_own = (
+                None if own_rows is None else _between(own_rows, *slicing.part(own_rows.count, k))
+            )
             if high > low or (of_own is not None and of_own.count):
                 out.append(
                     SliceRows(
@@ -254,14 +261,18 @@ class Routine(Repeated):
                 )
         return out
 
-    def _own_slices(self, own: Rows, before: int) -> list[SliceRows | None]:
+    def _own_slices(self, own_rows: Rows, before: int) -> list[SliceRows | None]:
         out: list[SliceRows | None] = []
         for k in range(self._slicing.parts):
-            low, high = self._slicing.part(own.count, k)
+            low, high = self._slicing.part(own_rows.count, k)
             if high > low:
                 out.append(
                     SliceRows(
-                        None, before + low, before + high, own.between(low, high), number=len(out)
+                        None,
+                        before + low,
+                        before + high,
+                        own_rows.between(low, high),
+                        number=len(out),
                     )
                 )
         return out
@@ -311,12 +322,12 @@ class Routine(Repeated):
                 )
                 return self._bring((slot, moves.turn), array, selection, make, moves)
             case wire.Broadcast(array) if array.source is not None:
-                whole = Range(0, 1, array.shape[0])
+                all_rows = Range(0, 1, array.shape[0])
                 if moves.number:
                     return self.workspace.stored(
-                        slot, opened(array.source), array.dtype, array.shape, whole
+                        slot, opened(array.source), array.dtype, array.shape, all_rows
                     ).array
-                return self._bring_stored(slot, array, array.source, whole, moves)
+                return self._bring_stored(slot, array, array.source, all_rows, moves)
             case wire.Broadcast(array):
                 make = partial(self.workspace.whole, host=self.place.host(array))
                 if moves.number:  # loaded by the first slice
@@ -329,9 +340,9 @@ class Routine(Repeated):
                 return moves.outputs[slot].array(rows, moves)
             case wire.HeldRows(number, leaf, writable):
                 assert rows is not None  # a call with sliceable arguments has rows
-                assert rows.own is not None
+                assert rows.own_rows is not None
                 array = self.place.holdings[number].own(leaf)
-                buffer = self.workspace.held_rows(slot, array, rows.own, writable=writable)
+                buffer = self.workspace.held_rows(slot, array, rows.own_rows, writable=writable)
                 moves.before += [] if buffer.load is None else [buffer.load]
                 moves.after += [] if buffer.store is None else [buffer.store]
                 return buffer.array
@@ -370,8 +381,8 @@ class Routine(Repeated):
         # The rows of a list may change, and slices overwrite each other's buffers.
         stays = array.version and not isinstance(rows, Listed) and not self.program.is_cut
         is_read = self._refuses_writes or _name_of(slot) in self.program.only_read
-        kept = slot if is_read or not stays else ("kept", slot)
-        buffer = make(kept)
+        memory_slot = slot if is_read or not stays else ("kept", slot)
+        buffer = make(memory_slot)
         if buffer.store is not None:
             moves.stores.append(buffer.store)
         if buffer.load is None:
@@ -382,17 +393,17 @@ class Routine(Repeated):
         moves.checks.append(
             partial(
                 self._load_once,
-                kept,
+                memory_slot,
                 (array.version, rows),
-                self.workspace.storage(kept),
+                self.workspace.storage(memory_slot),
                 buffer.load,
             )
         )
         if is_read:
             return buffer.array
-        own = self.workspace.scratch(slot, buffer.array.dtype, buffer.array.shape)
-        moves.before.append(self.place.device.copy(own, buffer.array))
-        return own
+        copy = self.workspace.scratch(slot, buffer.array.dtype, buffer.array.shape)
+        moves.before.append(self.place.device.copy(copy, buffer.array))
+        return copy
 
     def _bring_stored(
         self,
@@ -409,8 +420,8 @@ class Routine(Repeated):
         rows = selection.listed if isinstance(selection, InLine) else selection
         shape = (rows.count, *array.shape[1:])
 
-        def make(kept: object) -> Buffer:
-            return self.workspace.stored(kept, opened(source), array.dtype, shape, rows)
+        def make(memory_slot: object) -> Buffer:
+            return self.workspace.stored(memory_slot, opened(source), array.dtype, shape, rows)
 
         return self._bring(slot, array, rows, make, moves)
 
@@ -419,8 +430,8 @@ class Routine(Repeated):
         moves.
         """
         host = self.place.host(array)
-        found = self.workspace.line_rows(slot, host, rows)
-        if found is None:
+        gathered = self.workspace.line_rows(slot, host, rows)
+        if gathered is None:
             moves.has_fixed_line = True
             return self._bring(
                 slot,
@@ -429,14 +440,14 @@ class Routine(Repeated):
                 partial(self.workspace.rows, host=host, rows=rows.listed, writable=False),
                 moves,
             )
-        found.gather.take(rows.line)
-        moves.in_line.append(found)
-        return found.array
+        gathered.gather.take(rows.line)
+        moves.in_line.append(gathered)
+        return gathered.array
 
     def _load_once(self, slot: object, contents: object, memory: object, load: Step) -> None:
         """Loads rows of frozen contents, unless the slot's memory already has them."""
-        found = self._loaded.get(slot)
-        if found is None or found[0] != contents or found[1] is not memory:
+        loaded = self._loaded.get(slot)
+        if loaded is None or loaded[0] != contents or loaded[1] is not memory:
             self._loaded.pop(slot, None)  # contents are unknown until the load has succeeded
             self.contents_change()
             load()

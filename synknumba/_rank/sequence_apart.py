@@ -74,7 +74,7 @@ class Apart:
 class Placed:
     """A part in an iteration, with the numbers of this iteration, or of a `later` one."""
 
-    one: Apart
+    apart: Apart
     later: int = 0
 
 
@@ -115,7 +115,7 @@ class _Call:
 
     @property
     def in_order(self) -> list[Placed]:
-        return [Placed(one) for one in (self.gather, self.call) if one is not None]
+        return [Placed(apart) for apart in (self.gather, self.call) if apart is not None]
 
 
 @final
@@ -137,7 +137,7 @@ class AllApart:
         routine = self._routines[part.number]
         if isinstance(routine, FunctionRoutine):
             return routine.program.is_recorded and all(
-                one[0] == routine.program.line_offset for one in part.formulas
+                formula[0] == routine.program.line_offset for formula in part.formulas
             )
         if isinstance(routine, KernelRoutine):
             line = routine.program.line_offset
@@ -156,9 +156,14 @@ class AllApart:
         if calls is None:
             return None
         rest = iter(calls)
-        made = [[next(rest) for _ in parts] for parts in turns]
-        ahead = self._ahead(made[0]) if copies_apart and len(made) == 1 else None
-        return Layouts([[one for call in turn for one in call.in_order] for turn in made], ahead)
+        turns_of_calls = [[next(rest) for _ in parts] for parts in turns]
+        ahead = (
+            self._ahead(turns_of_calls[0]) if copies_apart and len(turns_of_calls) == 1 else None
+        )
+        return Layouts(
+            [[placed for call in turn for placed in call.in_order] for turn in turns_of_calls],
+            ahead,
+        )
 
     def can_be(self, part: Part) -> bool:
         """Whether a part has steps now."""
@@ -171,17 +176,17 @@ class AllApart:
             if isinstance(routine := self._routines[part.number], Routine)
         }
         replaced = -1
-        found: list[_Call] = []
+        calls: list[_Call] = []
         while replaced != (now := sum(routine.workspace.replaced for routine in used.values())):
-            replaced, found = now, []  # again if memory was replaced by larger memory
+            replaced, calls = now, []  # again if memory was replaced by larger memory
             for part in parts:
-                one = self._call(part, copies_apart=copies_apart)
-                if one is None:
+                call = self._call(part, copies_apart=copies_apart)
+                if call is None:
                     return None
-                found.append(one)
-        loading = [id(one.call.routine) for one in found if one.call.checks]
+                calls.append(call)
+        loading = [id(call.call.routine) for call in calls if call.call.checks]
         # two that load other rows to the same memory
-        return None if len(set(loading)) < len(loading) else found
+        return None if len(set(loading)) < len(loading) else calls
 
     def _call(self, part: Part, *, copies_apart: bool) -> _Call | None:
         routine, device = self._routines[part.number], self._place.device
@@ -190,8 +195,8 @@ class AllApart:
         if isinstance(routine, KernelRoutine):
             binding = routine.apart(part.values)
             checks, steps = binding.run.parted
-            one = Apart(part, routine, checks, [*steps], part.formulas, packed=part.values)
-            one.change, one.find_places = (
+            apart = Apart(part, routine, checks, [*steps], part.formulas, packed=part.values)
+            apart.change, apart.find_places = (
                 partial(routine.change_scalars, binding.launches),
                 routine.places_of,
             )
@@ -200,25 +205,27 @@ class AllApart:
             recorded = routine.apart(part.values)
             if recorded is None:
                 return None
-            one = Apart(part, routine, recorded.checks, recorded.steps)
+            apart = Apart(part, routine, recorded.checks, recorded.steps)
             in_line = recorded.in_line
         else:
             assert isinstance(routine, Steps)  # `is_possible`
-            one = Apart(part, routine, (), routine.make())
+            apart = Apart(part, routine, (), routine.make())
         if isinstance(routine, Routine) and routine.program.line_offset is not None:
-            one.formulas = tuple(told for told in one.formulas if told[0] < routine.scalar_bytes)
+            apart.formulas = tuple(
+                formula for formula in apart.formulas if formula[0] < routine.scalar_bytes
+            )
             gather = (
                 _gathers(part, routine.program, [line.gather for line in in_line])
                 if in_line
                 else None
             )
-        if not device.can_chain(one.steps):
+        if not device.can_chain(apart.steps):
             return None
         if copies_apart:
             results = self._place.control.results[self._place.rank]
-            one.copies = [step for step in one.steps if device.only_copies_to(results, step)]
-            one.steps = [step for step in one.steps if step not in one.copies]
-        return _Call(gather, one, in_line)
+            apart.copies = [step for step in apart.steps if device.only_copies_to(results, step)]
+            apart.steps = [step for step in apart.steps if step not in apart.copies]
+        return _Call(gather, apart, in_line)
 
     def _ahead(self, calls: Sequence[_Call]) -> Ahead | None:
         """Returns the iterations of a loop whose rows are gathered ahead; None if that cannot
@@ -244,16 +251,18 @@ class AllApart:
             assert isinstance(routine, Routine)  # others gather nothing
             if written & _tables(routine.program):
                 return None
-            made = [line.ahead() for line in call.in_line if line.ahead is not None]
-            taking += [take for _, take in made]
+            pairs = [line.ahead() for line in call.in_line if line.ahead is not None]
+            taking += [take for _, take in pairs]
             assert call.gather is not None  # as above
             gathers.append(
-                Placed(_gathers(call.gather.part, routine.program, [gather for gather, _ in made]))
+                Placed(_gathers(call.gather.part, routine.program, [gather for gather, _ in pairs]))
             )
         begin, end = (Placed(_between(steps)) for steps in beside)
-        taken, work = Placed(_between(taking)), [Placed(call.call) for call in calls]
-        later = [Placed(gather.one, 1) for gather in gathers]
-        return Ahead([begin, *gathers, end], [taken, begin, *later, *work, end], [taken, *work])
+        take_rows, work = Placed(_between(taking)), [Placed(call.call) for call in calls]
+        later = [Placed(gather.apart, 1) for gather in gathers]
+        return Ahead(
+            [begin, *gathers, end], [take_rows, begin, *later, *work, end], [take_rows, *work]
+        )
 
 
 def _between(steps: list[Step]) -> Apart:
@@ -266,13 +275,13 @@ _NO_PART = Part(-1, "", 0, Access())
 
 def _tables(program: Program) -> frozenset[Key]:
     """Returns the memory whose rows a line lists, and that of the lines."""
-    found = {
+    segments = {
         param.array.segment
         for param in program.leaves()
         if isinstance(param, Sharded) and not param.by_position
     }
     assert program.rows.indices is not None  # lines have indices
-    return frozenset(("data", segment) for segment in found | {program.rows.indices.segment})
+    return frozenset(("data", segment) for segment in segments | {program.rows.indices.segment})
 
 
 def _gathers(part: Part, program: Program, gathers: Sequence[Gather]) -> Apart:
@@ -291,7 +300,12 @@ def _gathers(part: Part, program: Program, gathers: Sequence[Gather]) -> Apart:
         positions = {gather.position for gather in gathers}
         return [place for place in among if place.position in positions]
 
-    told = tuple(one for one in part.formulas if one[0] == line_offset)
-    made = Apart(part, None, (), [gather.step for gather in gathers], told)
-    made.change, made.find_places, made.lines, made.packed = change, find_places, lines, part.values
-    return made
+    formulas = tuple(formula for formula in part.formulas if formula[0] == line_offset)
+    apart = Apart(part, None, (), [gather.step for gather in gathers], formulas)
+    apart.change, apart.find_places, apart.lines, apart.packed = (
+        change,
+        find_places,
+        lines,
+        part.values,
+    )
+    return apart

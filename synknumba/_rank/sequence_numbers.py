@@ -51,7 +51,7 @@ def _of_floats(ufunc: np.ufunc, of_ints: Callable[..., Any] | None = None) -> Ca
     """
 
     def compute(*operands: Any) -> Any:
-        if of_ints is not None and all(isinstance(one, int) for one in operands):
+        if of_ints is not None and all(isinstance(operand, int) for operand in operands):
             return of_ints(*operands)
         with np.errstate(all="ignore"):
             return ufunc(*map(_as_float, operands)).item()

@@ -136,8 +136,8 @@ class SequenceRoutine(Repeated):
         key = packed[8:] if alike else packed
         if self._repeated is None or self._repeated[0] != key:
             self._forget_repeated()
-            seen, self._seen_for = self._seen_for, key
-            if seen != key:  # worth the work once they are repeated
+            last_key, self._seen_for = self._seen_for, key
+            if last_key != key:  # worth the work once they are repeated
                 return None
             first, count, times, *_ = self._unpack(packed[: self._head])
             # carried numbers, with which the next round of the call goes on
@@ -149,11 +149,11 @@ class SequenceRoutine(Repeated):
                 self._numbers.scalars,
                 *(routine.turn for routine in self._staged),
             ]
-            found = table.repetition(first, count, state)
+            repetition = table.repetition(first, count, state)
             self._numbers.scalars[:] = reached
-            if found is None:
+            if repetition is None:
                 return None
-            launch, firsts = found
+            launch, firsts = repetition
             packing = ScalarPacking(HEAD, 8, {0: 0}) if alike else ScalarPacking()
             resume = partial(self._resume, table, times)
             again = Again(
@@ -198,7 +198,7 @@ class SequenceRoutine(Repeated):
         first, count, times, period, segment = self._unpack(self._packed)
         self._take_scalars(first)
         self._news, self._descriptors, self._again_for, self._count = [], [], None, 0
-        kept = self._kept(segment, count // period) if period else None
+        history = self._kept(segment, count // period) if period else None
         self._running = None
         try:
             if self._actions is None and self._table is None:
@@ -206,19 +206,19 @@ class SequenceRoutine(Repeated):
                 self._prepare()
             self._begin_turns()
             if self._table is not None:
-                self._table.run(first, count, period, kept)
+                self._table.run(first, count, period, history)
                 self._again_for = (
                     None
                     if period or self._news or (first and self._carried)
                     else bytes(self._round)
                 )
             else:
-                done = self._try_out(first, count, period, kept) if self._trials else 0
+                done = self._try_out(first, count, period, history) if self._trials else 0
                 self._numbers.steps[0] = first + done
                 self._stretches.begin()
                 if count > done:
                     (self._run if self._whole is None else self._queue)(
-                        first, range(done, count), period, kept
+                        first, range(done, count), period, history
                     )
                 self._again_for = bytes(self._round) if count == 1 and not period else None
         except GivenUp:
@@ -232,10 +232,10 @@ class SequenceRoutine(Repeated):
         round before.
         """
         if self._scalars is not None:
-            kept = self._numbers.scalars[self._carried] if self._carried and first else None
+            carried = self._numbers.scalars[self._carried] if self._carried and first else None
             self._numbers.scalars[:] = self._scalars
-            if kept is not None:
-                self._numbers.scalars[self._carried] = kept
+            if carried is not None:
+                self._numbers.scalars[self._carried] = carried
 
     def _prepare(self) -> None:
         self._board = self.place.host(self.program.board)
@@ -260,35 +260,36 @@ class SequenceRoutine(Repeated):
                 []
                 if self._whole
                 else [
-                    self._actions_of(*one) for one in zip(turns, self.program.starts, strict=True)
+                    self._actions_of(*starts_of_turn)
+                    for starts_of_turn in zip(turns, self.program.starts, strict=True)
                 ]
             )
 
-    def _try_out(self, first: int, count: int, period: int, kept: Array | None) -> int:
+    def _try_out(self, first: int, count: int, period: int, history: Array | None) -> int:
         """Runs some iterations one by one, which records functions; then goes over to parts without
         waits for these.
 
         All ranks do, or none: they wait for each other's. Returns the number of iterations that
         were run.
         """
-        some = min(count, len(self.program.starts))
+        tried = min(count, len(self.program.starts))
         self._numbers.steps[0] = first
         self._stretches.begin()
-        self._run(first, range(some), period, kept)
+        self._run(first, range(tried), period, history)
         self._trials -= 1
         world_size, rank = self.place.world_size, self.place.rank
-        own, after = (
+        ready, after = (
             sequence.ready_word(world_size, rank),
             sequence.ready_word(world_size, world_size),
         )
-        self._board[own] = self._stretches.are_recorded(self.program.parts)
+        self._board[ready] = self._stretches.are_recorded(self.program.parts)
         self._meet()
         if self._board[after - world_size : after].all():
             self._trials = 0
             self._stretches.close()
             self._parts = self.program.free
             self._prepare()
-        return some
+        return tried
 
     def _begin_turns(self) -> None:
         """Lets all ranks begin a round with the same places on their stages, also where a
@@ -299,7 +300,7 @@ class SequenceRoutine(Repeated):
         for routine in self._staged:
             routine.turn[0] = 0
 
-    def _run(self, first: int, iterations: range, period: int, kept: Array | None) -> None:
+    def _run(self, first: int, iterations: range, period: int, history: Array | None) -> None:
         """Runs some of the iterations from `first` on in Python."""
         assert self._actions is not None  # prepared
         for iteration in iterations:
@@ -311,10 +312,10 @@ class SequenceRoutine(Repeated):
                 action()
             if self._carried:
                 self._carry(self.program.carried[turn])
-            if kept is not None and (iteration + 1) % period == 0:
-                kept[iteration // period] = self._results()
+            if history is not None and (iteration + 1) % period == 0:
+                history[iteration // period] = self._results()
 
-    def _queue(self, first: int, iterations: range, period: int, kept: Array | None) -> None:
+    def _queue(self, first: int, iterations: range, period: int, history: Array | None) -> None:
         """Queues some of the iterations from `first` on on the device, and waits for it where
         results are kept.
         """
@@ -329,8 +330,8 @@ class SequenceRoutine(Repeated):
                     run()
                 else:
                     spans.active.run_one(run, f"{after - at} iterations", at=first + at)
-            if kept is not None and after % period == 0:
-                kept[after // period - 1] = self._results()
+            if history is not None and after % period == 0:
+                history[after // period - 1] = self._results()
             at = after
 
     @contextmanager
@@ -356,11 +357,11 @@ class SequenceRoutine(Repeated):
         """Gives scalars their values for the next iteration, at the end of one."""
         self._running = None
         scalars = self.program.scalars
-        found = [
+        updates = [
             (index, self._numbers.packed(scalars[index], formula, CARRIED))
             for index, formula in carried
         ]
-        for index, packed in found:
+        for index, packed in updates:
             self._numbers.scalars[index] = np.frombuffer(packed, np.int64)[0]
 
     def descriptors(self, news: News) -> list[int]:
@@ -384,30 +385,30 @@ class SequenceRoutine(Repeated):
     # ---- parts
 
     def _actions_of(
-        self, parts: Sequence[Part | Loop], shown: int, word: int = sequence.AT, depth: int = 0
+        self, parts: Sequence[Part | Loop], number: int, word: int = sequence.AT, depth: int = 0
     ) -> list[Action]:
         """Returns callables that run parts; meanwhile a word of the rank's position shows which,
-        from `shown` on.
+        from `number` on.
         """
         actions, at = [], 0
         for group, stretch in self._stretches.groups(parts, depth):
             if stretch is None:
-                actions.append(self._action(group[0], word, shown + at))
+                actions.append(self._action(group[0], word, number + at))
             else:
-                actions.append(self._action_of(stretch, group, word, shown + at, depth))
+                actions.append(self._action_of(stretch, group, word, number + at, depth))
             at += len(group)
         return actions
 
     def _action_of(
-        self, stretch: Stretch, group: Sequence[Part | Loop], word: int, shown: int, depth: int
+        self, stretch: Stretch, group: Sequence[Part | Loop], word: int, number: int, depth: int
     ) -> Action:
         """Returns a callable that runs the parts of a stretch once, and waits for them."""
         position, wait, last = self._shown(word), wait_of(group), group[-1]
         assert isinstance(last, Part)  # loops are in no stretch
-        names = ", ".join(one.name for one in group)  # for traces
+        names = ", ".join(part.name for part in group)  # for traces
 
         def action() -> None:
-            position[word] = shown
+            position[word] = number
             if wait is not None:
                 self._await(wait)
             step = int(self._numbers.steps[depth])
@@ -422,21 +423,21 @@ class SequenceRoutine(Repeated):
 
         return action
 
-    def _action(self, part: Part | Loop, word: int, shown: int) -> Action:
+    def _action(self, part: Part | Loop, word: int, number: int) -> Action:
         """Returns a callable that runs one part; meanwhile a word of the rank's position, if
         there is one, shows which.
         """
         position = self._shown(word)
         if isinstance(part, Loop):
             inner = sequence.inner_word(part.depth)
-            whole = self._stretches.whole([part.parts], part.depth)
-            actions = [] if whole else self._actions_of(part.parts, 1, inner, part.depth)
+            stretch = self._stretches.whole([part.parts], part.depth)
+            actions = [] if stretch else self._actions_of(part.parts, 1, inner, part.depth)
 
             def loop() -> None:
-                position[word] = shown
+                position[word] = number
                 if part.wait is not None:
                     self._await(part.wait)
-                self._loop(part, actions, whole, inner)
+                self._loop(part, actions, stretch, inner)
                 if part.shows:
                     sequence_waits.show_count(self._address, self.place.rank, self._count)
 
@@ -445,7 +446,7 @@ class SequenceRoutine(Repeated):
 
         def action() -> None:
             self._running = part
-            position[word] = shown
+            position[word] = number
             if part.wait is not None:
                 self._await(part.wait)
             if spans.active is None:
@@ -465,7 +466,7 @@ class SequenceRoutine(Repeated):
         return self._position if word < sequence.LINE else np.zeros(word + 2, np.int64).data
 
     def _loop(
-        self, loop: Loop, actions: Sequence[Action], whole: Stretch | None, word: int
+        self, loop: Loop, actions: Sequence[Action], stretch: Stretch | None, word: int
     ) -> None:
         """Runs an inner sequence; `word` shows its parts meanwhile. Where ranks do not meet, its
         parts do not count.
@@ -474,11 +475,11 @@ class SequenceRoutine(Repeated):
         position = self._shown(word)
         if loop.meets:
             self._meet()
-        if whole is not None and times > 0:
-            with self._in(whole):
-                whole.run(0, times)
+        if stretch is not None and times > 0:
+            with self._in(stretch):
+                stretch.run(0, times)
             self._count += times * len(loop.parts)
-        for step in range(times if whole is None else 0):
+        for step in range(times if stretch is None else 0):
             self._numbers.steps[loop.depth] = position[word + 1] = step
             for action in actions:
                 action()
@@ -569,5 +570,5 @@ def _no_change() -> None:
 
 def _numbers(parts: Sequence[Part | Loop]) -> set[int]:
     """Returns the numbers of the programs of all parts."""
-    found = {part.number for part in parts if isinstance(part, Part) and part.number >= 0}
-    return found.union(*(_numbers(part.parts) for part in parts if isinstance(part, Loop)))
+    numbers = {part.number for part in parts if isinstance(part, Part) and part.number >= 0}
+    return numbers.union(*(_numbers(part.parts) for part in parts if isinstance(part, Loop)))

@@ -98,7 +98,7 @@ class FormulaRows:
         operation = (_FLOAT_OPERATIONS if has_float else _INT_OPERATIONS).get(sign)
         if operation is None:
             return self._of_function(sign, operands)
-        addresses = [self._as_float(*one) if has_float else one[0] for one in operands]
+        addresses = [self._as_float(*operand) if has_float else operand[0] for operand in operands]
         target = self._cell(0)
         self._row(table.OPERATE, target, addresses[0], addresses[-1], operation)
         return target, has_float or sign == "/"
@@ -110,7 +110,7 @@ class FormulaRows:
         if loop is None:
             raise PythonOnlyError
         target = self._cell(0.0)
-        words = words_of_call([self._as_float(*one) for one in operands], target)
+        words = words_of_call([self._as_float(*operand) for operand in operands], target)
         self._kept.append(words)
         self._row(table.FUNCTION, loop.address, loop.data, words.ctypes.data)
         return target, True

@@ -38,7 +38,7 @@ class _Written:
     """The numbers of one part in one iteration of a recording."""
 
     iteration: int  # in the recording, whose numbers they are
-    one: Apart
+    apart: Apart
     first: int  # position of its steps in the recording
     after: int
     packed: bytes  # the values that they have
@@ -51,7 +51,7 @@ class _Recording:
     written: list[_Written]
     renewal: Renewal | None  # writes what depends on the step; None if Python does
     before: float  # the steps of its first iteration for which that is possible
-    known: object = None  # all other numbers that it has
+    numbers: object = None  # all other numbers that it has
 
 
 @final
@@ -64,8 +64,8 @@ class Stretch:
         letters: `struct` letters of its scalars.
         depth: of the loop whose step counts the iterations.
         layouts: the iterations.
-        seen: called meanwhile with the number of the first iteration not known to be done; what it
-            raises ends the run.
+        report: called meanwhile with the number of the first iteration not known to be done;
+            what it raises ends the run.
 
     Attributes:
         running: the part whose numbers are computed.
@@ -78,11 +78,11 @@ class Stretch:
         letters: str,
         depth: int,
         layouts: Layouts,
-        seen: Callable[[int], None],
+        report: Callable[[int], None],
     ) -> None:
         self.running: Part | None = None
         self._device, self._numbers, self._letters, self._depth = device, numbers, letters, depth
-        self._seen, self._alone, self._ahead = seen, layouts.turns, layouts.ahead
+        self._report, self._alone, self._ahead = report, layouts.turns, layouts.ahead
         # The iterations of which several are recorded together, and those after which the host
         # waits: alone, or with rows that were gathered ahead, without and with a gather for the one
         # after.
@@ -91,7 +91,7 @@ class Stretch:
         self._ends = (
             []
             if layouts.ahead is None
-            else [_Last(device, one) for one in (layouts.ahead.last, layouts.ahead.between)]
+            else [_Last(device, layout) for layout in (layouts.ahead.last, layouts.ahead.between)]
         )
         self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
         # whether the steps of each turn were run, which compiles kernels
@@ -109,7 +109,7 @@ class Stretch:
         self._gathered = None
         for turn in self._turns:
             for placed in turn:
-                for check in placed.one.checks:
+                for check in placed.apart.checks:
                     check()
 
     def run(self, first: int, count: int, *, goes_on: bool = False) -> None:
@@ -144,13 +144,13 @@ class Stretch:
             step: number of the iteration.
         """
         turn = step % len(self._alone)
-        has_checks = any(placed.one.checks for placed in self._alone[turn])
+        has_checks = any(placed.apart.checks for placed in self._alone[turn])
         return None if has_checks else self._last[turn].again(number, values, packed)
 
-    def _queue(self, step: int, left: int) -> int:
+    def _queue(self, step: int, limit: int) -> int:
         """Queues iterations from `step` on, at most so many; returns how many."""
         turn = step % len(self._turns)
-        recording = self._recording(turn, left, step)
+        recording = self._recording(turn, limit, step)
         if recording is not None and self._renew(recording, step):
             recording.chain()
             count = recording.count
@@ -177,9 +177,9 @@ class Stretch:
 
     def _await_oldest(self) -> None:
         is_done, count, after = self._under_way[0]
-        self._seen(after - count)
+        self._report(after - count)
         while not is_done():
-            self._seen(after - count)
+            self._report(after - count)
         self._under_way.popleft()
         now = time.perf_counter()
         self._seconds, self._ended = (now - self._ended) / count, now
@@ -194,42 +194,42 @@ class Stretch:
 
     def _write_one(self, placed: Placed, step: int) -> bytes:
         self._numbers.steps[self._depth] = step + placed.later
-        self.running = placed.one.part
-        return placed.one.write(self._numbers)
+        self.running = placed.apart.part
+        return placed.apart.write(self._numbers)
 
     def _one_by_one(self, layout: Layout, step: int) -> None:
         self._write(layout, step)
         for placed in layout:
-            for run in placed.one.steps:
+            for run in placed.apart.steps:
                 run()
 
-    def _recording(self, turn: int, left: int, step: int) -> _Recording | None:
+    def _recording(self, turn: int, limit: int, step: int) -> _Recording | None:
         """Returns a recording of at most so many iterations, made if need be; None if the next
         one runs one by one.
         """
         if not self._warm[turn]:
             return None
-        for count in self._counts(turn, left):
+        for count in self._counts(turn, limit):
             if (turn, count) not in self._recordings:
                 self._recordings[turn, count] = self._record(turn, count, step)
-            found = self._recordings[turn, count]
-            if found is not None:
-                return found
+            recording = self._recordings[turn, count]
+            if recording is not None:
+                return recording
         return None
 
-    def _counts(self, turn: int, left: int) -> Iterator[int]:
+    def _counts(self, turn: int, limit: int) -> Iterator[int]:
         """Yields counts of iterations that a recording may have, largest first."""
-        steps = sum(len(placed.one.steps) for turn in self._turns for placed in turn)
+        steps = sum(len(placed.apart.steps) for turn in self._turns for placed in turn)
         for size in SIZES:
             count = size * len(self._turns)
             if (
-                count > left
+                count > limit
                 or size * steps > MOST_STEPS
                 or count * self._seconds > MOST_SECONDS
                 or not all(self._warm)
             ):
                 continue
-            if (turn, count) in self._recordings or self._queued + left >= WORTH * count:
+            if (turn, count) in self._recordings or self._queued + limit >= WORTH * count:
                 yield count
         yield 1
 
@@ -240,25 +240,25 @@ class Stretch:
             position = 0
             for iteration in range(count):
                 for placed in self._turns[(turn + iteration) % len(self._turns)]:
-                    one = placed.one
+                    apart = placed.apart
                     packed, after = (
                         self._write_one(placed, step + iteration),
-                        position + len(one.steps),
+                        position + len(apart.steps),
                     )
-                    if one.formulas:
+                    if apart.formulas:
                         written.append(
-                            _Written(iteration + placed.later, one, position, after, packed)
+                            _Written(iteration + placed.later, apart, position, after, packed)
                         )
-                    yield from one.steps
+                    yield from apart.steps
                     position = after
 
         chain = self._device.record_chain(steps())
         if chain is None:
             return None
         lines = [
-            place.one.lines - place.iteration
+            place.apart.lines - place.iteration
             for place in written
-            if place.one.lines is not None and _has_step(place.one.formulas, self._depth)
+            if place.apart.lines is not None and _has_step(place.apart.formulas, self._depth)
         ]
         return _Recording(
             chain, count, written, self._renewal(chain, written), min(lines, default=math.inf)
@@ -266,9 +266,9 @@ class Stretch:
 
     def _renewal(self, chain: Chain, written: Sequence[_Written]) -> Renewal | None:
         """Returns what writes the numbers that depend on the step into a recording."""
-        stepping = [place for place in written if _has_step(place.one.formulas, self._depth)]
+        stepping = [place for place in written if _has_step(place.apart.formulas, self._depth)]
         if any(
-            place.one.lines is not None and not _is_step(place.one.formulas, self._depth)
+            place.apart.lines is not None and not _is_step(place.apart.formulas, self._depth)
             for place in stepping
         ):
             return None  # a line that may not exist
@@ -276,12 +276,12 @@ class Stretch:
             launches = [
                 (
                     place.iteration,
-                    place.one.formulas,
-                    place.one.find_places,
+                    place.apart.formulas,
+                    place.apart.find_places,
                     chain.scalars(place.first, place.after),
                 )
                 for place in stepping
-                if place.one.find_places is not None
+                if place.apart.find_places is not None
             ]
             return Renewal(self._numbers, self._letters, self._depth, launches)
         except Exception:  # noqa: BLE001  # of compiled code, the driver, the compiler
@@ -291,16 +291,16 @@ class Stretch:
         """Writes the numbers of the iterations from `step` on into a recording; if that is not
         possible, gives it up.
         """
-        others = self._numbers.all_but(self._depth)
-        is_known = recording.known == others and step < recording.before
+        numbers = self._numbers.all_but(self._depth)
+        is_known = recording.numbers == numbers and step < recording.before
         if recording.renewal is not None and is_known and recording.renewal(step):
             self._numbers.steps[self._depth] = step
             return True
-        recording.known = None
+        recording.numbers = None
         for place in recording.written:
             self._numbers.steps[self._depth] = step + place.iteration
-            self.running = place.one.part
-            packed = place.one.write(self._numbers)
+            self.running = place.apart.part
+            packed = place.apart.write(self._numbers)
             if packed == place.packed and recording.renewal is None:
                 continue
             place.packed = b""  # unknown until it is written
@@ -311,13 +311,13 @@ class Stretch:
                 return False
             place.packed = packed
         self._numbers.steps[self._depth] = step
-        recording.known = others
+        recording.numbers = numbers
         return True
 
     def _give_up(self, recording: _Recording) -> None:
         recording.chain.close()
-        for key, one in self._recordings.items():
-            if one is recording:
+        for key, candidate in self._recordings.items():
+            if candidate is recording:
                 self._recordings[key] = None
 
 
@@ -330,16 +330,16 @@ def wait_of(group: Sequence[Part | Loop]) -> Wait | None:
     >>> wait_of([first, second, third])
     Wait(back=1, nearby=False)
     """  # noqa: E501
-    found = [
-        (place, one.wait)
-        for place, one in enumerate(group)
-        if isinstance(one, Part) and one.wait is not None
+    waits = [
+        (place, part.wait)
+        for place, part in enumerate(group)
+        if isinstance(part, Part) and part.wait is not None
     ]
-    if not found:
+    if not waits:
         return None
     return Wait(
-        min(wait.back - place for place, wait in found),
-        nearby=all(wait.nearby for _, wait in found),
+        min(wait.back - place for place, wait in waits),
+        nearby=all(wait.nearby for _, wait in waits),
     )
 
 
@@ -353,7 +353,7 @@ def _has_step(formulas: Formulas, depth: int) -> bool:
 
     def inside(formula: Formula) -> bool:
         return formula == ("step", depth) or any(
-            isinstance(one, tuple) and inside(one) for one in formula[1:]
+            isinstance(argument, tuple) and inside(argument) for argument in formula[1:]
         )
 
     return any(inside(formula) for _, _, formula in formulas)
@@ -367,10 +367,10 @@ class _Last:
 
     def __init__(self, device: Device, layout: Layout) -> None:
         self.layout = layout
-        parts = [placed.one for placed in layout]
-        self._numbered = [one for one in parts if one.formulas]
-        steps = [step for one in parts for step in one.steps] + [
-            step for one in parts for step in one.copies
+        parts = [placed.apart for placed in layout]
+        self._numbered = [apart for apart in parts if apart.formulas]
+        steps = [step for apart in parts for step in apart.steps] + [
+            step for apart in parts for step in apart.copies
         ]
         self._repetition = Repetition(device, steps, alone=False)
         self._packed: list[bytes] = []  # the values that the recording has
@@ -378,7 +378,7 @@ class _Last:
 
     def run(self) -> None:
         """Runs it, and waits for all work."""
-        packed = [one.packed for one in self._numbered]
+        packed = [apart.packed for apart in self._numbered]
         if packed != self._packed:
             self._repetition.forget()
             self._repetition.renew(b"")
@@ -418,9 +418,9 @@ class Stretches:
         numbers: Numbers,
         letters: str,
         routines: Mapping[int, Repeated],
-        seen: Callable[[int, int], None],
+        report: Callable[[int, int], None],
     ) -> None:
-        self._place, self._numbers, self._letters, self._seen = place, numbers, letters, seen
+        self._place, self._numbers, self._letters, self._report = place, numbers, letters, report
         self._apart = AllApart(place, routines)
         self._made: list[Stretch] = []
 
@@ -429,7 +429,7 @@ class Stretches:
         between.
         """
         plain = [
-            [one for one in parts if isinstance(one, Part) and self._is_free(one)]
+            [part for part in parts if isinstance(part, Part) and self._is_free(part)]
             for parts in turns
         ]
         if not any(turns) or list(map(len, plain)) != list(map(len, turns)):
@@ -446,10 +446,8 @@ class Stretches:
         at = 0
         while at < len(parts):
             end = self._end_of_group(parts, at)
-            several = [one for one in parts[at:end] if isinstance(one, Part)]
-            layouts = (
-                self._apart.layouts([several], copies_apart=False) if len(several) > 1 else None
-            )
+            group = [part for part in parts[at:end] if isinstance(part, Part)]
+            layouts = self._apart.layouts([group], copies_apart=False) if len(group) > 1 else None
             if layouts is None:
                 end = at + 1
             yield parts[at:end], None if layouts is None else self._note(layouts, depth)
@@ -476,8 +474,8 @@ class Stretches:
         )
 
     def _note(self, layouts: Layouts, depth: int) -> Stretch:
-        told = self._place.device, self._numbers, self._letters, depth, layouts
-        stretch = Stretch(*told, lambda done: self._seen(depth, done))
+        context = self._place.device, self._numbers, self._letters, depth, layouts
+        stretch = Stretch(*context, lambda done: self._report(depth, done))
         self._made.append(stretch)
         return stretch
 
@@ -492,11 +490,11 @@ class Stretches:
         only its last is waited for.
         """
         end, waits = at, self._place.world_size > 1
-        while end < len(parts) and self._apart.is_possible(one := parts[end]):
+        while end < len(parts) and self._apart.is_possible(part := parts[end]):
             # for a part of the group
-            if waits and one.wait is not None and one.wait.back <= end - at:
+            if waits and part.wait is not None and part.wait.back <= end - at:
                 break
             end += 1
-            if waits and one.shows:
+            if waits and part.shows:
                 break
         return end

@@ -127,12 +127,12 @@ class SequenceTable(FormulaRows):
 
     # ---- runs
 
-    def run(self, first: int, count: int, period: int, kept: Array | None) -> None:
-        """Runs iterations; `kept`, shape (entries, bytes), gets this rank's small results after
+    def run(self, first: int, count: int, period: int, history: Array | None) -> None:
+        """Runs iterations; `history`, shape (entries, bytes), gets this rank's small results after
         each period.
         """
         if count:
-            self._start(first, count, period, kept)
+            self._start(first, count, period, history)
             self._go_on(table.run(*self._addresses))
 
     def resume(self) -> None:
@@ -141,7 +141,7 @@ class SequenceTable(FormulaRows):
         self._go_on(int(self._repeated.words[RESULT]))
 
     def repetition(
-        self, first: int, count: int, others: Sequence[Array]
+        self, first: int, count: int, state: Sequence[Array]
     ) -> tuple[Relaunch, list[int]] | None:
         """Returns the launch with which compiled code repeats the run of iterations; None if it
         takes Python.
@@ -151,7 +151,7 @@ class SequenceTable(FormulaRows):
         Args:
             first: number of the first iteration.
             count: how many.
-            others: further state, which has its values of the beginning again when a run begins.
+            state: further state, which has its values of the beginning again when a run begins.
         """
         if not count or any(row[0] == table.PYTHON for row in self._rows):
             return None
@@ -160,8 +160,8 @@ class SequenceTable(FormulaRows):
         ]
         position.fill(0)
         self._start(first, count, 0, None)
-        changing = [self._state, self._numbers.steps, position, *others]
-        copies = [copy_of(one, one.copy()) for one in changing if one.nbytes]
+        changing = [self._state, self._numbers.steps, position, *state]
+        copies = [copy_of(array, array.copy()) for array in changing if array.nbytes]
         result = table.run.overloads[types.int64, types.int64]
         kinds = types.int64, types.int64
         self._repeated = NativeCall(
@@ -171,7 +171,7 @@ class SequenceTable(FormulaRows):
         steps, words = copies[1].source, copies[2].source
         return Relaunch.of_rows(rows, copies), [steps, words + 8 * sequence.ITERATION]
 
-    def _start(self, first: int, count: int, period: int, kept: Array | None) -> None:
+    def _start(self, first: int, count: int, period: int, history: Array | None) -> None:
         words = self._words
         position = self._position  # of zeros, as the script has cleared the board
         self._step[0] = position[sequence.ITERATION] = first
@@ -179,9 +179,9 @@ class SequenceTable(FormulaRows):
         position[sequence.AT] = self._program.starts[turn]
         words[table.AT] = self._begins[turn]
         words[table.DONE_PARTS] = words[table.ITERATION] = words[table.BEGAN] = 0
-        words[table.TIMES], words[table.PERIOD] = count, 0 if kept is None else period
-        if kept is not None:
-            words[table.KEPT], words[table.KEPT_STRIDE] = kept.ctypes.data, kept.strides[0]
+        words[table.TIMES], words[table.PERIOD] = count, 0 if history is None else period
+        if history is not None:
+            words[table.KEPT], words[table.KEPT_STRIDE] = history.ctypes.data, history.strides[0]
 
     def _go_on(self, code: int) -> None:
         """Does what compiled code leaves to Python, and lets it go on, until the run is
@@ -202,9 +202,10 @@ class SequenceTable(FormulaRows):
         self.running = self._parts[at]
         if code == table.FAILED:
             call = next(
-                one
-                for one in self._kept
-                if isinstance(one, NativeCall) and one.words.ctypes.data == self._rows[at][3]
+                native_call
+                for native_call in self._kept
+                if isinstance(native_call, NativeCall)
+                and native_call.words.ctypes.data == self._rows[at][3]
             )
             raise_error(self._words[table.CODE], int(call.words[1]))
         if code == table.GIVEN_UP or self._abort[0]:
@@ -383,8 +384,8 @@ class SequenceTable(FormulaRows):
         for step, native in steps:
             if native is None:
                 self._in_python(step)  # type: ignore[arg-type]  # what it returns is of no use
-            for one in native or ():
-                self._add_native(one)
+            for native_step in native or ():
+                self._add_native(native_step)
 
     def _add_native(self, step: NativeStep) -> None:
         self._kept.append(step)
@@ -408,13 +409,13 @@ class SequenceTable(FormulaRows):
         )
 
     def _add_combination(self, part: Part, shared: Shared) -> None:
-        found = (
+        codes = (
             _COMBINATIONS.get((shared.op, np.dtype(shared.dtype).char))
             if isinstance(shared.op, str)
             else None
         )
         if (
-            found is None
+            codes is None
             or self._place.world_size >= _SEQUENTIAL
             or not np.dtype(shared.dtype).isnative
         ):
@@ -424,7 +425,12 @@ class SequenceTable(FormulaRows):
             cells[shared.slot :].ctypes.data for cells in (self._numbers.results, self._turns)
         )
         self._row(
-            table.COMBINE, target, self._stage(shared, 0, 0), *found, self._between(shared), turn
+            table.COMBINE,
+            target,
+            self._stage(shared, 0, 0),
+            *codes,
+            self._between(shared),
+            turn,
         )
 
     def _stage(self, shared: Shared, turn: int, rank: int) -> int:
@@ -455,10 +461,10 @@ class SequenceTable(FormulaRows):
             return None
         steps = [_ways(step) for step in routine.steps(part.values)]
         calls = [
-            one
+            native_call
             for _, native in steps
-            for one in native or ()
-            if isinstance(one, NativeCall) and one.changing
+            for native_call in native or ()
+            if isinstance(native_call, NativeCall) and native_call.changing
         ]
         # Python launches, with arguments that it renews
         if part.formulas and len(calls) != routine.launches:

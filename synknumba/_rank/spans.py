@@ -47,9 +47,9 @@ class Spans:
         self._known: dict[int, tuple[Step, str, int, Any]] = {}  # steps, with what is told of them
         self._count = 0  # of spans and marks
         self._parts: list[str] = []  # names of the parts that notes are of
-        own = device.timeline()
-        self._base = None if own is None else device.mark(own)
-        if own is not None:
+        timeline = device.timeline()
+        self._base = None if timeline is None else device.mark(timeline)
+        if timeline is not None:
             device.synchronize()
         self._base_at = time.monotonic_ns()
         control.set_ring(line, self._rounds.address)
@@ -69,16 +69,16 @@ class Spans:
     def run(self, steps: Iterable[Step]) -> None:
         """Runs steps, and notes each."""
         for step in steps:
-            known = self._known.get(id(step))
-            if known is None:
+            entry = self._known.get(id(step))
+            if entry is None:
                 if len(self._known) >= _STEPS_KNOWN:
                     self._known.clear()
-                known = self._known[id(step)] = (
+                entry = self._known[id(step)] = (
                     step,
                     *self._device.told(step),
                     self._device.timeline(step),
                 )
-            self._run(*known, -1)
+            self._run(*entry, -1)
 
     def forget_steps(self) -> None:
         """Drops what is known of steps, which keep memory."""
@@ -121,17 +121,17 @@ class Spans:
     def _noted(self) -> tuple[list[Span], int]:
         records, lost = self._notes.read()
         began: dict[int, int] = {}
-        found = []
+        spans = []
         for number, at, step, _ in records.tolist():
             part, phase = divmod(number, _PHASES)
             name = self._parts[part]
             if phase == END and part in began:
-                found.append(Span(name, began.pop(part), at, 0, step))
+                spans.append(Span(name, began.pop(part), at, 0, step))
             elif phase == BEGIN and (since := began.get(part)) is not None:
-                found.append(Span("wait", since, at, 0, step))
+                spans.append(Span("wait", since, at, 0, step))
             if phase != END:
                 began[part] = at
-        return found, lost
+        return spans, lost
 
     # ---- the end
 
@@ -143,7 +143,7 @@ class Spans:
         rounds = rounds[rounds[:, 2] >= self._base_at]
         noted, lost = self._noted()
         lost += self._count - len(self._spans) - len(self._marked)
-        spans = [*(Span(*one) for one in self._spans), *noted, *self._on_device()]
+        spans = [*(Span(*record) for record in self._spans), *noted, *self._on_device()]
         return Traced(
             rounds.tobytes(),
             tuple(spans),
@@ -157,14 +157,14 @@ class Spans:
         if self._base is None:
             return []
         self._device.synchronize()
-        found = []
+        spans = []
         for name, nbytes, step, *marks in self._marked:
             began, ended = (self._base_at + self._device.since(self._base, mark) for mark in marks)
-            found.append(Span(name, began, ended, nbytes, step, on_device=True))
+            spans.append(Span(name, began, ended, nbytes, step, on_device=True))
             for mark in marks:
                 self._device.drop_mark(mark)
         self._device.drop_mark(self._base)
-        return found
+        return spans
 
 
 active: Spans | None = None
@@ -179,5 +179,5 @@ def start(spans: Spans) -> None:
 def stop() -> Traced | None:
     """Ends the trace, and returns its records; None if there is none."""
     global active  # as above
-    found, active = active, None
-    return None if found is None else found.stop()
+    recorder, active = active, None
+    return None if recorder is None else recorder.stop()

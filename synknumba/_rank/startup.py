@@ -95,8 +95,13 @@ def end_with_the_lifeline(lifeline: int) -> None:
 
 
 def _take_over_streams(config: RankConfig) -> None:
-    own = {config.socket.fileno(), config.lifeline, config.stacks.fd, *config.streams.values()}
-    inherited_module.close_inherited(own, config.others)
+    descriptors = {
+        config.socket.fileno(),
+        config.lifeline,
+        config.stacks.fd,
+        *config.streams.values(),
+    }
+    inherited_module.close_inherited(descriptors, config.others)
     for stream, end in config.streams.items():
         os.dup2(end, stream)
         os.close(end)

@@ -66,14 +66,14 @@ def refers_to_mlir(function: Callable[..., Any]) -> bool:
     return mlir.is_loaded() and _refers(function, frozenset(), set())
 
 
-def _refers(value: Any, read: frozenset[str], seen: set[int]) -> bool:
+def _refers(value: Any, read: frozenset[str], visited: set[int]) -> bool:
     """Whether a value is of numba-cuda-mlir, or leads to it; `read` are the names in the
     function that has the value.
     """
     if isinstance(value, ModuleType):
         if mlir.is_of_package(value.__name__):
             return True
-        inner: Iterable[Any] = [one for name, one in vars(value).items() if name in read]
+        inner: Iterable[Any] = [child for name, child in vars(value).items() if name in read]
     else:
         if mlir.is_of_package(type(value).__module__) or mlir.is_of_package(
             getattr(value, "__module__", None)
@@ -84,10 +84,10 @@ def _refers(value: Any, read: frozenset[str], seen: set[int]) -> bool:
             return False
         inner, read = values_read(function), frozenset(names_in(function.__code__))
         value = function
-    if id(value) in seen:
+    if id(value) in visited:
         return False
-    seen.add(id(value))
-    return any(_refers(one, read, seen) for one in inner)
+    visited.add(id(value))
+    return any(_refers(child, read, visited) for child in inner)
 
 
 @final
@@ -111,10 +111,10 @@ class Compilers:
         """Returns the kernel of a plain function, by the compiler that the options name;
         compiles nothing yet.
         """
-        left = dict(options)
+        remaining = dict(options)
         signatures, name = (
-            left.pop("signatures", None),
-            self._name(left.pop("compiler", None), function),
+            remaining.pop("signatures", None),
+            self._name(remaining.pop("compiler", None), function),
         )
         try:
             compiler, stream = self._compiler(name)
@@ -122,7 +122,7 @@ class Compilers:
             raise DeviceError(
                 f"{function.__name__} is a kernel of {name}, which cannot be used here: {error}"
             ) from None
-        kernel = compiler.kernel(function, left, stream)
+        kernel = compiler.kernel(function, remaining, stream)
         if signatures is None:
             return kernel
         from synknumba._device.compilers.declared import DeclaredKernel
@@ -131,8 +131,8 @@ class Compilers:
 
     def to_host(self, array: Any) -> Array:
         """Copies an array with `__cuda_array_interface__` to the host; waits for it."""
-        made = next(iter(self._made.values()), None)  # whichever is there already
-        return (made or self._compiler(self._usual()))[0].to_host(array)
+        compiler = next(iter(self._made.values()), None)  # whichever is there already
+        return (compiler or self._compiler(self._usual()))[0].to_host(array)
 
     def _name(self, decorated: CompilerName | None, function: Callable[..., Any]) -> CompilerName:
         """Returns what compiles a function, which the `cuda.jit` of this compiler has decorated,
@@ -158,11 +158,11 @@ class Compilers:
         return self._found
 
     def _compiler(self, name: CompilerName) -> tuple[Compiler, Any]:
-        made = self._made.get(name)
-        if made is None:
+        compiler_and_stream = self._made.get(name)
+        if compiler_and_stream is None:
             why = _problem_of(name)
             if why is not None:
                 raise DeviceError(why)
             compiler = find_compiler(name)(self._index)
-            made = self._made[name] = compiler, compiler.stream(self._stream)
-        return made
+            compiler_and_stream = self._made[name] = compiler, compiler.stream(self._stream)
+        return compiler_and_stream

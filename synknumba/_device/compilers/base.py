@@ -158,17 +158,23 @@ def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | Non
     if not callable(function) or not hasattr(function, "__code__"):
         return None
     options = getattr(kernel, "targetoptions", None) or {}
-    kept = {name: options[name] for name in _KEPT_OPTIONS if options.get(name) is not None}
+    launch_options = {
+        name: options[name] for name in _KEPT_OPTIONS if options.get(name) is not None
+    }
     compiler = _OF_KERNELS.get(type(kernel).__name__)
     if compiler is not None:
-        kept["compiler"] = compiler
-    signatures = [one.args for one in declared_signatures(kernel)]
+        launch_options["compiler"] = compiler
+    signatures = [signature.args for signature in declared_signatures(kernel)]
     if signatures:
-        kept["signatures"] = signatures
+        launch_options["signatures"] = signatures
     # it takes one of the two
-    if compiler == "numba-cuda-mlir" and "opt" not in kept and options.get("opt_level") is not None:
-        kept["opt"] = options["opt_level"] > 0
-    return function, kept
+    if (
+        compiler == "numba-cuda-mlir"
+        and "opt" not in launch_options
+        and options.get("opt_level") is not None
+    ):
+        launch_options["opt"] = options["opt_level"] > 0
+    return function, launch_options
 
 
 # Decorators by the types of what they return.

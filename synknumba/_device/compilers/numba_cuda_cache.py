@@ -45,8 +45,8 @@ class CudaCache(GpuKernelCache):
 
     def compile(self, signature: tuple[Any, ...]) -> Any:
         """Replaces the dispatcher's own method, which a launch calls."""
-        known = self._dispatcher.overloads.get(signature)
-        return self.get(signature) if known is None else known
+        overload = self._dispatcher.overloads.get(signature)
+        return self.get(signature) if overload is None else overload
 
     def key(self, signature: tuple[Any, ...]) -> str:
         options = self._dispatcher.targetoptions
@@ -88,9 +88,9 @@ def attach(dispatcher: Any) -> CudaCache | None:
         hasattr(dispatcher, name) for name in _USED
     ):
         return None
-    kept = CudaCache(dispatcher)
-    dispatcher.compile = kept.compile
-    return kept
+    attached = CudaCache(dispatcher)
+    dispatcher.compile = attached.compile
+    return attached
 
 
 @cache

@@ -77,19 +77,19 @@ class MlirKernel(CompiledKernel):
 
     def prints(self) -> bool:
         compiled = [
-            one for dispatcher in self._dispatchers.values() for one in _compiled(dispatcher)
+            kernel for dispatcher in self._dispatchers.values() for kernel in _compiled(dispatcher)
         ]
-        for one in compiled:
-            if id(one) not in self._printing:
-                self._printing[id(one)] = may_print(one.metadata)
-        return any(self._printing[id(one)] for one in compiled)
+        for kernel in compiled:
+            if id(kernel) not in self._printing:
+                self._printing[id(kernel)] = may_print(kernel.metadata)
+        return any(self._printing[id(kernel)] for kernel in compiled)
 
     def _dispatcher(self, kinds: tuple[Any, ...]) -> Any:
-        found = self._dispatchers.get(kinds)
-        if found is None:
-            found = self._dispatchers[kinds] = cuda.jit(**self._options)(self._function)
-            attach(found, kinds, self._options)
-        return found
+        dispatcher = self._dispatchers.get(kinds)
+        if dispatcher is None:
+            dispatcher = self._dispatchers[kinds] = cuda.jit(**self._options)(self._function)
+            attach(dispatcher, kinds, self._options)
+        return dispatcher
 
 
 @final
@@ -113,10 +113,10 @@ class NumbaCudaMlir(Compiler):
     def kernel(
         self, function: Callable[..., Any], options: Mapping[str, Any], stream: Any
     ) -> CompiledKernel:
-        left = dict(options)
-        if "debug" in left:
-            left["debug"] = bool(left["debug"])  # that of numba's `cuda.jit` may be 0
-        return MlirKernel(function, left, stream)
+        remaining = dict(options)
+        if "debug" in remaining:
+            remaining["debug"] = bool(remaining["debug"])  # that of numba's `cuda.jit` may be 0
+        return MlirKernel(function, remaining, stream)
 
     def to_host(self, array: Any) -> Array:
         return _as_device_array(array).copy_to_host()
@@ -136,8 +136,8 @@ def _as_device_array(arg: Any) -> Any:
     stream, as it does for CuPy's.
     """
     if isinstance(arg, tuple):
-        made = map(_as_device_array, arg)
-        return type(arg)(*made) if hasattr(arg, "_fields") else tuple(made)
+        items = map(_as_device_array, arg)
+        return type(arg)(*items) if hasattr(arg, "_fields") else tuple(items)
     if hasattr(arg, "__cuda_array_interface__"):  # of a record, the owner's dtype tells the fields
         return cuda.as_cuda_array(arg, sync=False).bind(0)
     return arg

@@ -101,10 +101,10 @@ class MlirCache(GpuKernelCache):
         return self._dispatcher.overloads.get(signature)
 
     def load(self, payload: bytes, signature: tuple[Any, ...]) -> Any:
-        kept = pickle.loads(payload)  # noqa: S301  # the store reads files of this user only
+        fields = pickle.loads(payload)  # noqa: S301  # the store reads files of this user only
         kernel = CompileResult(
             CachedCompileResult(
-                typing.signature(none, *signature), {name: kept[name] for name in _KEPT}
+                typing.signature(none, *signature), {name: fields[name] for name in _KEPT}
             )
         )
         self._dispatcher.overloads[signature] = kernel
@@ -132,9 +132,9 @@ def attach(dispatcher: Any, kinds: tuple[Any, ...], options: Mapping[str, Any]) 
     """
     if not all(hasattr(dispatcher, name) for name in _USED):
         return None
-    kept = MlirCache(dispatcher, kinds, options)
-    dispatcher._compile_impl = kept.compile  # noqa: SLF001
-    return kept
+    attached = MlirCache(dispatcher, kinds, options)
+    dispatcher._compile_impl = attached.compile  # noqa: SLF001
+    return attached
 
 
 @cache

@@ -89,13 +89,13 @@ def complete() -> None:
 
 
 def _register_fences() -> None:
-    known = {member for _, member, _ in (*registry.functions, *lowering_registry.functions)}
+    registered = {member for _, member, _ in (*registry.functions, *lowering_registry.functions)}
     for name, scope in (
         ("threadfence_block", "CTA"),
         ("threadfence", "GPU"),
         ("threadfence_system", "SYS"),
     ):
-        if getattr(cuda, name) not in known:
+        if getattr(cuda, name) not in registered:
             lower_builtin(getattr(cuda, name))(functools.partial(_fence, nvvm.MemScopeKind[scope]))
 
 
@@ -132,11 +132,11 @@ def _register_halves() -> None:
     """Installs the types of operations on float16, which the package has written, but asks after
     those of float32.
     """
-    for function, found in half_registry.globals:
+    for function, registration in half_registry.globals:
         if function in _OF_HALVES:
-            for template in found.templates:
+            for template in registration.templates:
                 template.metadata = {"target": "cuda"}  # is asked first
-            typing_registry.register_global(function, found)
+            typing_registry.register_global(function, registration)
     refresh_registries(target=False, include_uninitialized_cuda=False)
 
 
@@ -208,8 +208,8 @@ def _range(builder: Any, target: Any, args: Any, named: Any) -> None:
     if all(builder.get_numba_type(arg.name).signed for arg in args):
         lower_range(builder, target, args, named)
         return
-    first, *others = (_converted(builder, arg, types.int64) for arg in args)
-    bounds = [first, *others] if others else [constant(0, mlir.i64()), first]
+    first, *rest = (_converted(builder, arg, types.int64) for arg in args)
+    bounds = [first, *rest] if rest else [constant(0, mlir.i64()), first]
     builder.store_var(
         target, RangeObject(builder, *bounds, *[constant(1, mlir.i64())] * (3 - len(bounds)))
     )
@@ -237,8 +237,8 @@ def _place(builder: Any, array: Any, index: Any) -> tuple[Any, list[Any], Any]:
     if isinstance(kinds, types.Integer):
         kinds, places = (kinds,), (places,)
     indices = [
-        _position(memory, one, axis, kind)
-        for axis, (one, kind) in enumerate(zip(places, kinds, strict=True))
+        _position(memory, place, axis, kind)
+        for axis, (place, kind) in enumerate(zip(places, kinds, strict=True))
     ]
     return memory, indices, builder.get_numba_type(array.name).dtype
 
@@ -303,5 +303,5 @@ def _shuffle(kind: Any, clamp: int, builder: Any, target: Any, args: Any, *_: An
         )
         for half in (bits, arith.shrui(bits, shift))
     )
-    made = arith.ori(low, arith.shli(high, shift))
-    builder.store_var(target, made if is_integer else arith.bitcast(value.type, made))
+    combined = arith.ori(low, arith.shli(high, shift))
+    builder.store_var(target, combined if is_integer else arith.bitcast(value.type, combined))

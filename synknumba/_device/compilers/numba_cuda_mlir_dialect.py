@@ -64,29 +64,29 @@ class _Translation:
         """Returns a copy of a plain function; `then` is called with it before its names have
         values.
         """
-        made = self._copies.get(id(function))
-        if made is not None:
-            return made
+        copy = self._copies.get(id(function))
+        if copy is not None:
+            return copy
         names: dict[str, Any] = {"__name__": function.__module__}
         cells = tuple(CellType() for _ in function.__closure__ or ())
-        made = FunctionType(
+        copy = FunctionType(
             function.__code__, names, function.__name__, function.__defaults__, cells or None
         )
-        made.__kwdefaults__, made.__qualname__, made.__module__ = (
+        copy.__kwdefaults__, copy.__qualname__, copy.__module__ = (
             function.__kwdefaults__,
             function.__qualname__,
             function.__module__,
         )
-        self._copies[id(function)] = made
+        self._copies[id(function)] = copy
         if then is not None:
-            then(made)
+            then(copy)
         read = frozenset(names_in(function.__code__))
         for name in read & {*function.__globals__}:
             names[name] = self.value(function.__globals__[name], read)
         for cell, old in zip(cells, function.__closure__ or (), strict=True):
             with suppress(ValueError):  # not assigned
                 cell.cell_contents = self.value(old.cell_contents, read)
-        return made
+        return copy
 
     def value(self, value: Any, read: frozenset[str]) -> Any:
         """Returns what the package has in the place of a value; the value itself if there is
@@ -99,7 +99,7 @@ class _Translation:
         if isinstance(value, types.Type):
             return _type(value)
         if type(value) is tuple:
-            return tuple(self.value(one, read) for one in value)
+            return tuple(self.value(item, read) for item in value)
         if isinstance(value, FunctionType):
             _overload(value)
         function = getattr(value, "py_func", None)
@@ -122,11 +122,11 @@ class _Translation:
             return _member(name.removeprefix(f"{_CUDA}."), module)  # type: ignore[no-any-return]
         if module in self._modules:
             return self._modules[module]
-        made = self._modules[module] = ModuleType(name)
-        found = {name: value for name, value in vars(module).items() if name in read}
-        values = {name: self.value(value, read) for name, value in found.items()}
-        vars(made).update(values)
-        if all(values[name] is found[name] for name in found):
+        namespace = self._modules[module] = ModuleType(name)
+        originals = {name: value for name, value in vars(module).items() if name in read}
+        values = {name: self.value(value, read) for name, value in originals.items()}
+        vars(namespace).update(values)
+        if all(values[name] is originals[name] for name in originals):
             self._modules[module] = module
         return self._modules[module]
 
@@ -143,7 +143,10 @@ class _Translation:
                 self._compiled[id(value)] = cuda.jit(device=True)(copied)
 
             copied = self.copied(function, jit)
-            declared = [(one.result, *one.args) for one in declared_signatures(value)]
+            declared = [
+                (declaration.result, *declaration.args)
+                for declaration in declared_signatures(value)
+            ]
             if declared:
                 signatures = [
                     signature(*(_type(kind or types.none) for kind in kinds)) for kinds in declared
@@ -153,9 +156,9 @@ class _Translation:
 
 
 def _type(kind: types.Type) -> Any:
-    found = getattr(mlir_types, str(kind), None)
-    if isinstance(found, mlir_types.Type):
-        return found
+    dialect_type = getattr(mlir_types, str(kind), None)
+    if isinstance(dialect_type, mlir_types.Type):
+        return dialect_type
     if isinstance(kind, types.Array):
         return mlir_types.Array(
             _type(kind.dtype),
@@ -165,7 +168,7 @@ def _type(kind: types.Type) -> Any:
             aligned=kind.aligned,
         )
     if isinstance(kind, types.BaseTuple):
-        return mlir_types.Tuple([_type(one) for one in kind])
+        return mlir_types.Tuple([_type(item) for item in kind])
     return from_dtype(as_dtype(kind))
 
 
@@ -179,9 +182,9 @@ def _member_like(value: Any) -> Any:
     name = _members(module).get(id(value))
     home = str(getattr(value, "__module__", ""))
     if name is None and home.startswith(f"{_CUDA}."):  # of a module such as `cuda.random`
-        own = getattr(value, "__name__", "")
-        if getattr(sys.modules.get(home), own, None) is value:
-            name = f"{home.removeprefix(f'{_CUDA}.')}.{own}"
+        short_name = getattr(value, "__name__", "")
+        if getattr(sys.modules.get(home), short_name, None) is value:
+            name = f"{home.removeprefix(f'{_CUDA}.')}.{short_name}"
     return value if name is None else _member(name, value)
 
 
@@ -212,7 +215,7 @@ def _overload(function: FunctionType) -> None:
         return
     _overloaded[function] = None
     for _, _, (typer, options, strict, inline, prefers_literals), _ in overloads_of(function):
-        made = extending.overload(
+        register = extending.overload(
             function,
             options,
             strict,
@@ -220,7 +223,7 @@ def _overload(function: FunctionType) -> None:
             prefers_literals,
             typing_registry=extending.typing_registry,
         )
-        made(_typer(typer))
+        register(_typer(typer))
 
 
 def _typer(typer: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,12 +234,13 @@ def _typer(typer: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(typer)
     def translated(*args: Any, **named: Any) -> Any:
         try:
-            found = typer(
-                *map(_as_numba, args), **{name: _as_numba(one) for name, one in named.items()}
+            result = typer(
+                *map(_as_numba, args),
+                **{name: _as_numba(argument) for name, argument in named.items()},
             )
         except NumbaError as error:
             raise errors.NumbaTypeError(str(error)) from None
-        return found if found is None else in_dialect(found)
+        return result if result is None else in_dialect(result)
 
     return translated
 
