@@ -114,8 +114,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def reduce_scatter(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> Step:
-        """Combines the sources of all ranks, and writes each rank's part of the result to its
-        target.
+        """Combines all ranks' sources, and writes each rank's part of the result to its target.
 
         Called by all ranks; each waits for all others. All sources have one length, the sum of the
         targets' lengths, which may differ. The part of rank r follows those of ranks 0 … r−1. In
@@ -124,8 +123,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def exchange(self, exchanges: Sequence[Exchange]) -> Step:
-        """Copies ranges of elements from ranks' sources to ranks' targets, as `Exchange.copies`
-        lists them.
+        """Copies ranges of elements from sources to targets, as `Exchange.copies` lists them.
 
         Called by all ranks with the same copies; each waits for those from which it gets elements,
         and may wait for those that get elements from it. No element is written twice. A copy may

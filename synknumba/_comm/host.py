@@ -322,9 +322,7 @@ def _stream_line(typingctx: Any, target: Any, source: Any) -> Any:
 
 @intrinsic
 def _fence(typingctx: Any) -> Any:
-    """Orders copies past the caches before later stores; an ordinary release does not cover
-    them.
-    """
+    """Orders copies past the caches, which no release covers, before later stores."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.fence("seq_cst")

@@ -521,9 +521,7 @@ def _wire_dtype(dtype: Any, op: CollectiveOp) -> Any:
 
 
 def _real_dtype(dtype: Any, op: CollectiveOp) -> Any:
-    """Returns the dtype in which an op combines elements one by one: complex numbers are added
-    by parts.
-    """
+    """Returns the dtype in which an op combines elements: complex numbers are added by parts."""
     dtype = np.dtype(dtype)
     return (
         np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" and op in {"sum", "avg"} else dtype
@@ -535,9 +533,7 @@ def _codes(dtype: Any, op: CollectiveOp) -> tuple[int, int]:
 
 
 def _viewed(exchange: Exchange, dtype: Any) -> Exchange:
-    """Returns the exchange's memory as elements of another dtype, whose item size divides the
-    old one.
-    """
+    """Returns the exchange's memory as another dtype, whose item size divides the old one."""
     dtype = np.dtype(dtype)
     scale = np.dtype(exchange.dtype).itemsize // dtype.itemsize
     arrays, counts = (

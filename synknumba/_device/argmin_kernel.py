@@ -21,9 +21,7 @@ def search_grid(rows: int, columns: int) -> tuple[int, int, int]:
 
 
 def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Returns `search` and `settle` for values of a dtype, plain functions in Numba's CUDA
-    dialect.
-    """
+    """Returns `search` and `settle` for values of a dtype, in Numba's CUDA dialect."""
     from numba import cuda, from_dtype, int64  # not when synknumba is imported
 
     value_type = from_dtype(dtype)

@@ -51,9 +51,7 @@ class StrandedError(Exception):
 
 
 def unmasked(value: Any) -> Array:
-    """Returns a function's result as a NumPy array; refuses masked items, whose mask would be
-    lost.
-    """
+    """Returns a function's result as a NumPy array; refuses items whose mask would be lost."""
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise ReductionError(
             f"a function returned a masked array of shape {value.shape}, but results have no mask; "
@@ -154,9 +152,7 @@ class Workspace(ABC):
     replaced: int = 0
 
     def in_order(self, slices: Sequence[SliceSteps]) -> list[Step]:
-        """Returns the steps of all slices in the order to run them; by default one slice after
-        the other.
-        """
+        """Returns the steps of all slices in the order to run them; by default by slice."""
         return [
             step
             for slice_steps in slices
@@ -194,9 +190,7 @@ class Workspace(ABC):
         """
 
     def expect(self, host: Array, rows: Selection) -> None:
-        """Announces that `rows` will be requested, perhaps in several parts; by default does
-        nothing.
-        """
+        """Announces that `rows` will be requested, perhaps in parts; does nothing by default."""
 
     @abstractmethod
     def whole(self, slot: object, host: Array) -> Buffer:
@@ -276,9 +270,7 @@ class Replay(ABC):
 
     @abstractmethod
     def renew(self) -> bool:
-        """Updates the launches' scalars from their argument lists. Returns False if that is not
-        possible.
-        """
+        """Updates the launches' scalars from their argument lists; False if impossible."""
 
     @abstractmethod
     def close(self) -> None:
@@ -414,9 +406,7 @@ class Device(ABC):
         return False
 
     def marker(self) -> Callable[[], bool]:
-        """Returns a function that tells whether the work that is on the stream now has been
-        done.
-        """
+        """Returns a function that tells whether the work now on the stream is done."""
         return lambda: True
 
     def beside(self) -> tuple[list[Step], list[Step]] | None:
@@ -491,9 +481,7 @@ class Device(ABC):
 
     @abstractmethod
     def view(self, memory: Any, offset: int, dtype: Any, shape: Shape) -> Any:
-        """Returns a writable array at `offset` bytes of `memory`, for kernels and Python
-        functions.
-        """
+        """Returns a writable array at `offset` bytes of `memory`."""
 
     def read_only(self, array: Any) -> Any:
         """Returns the array, read-only if the device has that; by default the array itself."""
@@ -581,9 +569,7 @@ class Device(ABC):
 
     @abstractmethod
     def to_host(self, value: Any) -> Array:
-        """Copies a result of a kernel or function to a NumPy array, 0-d for a scalar; waits for
-        it.
-        """
+        """Copies a result to a NumPy array, 0-d for a scalar; waits for it."""
 
     def leaf(self, value: Any) -> Any:
         """Returns a function's result as an array with dtype and shape, for `put`; by default
@@ -628,9 +614,7 @@ class Device(ABC):
         return True
 
     def explain(self, error: BaseException) -> str:
-        """Returns text to add to an exception's message, such as the free memory; empty by
-        default.
-        """
+        """Returns text to add to an exception's message; by default none."""
         return ""
 
     def attach(self, segment: Segment, *, whole: bool = False) -> None:

@@ -59,9 +59,8 @@ class CombinationRoutine(Repeated):
         self._communicator = communicator
         # of the elements: equal work for each rank, independent of its rows
         self._partition = Partition.even(place.world_size)
-        self._layout = struct.Struct(
-            f"<{len(program.results) + (place.world_size if program.weighted else 0)}q"
-        )
+        weights = place.world_size if program.weighted else 0
+        self._layout = struct.Struct(f"<{len(program.results) + weights}q")
         self._runs: dict[bytes, Repetition] = {}
         self._last: tuple[bytes, Repetition] | None = None
 

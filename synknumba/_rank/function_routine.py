@@ -262,24 +262,20 @@ class FunctionRoutine(Routine):
         if self._recorder is None:
             return call
         leaves, structure = flatten(list(arguments.values()))
-        plain = unflatten(
-            structure, [leaf.value if isinstance(leaf, _Passed) else leaf for leaf in leaves]
-        )
-        written = [
-            array
-            for name, param in self.program.parameters
-            for leaf, array in zip(_leaves(param), flatten(arguments[name])[0], strict=True)
-            if _is_written(leaf)
-        ]
+        values = [leaf.value if isinstance(leaf, _Passed) else leaf for leaf in leaves]
+        plain = unflatten(structure, values)
+        written = []
+        for name, param in self.program.parameters:
+            arrays = flatten(arguments[name])[0]
+            pairs = zip(_leaves(param), arrays, strict=True)
+            written += [array for leaf, array in pairs if _is_written(leaf)]
         return self._recorder.recorded(call, plain, written)
 
     def _renewed(self, argument: Any) -> Any:
         """Returns a tree with new dicts, lists and tuples, and this run's objects."""
         leaves, structure = flatten(argument)
-        return unflatten(
-            structure,
-            [self._object(leaf) if isinstance(leaf, _Passed) else leaf for leaf in leaves],
-        )
+        values = [self._object(leaf) if isinstance(leaf, _Passed) else leaf for leaf in leaves]
+        return unflatten(structure, values)
 
     def _object(self, passed: "_Passed") -> Any:
         """Returns this run's copy of an object: the next call is to get what the script passes."""
@@ -356,7 +352,6 @@ class FunctionRoutine(Routine):
             )
 
     def _explain_arrays(self, error: BaseException) -> None:
-        """Adds a note about which arguments are arrays."""
         for kinds, what in ((Sharded | HeldRows, "rows"), (Held, "elements of a variable")):
             names = self._names_of(kinds)
             if names:
@@ -414,7 +409,6 @@ class FunctionRoutine(Routine):
         return unflatten(structure, [np.array(self.place.device.to_host(leaf)) for leaf in leaves])
 
     def _merge(self, results: list[tuple[Any, SliceRows | None]]) -> Any:
-        """Merges the results of several slices."""
         flat = [flatten(result) for result, _ in results]
         structure = flat[0][1]
         if any(leaf_structure != structure for _, leaf_structure in flat):

@@ -329,9 +329,8 @@ class Accumulator(OutputSteps):
         if param.stays and not self._direct:
             self._total = routine.total(name, final_dtype, param.shape)
         elif self._part is not None and param.op != "gather" and not self._direct:
-            buffer = routine.workspace.output(
-                None if param.is_small else (name, "total"), self._part
-            )
+            slot = None if param.is_small else (name, "total")
+            buffer = routine.workspace.output(slot, self._part)
             self._total = buffer.array
             self._stores = (
                 [] if buffer.store is None else [self._device.download(self._part, buffer.array)]

@@ -156,12 +156,9 @@ class Rank:
                 lost = not self.device.recover()
                 if lost:
                     control.note_loss(sequence, line)
-                news = replace(
-                    describe_failure(
-                        self._explained(number, error), "" if lost else self.device.explain(error)
-                    ),
-                    lost=lost,
-                )
+                explained = self._explained(number, error)
+                note = "" if lost else self.device.explain(error)
+                news = replace(describe_failure(explained, note), lost=lost)
             silent = news is None and not warned
             if silent and again is not None:
                 table.add(again)
@@ -210,9 +207,8 @@ class Rank:
         """
         rank, warned = self.config.rank, self._collector.hand_over()
         try:
-            return channel.pack(
-                messages.Answer(rank, None if news is None else messages.Parcel.of(news), warned)
-            ), descriptors
+            parcel = None if news is None else messages.Parcel.of(news)
+            return channel.pack(messages.Answer(rank, parcel, warned)), descriptors
         except BaseException as error:  # noqa: BLE001  # a user's class may raise anything when it is pickled, also SystemExit
             self._make_room(error)
             return channel.pack(
@@ -354,7 +350,6 @@ class Rank:
             self.device.synchronize()
 
     def _transport(self, name: Transport) -> Communicator:
-        """Returns this rank's end of a transport."""
         if name not in self._transports and (
             DRIVERS[name].in_shared_memory or self.place.world_size == 1
         ):
@@ -365,7 +360,8 @@ class Rank:
         driver = DRIVERS[name]
         problem = driver.problem()
         makes_it = problem is None and self.config.rank == 0
-        return messages.Invitation(driver.make_unique_id() if makes_it else b"", problem)
+        unique_id = driver.make_unique_id() if makes_it else b""
+        return messages.Invitation(unique_id, problem)
 
     def _open(self, name: Transport, unique_id: bytes) -> None:
         place = self.place

@@ -190,7 +190,9 @@ class Routine(Repeated):
         host = self.place.host(source.indices)
         if in_line:
             return InLine(host, values[0], 0, host.shape[1])
-        return Listed(host[values[0]] if source.kind == "line" else host[: values[0]])
+        if source.kind == "line":
+            return Listed(host[values[0]])
+        return Listed(host[: values[0]])
 
     def own_rows(self, values: tuple[Any, ...]) -> tuple[Rows | None, int]:
         """Returns this rank's rows of sliceable variables, and the total number of rows of lower

@@ -285,7 +285,6 @@ def _tables(program: Program) -> frozenset[Key]:
 
 
 def _gathers(part: Part, program: Program, gathers: Sequence[Gather]) -> Apart:
-    """Returns the gathers of a part's rows."""
     assert program.rows.indices is not None  # as above
     line_offset, lines = program.line_offset, program.rows.indices.shape[0]
     assert line_offset is not None  # the rows are those of a line

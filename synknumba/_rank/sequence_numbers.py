@@ -193,7 +193,8 @@ class Numbers:
                     else "is no finite int"
                 )
             line = self._lines.get((part, formula))
+            where = f"{line}: " if line else ""
             raise OverflowError(
-                f"{f'{line}: ' if line else ''}a number that the sequence computes for {part} "
+                f"{where}a number that the sequence computes for {part} "
                 f"{what}: {shown(value)}; compute with floats, as in 1.0 * n"
             ) from None

@@ -165,10 +165,10 @@ class SequenceRoutine(Repeated):
                 resume,
                 _no_change,
             )
-            again.know(
-                packed,
-                Scalars([Scalar(0, 0, "q", word) for word in firsts], 0, ()) if alike else None,
-            )
+            scalars = None
+            if alike:
+                scalars = Scalars([Scalar(0, 0, "q", word) for word in firsts], 0, ())
+            again.know(packed, scalars)
             self._repeated = key, launch, again
         return self._repeated[2]
 
@@ -207,20 +207,17 @@ class SequenceRoutine(Repeated):
             self._begin_turns()
             if self._table is not None:
                 self._table.run(first, count, period, history)
-                self._again_for = (
-                    None
-                    if period or self._news or (first and self._carried)
-                    else bytes(self._round)
-                )
+                if not (period or self._news or (first and self._carried)):
+                    self._again_for = bytes(self._round)
             else:
                 done = self._try_out(first, count, period, history) if self._trials else 0
                 self._numbers.steps[0] = first + done
                 self._stretches.begin()
                 if count > done:
-                    (self._run if self._whole is None else self._queue)(
-                        first, range(done, count), period, history
-                    )
-                self._again_for = bytes(self._round) if count == 1 and not period else None
+                    run = self._run if self._whole is None else self._queue
+                    run(first, range(done, count), period, history)
+                if count == 1 and not period:
+                    self._again_for = bytes(self._round)
         except GivenUp:
             self.place.device.synchronize()  # parts that were queued
         except BaseException as error:  # noqa: BLE001  # raised again
@@ -323,7 +320,7 @@ class SequenceRoutine(Repeated):
         self._position[sequence.AT] = -1
         at, end = iterations.start, iterations.stop
         while at < end:
-            after = min(at - at % period + period if period else end, end)
+            after = min(at - at % period + period, end) if period else end
             run = partial(self._whole.run, first + at, after - at, goes_on=after < end)
             with self._in(self._whole):
                 if spans.active is None:

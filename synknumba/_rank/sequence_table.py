@@ -460,12 +460,8 @@ class SequenceTable(FormulaRows):
         if any(param.is_complex for param in routine.dynamic.values()) and part.formulas:
             return None
         steps = [_ways(step) for step in routine.steps(part.values)]
-        calls = [
-            native_call
-            for _, native in steps
-            for native_call in native or ()
-            if isinstance(native_call, NativeCall) and native_call.changing
-        ]
+        native_steps = [step for _, native in steps for step in native or ()]
+        calls = [step for step in native_steps if isinstance(step, NativeCall) and step.changing]
         # Python launches, with arguments that it renews
         if part.formulas and len(calls) != routine.launches:
             return None

@@ -155,14 +155,16 @@ def variable_updates(
     routine: Routine, slices: Sequence[SliceRows | None], *, lift: bool
 ) -> dict[object, OutputSteps]:
     """Returns the updates of all variables of one program by slot; arguments as for `UpdateRun`."""
-    return {
-        slot: UpdateRun(routine, slot, param, slices, lift=lift)
-        if param.parts is None
-        else ShardUpdateRun(routine, slot, param, param.parts, lift=lift)
-        for name, top in routine.program.parameters
-        for slot, param in _slots(name, top)
-        if isinstance(param, Update)
-    }
+    updates: dict[object, OutputSteps] = {}
+    for name, top in routine.program.parameters:
+        for slot, param in _slots(name, top):
+            if not isinstance(param, Update):
+                continue
+            if param.parts is None:
+                updates[slot] = UpdateRun(routine, slot, param, slices, lift=lift)
+            else:
+                updates[slot] = ShardUpdateRun(routine, slot, param, param.parts, lift=lift)
+    return updates
 
 
 def _slots(name: str, param: Param) -> Iterator[tuple[object, Param]]:

@@ -53,24 +53,18 @@ class Holding:
         )
 
     def own(self, leaf: int) -> Any:
-        """Returns the rank's own rows of one array, of at least one dimension: without those of
-        halos.
-        """
+        """Returns the rank's own rows, without halos, of one array of at least one dimension."""
         start, stop = self.layout.own(leaf, self._rank)
         return self.rows(leaf, start, stop - start)
 
     def line(self, leaf: int) -> Any:
-        """Returns one array as a 1-D array for collectives; of bytes if its dtype is not
-        numeric.
-        """
+        """Returns one array as 1-D for collectives; of bytes if its dtype is not numeric."""
         of = self.layout.leaf(leaf)
         dtype, count = line_type(of.dtype, of.size(self._rank))
         return self._device.view(self._memory, self._offsets[leaf], dtype, (count,))
 
     def carry_over(self, old: "Holding") -> list[Step]:
-        """Returns steps that copy arrays from earlier memory, if their shape on this rank is the
-        same.
-        """
+        """Returns steps that copy arrays of unchanged shape from earlier memory."""
         pairs = list(enumerate(zip(self.layout.leaves, old.layout.leaves, strict=True)))
         same = [i for i, (new, was) in pairs if new.shapes[self._rank] == was.shapes[self._rank]]
         return [self._device.copy(self.array(i), old.array(i)) for i in same]

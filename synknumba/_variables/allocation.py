@@ -62,9 +62,8 @@ class Allocation:
                 [(first, after) for _, first, after in world.machines]
             )
         when_gone(self, partial(_release, weakref.ref(world), self.number))
-        world.command(
-            Hold(self.number, layout, hosts, -1 if carry is None else carry.number), info=calling()
-        )
+        carried = -1 if carry is None else carry.number
+        world.command(Hold(self.number, layout, hosts, carried), info=calling())
 
     def _placed(self, machines: Sequence[tuple[int, int]]) -> tuple[tuple[HostArray, ...], Segment]:
         """Makes the segment, and returns with it each rank's part, at the same place in the segment

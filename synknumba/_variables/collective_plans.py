@@ -74,11 +74,11 @@ class Pair:
         """Whether each rank's target is its source."""
         return self.source is self.target
 
-    def operand(self, given: Sequence[HostArray] = (), got: Sequence[HostArray] = ()) -> Operand:
+    def operand(self, gives: Sequence[HostArray] = (), gets: Sequence[HostArray] = ()) -> Operand:
         """Returns the operand of a collective; `given` and `got` are locations of copies, as in
         `Allocation.end`.
         """
-        return Operand(*self.source.end(self.leaf, given), self.target.end(self.leaf, got)[1])
+        return Operand(*self.source.end(self.leaf, gives), self.target.end(self.leaf, gets)[1])
 
     def exchanged(self) -> Operand:
         """Returns the operand of an exchange, with the copies between the ranks."""
@@ -130,10 +130,13 @@ class Traffic(ABC):
         self.quick: dict[Any, Run] = {}
 
     @abstractmethod
-    def deliver(self, storage: Allocation, values: Sequence[Row], *, own: bool = False) -> None:
+    def deliver(
+        self, storage: Allocation, values: Sequence[Row], *, without_halos: bool = False
+    ) -> None:
         """Writes values to the ranks' arrays: one row for each array of the variable.
 
-        The arrays, or with `own` the ranks' own rows of them, have the shapes of the values.
+        The arrays have the shapes of the values; with `without_halos`, the ranks' own rows
+        of them do.
         """
 
     @abstractmethod
@@ -150,9 +153,7 @@ class Traffic(ABC):
 
     @abstractmethod
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
-        """Plans a collective for repeated use. Returns a callable that runs it, and the numbers
-        of its programs.
-        """
+        """Plans a collective. Returns a callable that runs it, and its programs' numbers."""
 
     @abstractmethod
     def programs(
@@ -180,9 +181,7 @@ class Traffic(ABC):
         )
 
     def known(self, key: Any) -> Run | None:
-        """Returns the callable of a cached plan, which becomes the most recently used; None if
-        it is not cached.
-        """
+        """Returns the callable of a cached plan, now the most recently used; None without one."""
         plan = self._plans.get(key)
         if plan is None:
             return None
@@ -233,7 +232,7 @@ class Traffic(ABC):
     @staticmethod
     def host_program(work: Work, arrays: Sequence[Operand]) -> Collective:
         """Returns the program of a collective by the ranks over shared memory."""
-        for dtype in {one.dtype for one in arrays}:
+        for dtype in {operand.dtype for operand in arrays}:
             prepare(work.op, dtype)  # compiles once, here, instead of on all ranks at the same time
         return Collective(next_number(), work.kind, tuple(arrays), work.op, work.root, "host")
 
@@ -245,9 +244,7 @@ class Traffic(ABC):
     def install(
         self, program: Collective | Staged | Transfer, info: CallInfo
     ) -> tuple[Run, tuple[int]]:
-        """Installs a program on the ranks. Returns a callable that runs it, and the program's
-        number.
-        """
+        """Installs a program on the ranks. Returns a callable that runs it, and its number."""
         self.world.command(Install(None, program), info=info)
         return partial(self.world.run, program.number, info, _nothing_to_learn), (program.number,)
 
@@ -288,18 +285,21 @@ def describe(work: Work, pairs: Sequence[Pair]) -> CallInfo:
     texts = []
     for pair in pairs:
         of = pair.source.layout.leaf(pair.leaf)
-        texts.append(f"{np.dtype(of.dtype)} {of.shapes[0] if of.uniform else list(of.shapes)}")
+        shapes = of.shapes[0] if of.uniform else list(of.shapes)
+        texts.append(f"{np.dtype(of.dtype)} {shapes}")
     return CallInfo(work.kind, tuple(texts))
 
 
-def _bytes_of_all(one: Operand) -> int:
+def _bytes_of_all(operand: Operand) -> int:
     """Returns the bytes that a collective reads and writes, on all ranks together."""
-    return int(np.dtype(one.dtype).itemsize) * sum((*one.source.counts, *one.target.counts))
+    return int(np.dtype(operand.dtype).itemsize) * sum(
+        (*operand.source.counts, *operand.target.counts)
+    )
 
 
-def _bytes_moved(one: Operand) -> int:
+def _bytes_moved(operand: Operand) -> int:
     """Returns the bytes that an exchange reads and writes, on all ranks together."""
-    return 2 * int(np.dtype(one.dtype).itemsize) * sum(copy.count for copy in one.copies)
+    return 2 * int(np.dtype(operand.dtype).itemsize) * sum(copy.count for copy in operand.copies)
 
 
 def direct(
@@ -333,35 +333,41 @@ def stage_bytes(kind: CollectiveKind, world_size: int, sizes: Sequence[int]) -> 
 
 
 def staged_accesses(keys: frozenset[Key], stage: Key) -> tuple[Access, Access]:
-    """Returns what the two steps of a small all_reduce read and write, with one wait between
-    them.
-    """
+    """Returns what the two steps of a small all_reduce, with a wait between, read and write."""
     key = frozenset({stage})
     return Access(reads=keys, writes=key), Access(writes=keys, remote_reads=key)
 
 
 def access_in_place(kind: CollectiveKind, keys: frozenset[Key]) -> Access:
-    """Returns what a collective reads and writes that works on the ranks' arrays in shared
-    memory.
-    """
+    """Returns what a collective on the ranks' arrays in shared memory reads and writes."""
     if kind == "exchange":  # each rank writes its own halos, which no other reads
         return Access(remote_reads=keys, nearby=True)
     return Access(keys, keys, keys, keys)  # each works on a part of all ranks' arrays
 
 
+def _is_large_replica(row: Row) -> bool:
+    """Whether all of several ranks get one array, which is large."""
+    first, *rest = row
+    if first is None or not rest or first.nbytes * len(row) <= DIRECT_BYTES:
+        return False
+    return all(value is first for value in rest)
+
+
 @final
 class CoreTraffic(Traffic):
-    def deliver(self, storage: Allocation, values: Sequence[Row], *, own: bool = False) -> None:
+    def deliver(
+        self, storage: Allocation, values: Sequence[Row], *, without_halos: bool = False
+    ) -> None:
         spread = []
+        array_of = storage.own if without_halos else storage.array
         for leaf, row in enumerate(values):
-            first, *others = row
-            is_one = first is not None and bool(others) and all(value is first for value in others)
-            is_large = first is not None and not own and first.nbytes * len(row) > DIRECT_BYTES
-            if is_one and is_large:  # the ranks should copy it themselves
+            is_spread = not without_halos and _is_large_replica(row)
+            if is_spread:  # the ranks should copy it themselves
                 spread.append(Pair(storage, storage, leaf))
-            for rank, value in enumerate(row[:1] if is_one and is_large else row):
+            written = row[:1] if is_spread else row
+            for rank, value in enumerate(written):
                 if value is not None:
-                    fill(storage.own(leaf, rank) if own else storage.array(leaf, rank), value)
+                    fill(array_of(leaf, rank), value)
         if spread:
             self.collective(Work("broadcast"), spread)()
 
@@ -386,12 +392,8 @@ class CoreTraffic(Traffic):
         return results
 
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
-        segments = [
-            storage.segment
-            for pair in pairs
-            for storage in (pair.source, pair.target)
-            if storage.segment
-        ]
+        storages = [storage for pair in pairs for storage in (pair.source, pair.target)]
+        segments = [storage.segment for storage in storages if storage.segment]
         return self.over_host(work, operands_of(work, pairs), segments, describe(work, pairs))
 
     def _staged(
@@ -407,21 +409,21 @@ class CoreTraffic(Traffic):
         segment = Segment(2 * self.world.world_size * nbytes)
         self.world.attach([segment], info)
         stage = HostArray(segment.id, np.dtype(np.uint8), shape)
-        found = []
+        steps = []
         for combines, access in enumerate(
             staged_accesses(keys, ("stage", ("segment", segment.id)))
         ):
             assert program.op is not None  # a reduction has an op
             step = Staged(next_number(), arrays, program.op, stage, bool(combines))
             self.install(step, info)
-            found.append((step.number, [segment], access))
-        return found
+            steps.append((step.number, [segment], access))
+        return steps
 
     def programs(
         self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]
     ) -> list[tuple[int, list[Segment], Access]]:
         program = self.host_program(work, operands_of(work, pairs))
-        arrays = tuple((one.dtype, one.source) for one in program.arrays)
+        arrays = tuple((operand.dtype, operand.source) for operand in program.arrays)
         nbytes = stage_bytes(
             work.kind,
             self.world.world_size,

@@ -46,7 +46,7 @@ class placed:  # noqa: N801  # used as a function
     """Context of a collective: takes the open world, and places the variables on its ranks.
 
     Args:
-        several: the variables.
+        states: the variables.
         written: those of them that the collective writes to; None for all.
         initial: new values of all ranks, which a variable without a value in this world starts
             from; None where there are none.
@@ -57,13 +57,13 @@ class placed:  # noqa: N801  # used as a function
 
     def __init__(
         self,
-        several: Sequence[VariableState],
+        states: Sequence[VariableState],
         written: Sequence[VariableState] | None = None,
         initial: Sequence[list[Array] | None] = (),
     ) -> None:
-        self._several = several
-        self._written = several if written is None else written
-        self._initial = initial or [None] * len(several)
+        self._states = states
+        self._written = states if written is None else written
+        self._initial = initial or [None] * len(states)
 
     def __enter__(self) -> Engine:
         """Takes the world."""
@@ -71,8 +71,8 @@ class placed:  # noqa: N801  # used as a function
         self._world = world = current_world()
         world.begin(sys._getframe(1))  # noqa: SLF001
         try:
-            for one, initial in zip(self._several, self._initial, strict=True):
-                one.place(world, initial)
+            for state, initial in zip(self._states, self._initial, strict=True):
+                state.place(world, initial)
         except BaseException:
             world.end()
             raise
@@ -90,42 +90,38 @@ class placed:  # noqa: N801  # used as a function
 
 
 def give_rows(
-    world: Engine, several: Sequence[VariableState], values: Sequence[Values], halo: Halo | None
+    world: Engine, states: Sequence[VariableState], values: Sequence[Values], halo: Halo | None
 ) -> None:
     """Writes each rank's rows to several variables; if memory does not suffice for all, none of
     them changes.
     """
-    rooms = [one.room_for(world, new, halo) for one, new in zip(several, values, strict=True)]
-    for one, new, room in zip(several, values, rooms, strict=True):
-        one.assign(world, new, room, sharded=True)
+    rooms = [state.room_for(world, new, halo) for state, new in zip(states, values, strict=True)]
+    for state, new, room in zip(states, values, rooms, strict=True):
+        state.assign(world, new, room, sharded=True)
 
 
 def run_in_place(
     world: Engine,
     work: Work,
-    several: Sequence[VariableState],
+    states: Sequence[VariableState],
     *,
     differs: bool,
     sharded: bool = False,
 ) -> None:
-    """Runs a collective that writes its result over its source; `differs` is whether replicas
-    may differ afterwards.
-    """
+    """Runs a collective in place; `differs` is whether replicas may differ afterwards."""
     traffic = traffic_of(world)
-    run = traffic.collective(work, pairs_in_place(work, several))
+    run = traffic.collective(work, pairs_in_place(work, states))
     run()
-    for one in several:
-        one.mark(differs=differs, sharded=sharded)
-    if len(several) == 1:
-        layout = several[0]._layout  # noqa: SLF001  # only as a key
-        traffic.remember((work, layout, layout), run, [several[0].storage()])
+    for state in states:
+        state.mark(differs=differs, sharded=sharded)
+    if len(states) == 1:
+        layout = states[0]._layout  # noqa: SLF001  # only as a key
+        traffic.remember((work, layout, layout), run, [states[0].storage()])
 
 
-def pairs_in_place(work: Work, several: Sequence[VariableState]) -> list[Pair]:
-    """Returns the arrays of a collective in place; halos are of each array, so an exchange has
-    no vectors.
-    """
-    storages = [one.storage() for one in several]
+def pairs_in_place(work: Work, states: Sequence[VariableState]) -> list[Pair]:
+    """Returns the arrays of a collective in place; an exchange, with halos, has no vectors."""
+    storages = [state.storage() for state in states]
     return [
         pair
         for storage in storages
@@ -174,7 +170,7 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
 def run_into(
     world: Engine,
     work: Work,
-    several: Sequence[VariableState],
+    states: Sequence[VariableState],
     targets: Sequence[VariableState],
     shape: Callable[[tuple[Shape, ...], int], Shape],
     *,
@@ -186,28 +182,26 @@ def run_into(
     the rank. `sharded` is whether each rank has its own rows of the result.
     """
     pairs, storages = [], []
-    for one, target in zip(several, targets, strict=True):
+    for state, target in zip(states, targets, strict=True):
         shapes = [
-            tuple(shape(given, rank) for rank in range(world.world_size)) for given in one.shapes()
+            tuple(shape(by_rank, rank) for rank in range(world.world_size))
+            for by_rank in state.shapes()
         ]
         storage = target.storage()
         # A source must not be overwritten before every rank has read it.
-        if (
-            any(target is other for other in several)
-            or target.shapes() != shapes
-            or target.halo is not None
-        ):
+        is_source = any(target is source for source in states)
+        if is_source or target.shapes() != shapes or target.halo is not None:
             storage = Allocation(world, target.layout_with(shapes))
         storages.append(storage)
-        pairs += [Pair(one.storage(), storage, leaf) for leaf in one.leaves()]
+        pairs += [Pair(state.storage(), storage, leaf) for leaf in state.leaves()]
     traffic = traffic_of(world)
     run = traffic.collective(work, pairs)
     run()
     for target, storage in zip(targets, storages, strict=True):
         target.replace(storage, sharded=sharded)
-    if len(several) == 1 and targets[0] is not several[0]:
-        key = (work, several[0]._layout, targets[0]._layout)  # noqa: SLF001  # as in `run_in_place`
-        traffic.remember(key, run, [several[0].storage(), targets[0].storage()])
+    if len(states) == 1 and targets[0] is not states[0]:
+        key = (work, states[0]._layout, targets[0]._layout)  # noqa: SLF001  # as in `run_in_place`
+        traffic.remember(key, run, [states[0].storage(), targets[0].storage()])
 
 
 _OPS = ("sum", "prod", "min", "max", "mean", "avg")
@@ -228,27 +222,27 @@ def several_of(vars: Any, what: str) -> list[VariableState]:
     """Returns the variables of a tree, which must be different ones, and no other leaves."""
     if isinstance(vars, Variable):
         return [state_of(vars)]
-    found = []
-    for one in flatten(vars)[0]:
-        if isinstance(one, Branch):
+    states = []
+    for leaf in flatten(vars)[0]:
+        if isinstance(leaf, Branch):
             raise ArgumentError(
-                f"{what} takes whole variables, and {one.label} is a part of one; pass the tree, "
+                f"{what} takes whole variables, and {leaf.label} is a part of one; pass the tree, "
                 f"or make one variable per array"
             )
-        if not isinstance(one, Variable):
+        if not isinstance(leaf, Variable):
             raise ArgumentError(
                 f"{what} needs a Variable, or a dict, list or tuple of them; "
-                f"got a {type(one).__name__}"
+                f"got a {type(leaf).__name__}"
             )
-        found.append(state_of(one))
-    if not found:
+        states.append(state_of(leaf))
+    if not states:
         raise ArgumentError(f"{what} got no variables")
-    seen: set[int] = set()
-    for one in found:
-        if id(one) in seen:
-            raise ArgumentError(f"{what} got {one.label} twice; give each variable once")
-        seen.add(id(one))
-    return found
+    ids: set[int] = set()
+    for state in states:
+        if id(state) in ids:
+            raise ArgumentError(f"{what} got {state.label} twice; give each variable once")
+        ids.add(id(state))
+    return states
 
 
 def like(vars: Any, results: Sequence[Any]) -> Any:
@@ -257,25 +251,25 @@ def like(vars: Any, results: Sequence[Any]) -> Any:
 
 
 def matched(
-    vars: Any, several: Sequence[VariableState], values: Any, what: str
+    vars: Any, states: Sequence[VariableState], values: Any, what: str
 ) -> list[list[Array]]:
     """Returns the arrays of each variable, checked, from values in the structure of `vars`."""
     return [
-        accepted(one, value)
-        for one, value in zip(several, values_of(vars, values, what), strict=True)
+        accepted(state, value)
+        for state, value in zip(states, values_of(vars, values, what), strict=True)
     ]
 
 
 def matched_or_none(
-    vars: Any, several: Sequence[VariableState], values: Any, what: str
+    vars: Any, states: Sequence[VariableState], values: Any, what: str
 ) -> list[list[Array] | None]:
     """Returns the arrays of each variable, as `matched` does; None for a variable whose value is
     None, or if all values are.
     """
-    given = [None] * len(several) if values is None else values_of(vars, values, what)
+    parts = [None] * len(states) if values is None else values_of(vars, values, what)
     return [
-        None if value is None else accepted(one, value)
-        for one, value in zip(several, given, strict=True)
+        None if value is None else accepted(state, value)
+        for state, value in zip(states, parts, strict=True)
     ]
 
 
@@ -284,49 +278,50 @@ def values_of(vars: Any, values: Any, what: str) -> list[Any]:
     if isinstance(vars, Variable):
         return [values]
     structure = flatten(vars)[1]
-    found = parts_like(structure, values)
-    if found is None:
+    parts = parts_like(structure, values)
+    if parts is None:
         raise DataError(
             f"{what} needs values in the structure of its variables, {describe(structure)}, but "
             f"got {shape_told(values)}"
         )
-    return found
+    return parts
 
 
 def destinations(
-    vars: Any, several: Sequence[VariableState], dest: Any, what: str
+    vars: Any, sources: Sequence[VariableState], dest: Any, what: str
 ) -> Sequence[VariableState]:
-    """Returns the target variables, checked against the sources; the sources themselves if
-    `dest` is None.
-    """
+    """Returns the target variables, checked against the sources, which they are without `dest`."""
     if dest is None:
-        return several
+        return sources
     targets = several_of(dest, what)
     if not isinstance(vars, Variable) and flatten(vars)[1] != flatten(dest)[1]:
         raise ArgumentError(
             f"{what} needs dest= in the structure of its variables, {describe(flatten(vars)[1])}"
         )
-    if len(targets) != len(several):
+    if len(targets) != len(sources):
         raise ArgumentError(
-            f"{what} needs {len(several)} variables in dest=, one per source, got {len(targets)}"
+            f"{what} needs {len(sources)} variables in dest=, one per source, got {len(targets)}"
         )
-    for one, target in zip(several, targets, strict=True):
-        if one.structure() != target.structure():
+    for source, target in zip(sources, targets, strict=True):
+        if source.structure() != target.structure():
             raise ArgumentError(
                 f"{what}: {target.label} in dest= is not a tree of the same "
-                f"structure as {one.label}"
+                f"structure as {source.label}"
             )
-        shapes = zip(one.root_shapes(), target.root_shapes(), strict=True)
-        for (mine, theirs), gives, gets in zip(shapes, one.dtypes(), target.dtypes(), strict=True):
+        shapes = zip(source.root_shapes(), target.root_shapes(), strict=True)
+        for (mine, theirs), gives, gets in zip(
+            shapes, source.dtypes(), target.dtypes(), strict=True
+        ):
             if gives != gets or len(mine) != len(theirs):
                 raise DataError(
-                    f"{what}: {target.label} in dest= is {len(theirs)}-D {gets}, but {one.label} "
-                    f"is {len(mine)}-D {gives}; use the same dtype and number of dimensions"
+                    f"{what}: {target.label} in dest= is {len(theirs)}-D {gets}, but "
+                    f"{source.label} is {len(mine)}-D {gives}; use the same dtype and number of "
+                    f"dimensions"
                 )
     return targets
 
 
-def checked_op(several: Sequence[VariableState], op: object, what: str) -> CollectiveOp:
+def checked_op(states: Sequence[VariableState], op: object, what: str) -> CollectiveOp:
     """Returns the op, "avg" for "mean"; raises `ReductionError` if it is unknown, or not defined
     for a variable's dtype.
     """
@@ -339,72 +334,70 @@ def checked_op(several: Sequence[VariableState], op: object, what: str) -> Colle
         )
     if not isinstance(op, str) or op not in _OPS:
         raise ReductionError(f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}")
-    known = cast("CollectiveOp", _SAME_OPS.get(op, op))
-    for one in several:
-        for leaf, dtype in enumerate(one.dtypes()):
-            way_out = _REFUSED[known].get(dtype.kind)
+    op_name = cast("CollectiveOp", _SAME_OPS.get(op, op))
+    for state in states:
+        for leaf, dtype in enumerate(state.dtypes()):
+            way_out = _REFUSED[op_name].get(dtype.kind)
             if dtype.kind not in "biufc":
                 way_out = (
                     "gather it and combine it yourself, or use a variable for each numeric field"
                 )
             if way_out is not None:
                 raise ReductionError(
-                    f"{one.label_of(leaf)}: op {op!r} is not defined for dtype {dtype}; {way_out}"
+                    f"{state.label_of(leaf)}: op {op!r} is not defined for dtype {dtype}; {way_out}"
                 )
-    return known
+    return op_name
 
 
-def check_rows(several: Sequence[VariableState], what: str) -> None:
+def check_rows(states: Sequence[VariableState], what: str) -> None:
     """Raises `PartitionError` if an array is 0-d and so has no rows."""
-    for one in several:
-        for leaf, shape in enumerate(one.root_shapes()):
+    for state in states:
+        for leaf, shape in enumerate(state.root_shapes()):
             if not shape:
-                told = f"{one.label_of(leaf)} is 0-d; give it at least one dimension"
-                raise PartitionError(f"{what} divides or joins rows, but {told}")
+                problem = f"{state.label_of(leaf)} is 0-d; give it at least one dimension"
+                raise PartitionError(f"{what} divides or joins rows, but {problem}")
 
 
-def check_no_halo(several: Sequence[VariableState], what: str) -> None:
-    """Raises `PartitionError` if ranks hold rows of their neighbours; the variables must have
-    been placed.
-    """
-    for one in several:
-        if one.halo is not None:
+def check_no_halo(states: Sequence[VariableState], what: str) -> None:
+    """Raises `PartitionError` if ranks hold neighbours' rows; the variables have been placed."""
+    for state in states:
+        if state.halo is not None:
             raise PartitionError(
-                f"{what}: {one.label} is scattered with a halo: rows of different ranks are not "
+                f"{what}: {state.label} is scattered with a halo: rows of different ranks are not "
                 f"the same rows; gather it"
             )
 
 
-def check_halos(several: Sequence[VariableState]) -> None:
+def check_halos(states: Sequence[VariableState]) -> None:
     """Raises `PartitionError` if a variable has no halo."""
-    for one in several:
-        if one.halo is None:
-            what = "divided without a halo" if one.sharded else "a replica"
-            raise PartitionError(f"exchange: {one.label} is {what}; scatter it with halo=1 first")
+    for state in states:
+        if state.halo is None:
+            what = "divided without a halo" if state.sharded else "a replica"
+            raise PartitionError(f"exchange: {state.label} is {what}; scatter it with halo=1 first")
 
 
 def check_uniform(
-    several: Sequence[VariableState],
+    states: Sequence[VariableState],
     what: str,
     way_out: str = "use all_gather or gather for arrays of different lengths",
 ) -> None:
     """Raises `PartitionError` if the shapes of own rows differ between ranks."""
-    for one in several:
-        for leaf, shapes in enumerate(map(one.storage().layout.own_shapes, one.leaves())):
+    for state in states:
+        for leaf, shapes in enumerate(map(state.storage().layout.own_shapes, state.leaves())):
             if len(set(shapes)) > 1:
                 raise PartitionError(
-                    f"{what} needs one shape on all ranks, but {one.label_of(leaf)} has "
+                    f"{what} needs one shape on all ranks, but {state.label_of(leaf)} has "
                     f"{_told(shapes)}; {way_out}"
                 )
 
 
-def check_row_shapes(several: Sequence[VariableState], what: str) -> None:
+def check_row_shapes(states: Sequence[VariableState], what: str) -> None:
     """Raises `PartitionError` if the ranks' rows differ in shape and cannot be concatenated."""
-    for one in several:
-        for leaf, shapes in enumerate(one.shapes()):
+    for state in states:
+        for leaf, shapes in enumerate(state.shapes()):
             if len({shape[1:] for shape in shapes}) > 1:
                 raise PartitionError(
-                    f"{what} concatenates rows, but those of {one.label_of(leaf)} differ "
+                    f"{what} concatenates rows, but those of {state.label_of(leaf)} differ "
                     f"in shape: {_told(shapes)}"
                 )
 
@@ -449,40 +442,40 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
     """
     if values is None and (quick := run_known(vars, "broadcast", None, root)) is not None:
         return quick
-    several = several_of(vars, "broadcast")
-    accepted = matched_or_none(vars, several, values, "broadcast")
-    with placed(several, initial=accepted) as world:
+    states = several_of(vars, "broadcast")
+    accepted = matched_or_none(vars, states, values, "broadcast")
+    with placed(states, initial=accepted) as world:
         root = check_rank(root, world.world_size)
-        own, new = [], []
-        for one, arrays in zip(several, accepted, strict=True):
+        unchanged, assigned = [], []
+        for state, arrays in zip(states, accepted, strict=True):
             if arrays is None:
-                own.append(one)
+                unchanged.append(state)
             else:
                 of_ranks = dict.fromkeys(range(world.world_size), arrays)
                 # before anything changes: there may be none
-                new.append((one, of_ranks, one.room_for(world, of_ranks)))
-        if own:
-            check_no_halo(own, "broadcast")
-            _broadcast_from(world, own, root)
-        for one, of_ranks, room in new:
-            one.assign(world, of_ranks, room, sharded=False)
+                assigned.append((state, of_ranks, state.room_for(world, of_ranks)))
+        if unchanged:
+            check_no_halo(unchanged, "broadcast")
+            _broadcast_from(world, unchanged, root)
+        for state, of_ranks, room in assigned:
+            state.assign(world, of_ranks, room, sharded=False)
     return vars
 
 
-def _broadcast_from(world: Engine, several: Sequence[VariableState], root: int) -> None:
+def _broadcast_from(world: Engine, states: Sequence[VariableState], root: int) -> None:
     """Copies the root's arrays to all ranks, in place or to new memory with the root's shapes."""
     work = Work("broadcast", None, root)
-    if all(leaf.uniform for one in several for leaf in one.storage().layout.leaves):
-        run_in_place(world, work, several, differs=False)
+    if all(leaf.uniform for state in states for leaf in state.storage().layout.leaves):
+        run_in_place(world, work, states, differs=False)
         return
     pairs, targets = [], []
-    for one in several:
-        shapes = [(shapes[root],) * world.world_size for shapes in one.shapes()]
-        targets.append(Allocation(world, one.layout_with(shapes)))
-        pairs += pairs_of(one.storage(), targets[-1])
+    for state in states:
+        shapes = [(shapes[root],) * world.world_size for shapes in state.shapes()]
+        targets.append(Allocation(world, state.layout_with(shapes)))
+        pairs += pairs_of(state.storage(), targets[-1])
     traffic_of(world).collective(work, pairs)()
-    for one, target in zip(several, targets, strict=True):
-        one.replace(target, sharded=False)
+    for state, target in zip(states, targets, strict=True):
+        state.replace(target, sharded=False)
 
 
 @known_options
@@ -525,33 +518,33 @@ def scatter(
         DataError, WorldError, SharedMemoryError, RankError, RankDied, CallTimeout: as for
             `broadcast`.
     """
-    several, ring = several_of(vars, "scatter"), _halo_of(halo, periodic)
-    check_rows(several, "scatter")
-    given = matched_or_none(vars, several, values, "scatter")
+    states, ring = several_of(vars, "scatter"), _halo_of(halo, periodic)
+    check_rows(states, "scatter")
+    new_arrays = matched_or_none(vars, states, values, "scatter")
     accepted = [
-        one.fetch([0])[0] if arrays is None else arrays
-        for one, arrays in zip(several, given, strict=True)
+        state.fetch([0])[0] if arrays is None else arrays
+        for state, arrays in zip(states, new_arrays, strict=True)
     ]
     chosen = [
         [(array, rows_module.select(batch, len(array))) for array in arrays] for arrays in accepted
     ]
     # the rows follow
-    empty = [None if arrays is None else [array[:0] for array in arrays] for arrays in given]
-    for one, arrays in zip(several, chosen, strict=True):
-        check_rows_for(ring, [rows.count for _, rows in arrays], one.label)
-    with placed(several, initial=empty) as world:
+    empty = [None if arrays is None else [array[:0] for array in arrays] for arrays in new_arrays]
+    for state, arrays in zip(states, chosen, strict=True):
+        check_rows_for(ring, [rows.count for _, rows in arrays], state.label)
+    with placed(states, initial=empty) as world:
         ranks, partition = range(world.world_size), world.partition
         parts = [
             {
                 rank: [
                     held_rows(partial(_taken_between, *pair), pair[1].count, partition, rank, ring)
-                    for pair in one
+                    for pair in pairs
                 ]
                 for rank in ranks
             }
-            for one in chosen
+            for pairs in chosen
         ]
-        give_rows(world, several, parts, ring)
+        give_rows(world, states, parts, ring)
     return vars
 
 
@@ -620,28 +613,28 @@ def gather(vars: Any, nd_up: Literal[0, 1] | None = None) -> Any:
         PartitionError: the shapes on the ranks do not allow it, or `nd_up` is none of these.
         ArgumentError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
     """
-    several = several_of(vars, "gather")
+    states = several_of(vars, "gather")
     if nd_up is not None and (type(nd_up) is not int or nd_up not in {0, 1}):
         raise PartitionError(
             f"nd_up must be 1 (a new axis, one entry per rank) or 0 (rows "
             f"concatenated), got {nd_up!r}"
         )
-    with placed(several, written=()) as world:
-        stacked = [not one.sharded if nd_up is None else nd_up == 1 for one in several]
+    with placed(states, written=()) as world:
+        stacked = [not state.sharded if nd_up is None else nd_up == 1 for state in states]
         check_uniform(
-            [one for one, stacks in zip(several, stacked, strict=True) if stacks],
+            [state for state, stacks in zip(states, stacked, strict=True) if stacks],
             "gather with nd_up=1",
             "use nd_up=0 to concatenate rows",
         )
-        joined = [one for one, stacks in zip(several, stacked, strict=True) if not stacks]
+        joined = [state for state, stacks in zip(states, stacked, strict=True) if not stacks]
         check_rows(joined, "gather with nd_up=0")
         check_row_shapes(joined, "gather")
-        found = [one.own_copies(world, range(world.world_size)) for one in several]
+        copies = [state.own_copies(world, range(world.world_size)) for state in states]
     results = []
-    for one, by_rank, stacks in zip(several, found, stacked, strict=True):
+    for state, by_rank, stacks in zip(states, copies, stacked, strict=True):
         join: Callable[[Sequence[Array]], Array] = np.stack if stacks else np.concatenate
-        leaves = [join([arrays[leaf] for arrays in by_rank]) for leaf in one.leaves()]
-        results.append(unflatten(one.structure(), leaves))
+        leaves = [join([arrays[leaf] for arrays in by_rank]) for leaf in state.leaves()]
+        results.append(unflatten(state.structure(), leaves))
     return like(vars, results)
 
 
@@ -670,17 +663,17 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
     """
     if (quick := run_known(vars, "all_gather", None, dest=dest)) is not None:
         return quick
-    several = several_of(vars, "all_gather")
-    check_rows(several, "all_gather")
-    targets = destinations(vars, several, dest, "all_gather")
-    with placed([*several, *targets], written=targets) as world:
-        check_no_halo(several, "all_gather")
-        check_row_shapes(several, "all_gather")
+    states = several_of(vars, "all_gather")
+    check_rows(states, "all_gather")
+    targets = destinations(vars, states, dest, "all_gather")
+    with placed([*states, *targets], written=targets) as world:
+        check_no_halo(states, "all_gather")
+        check_row_shapes(states, "all_gather")
 
         def shape(shapes: tuple[Shape, ...], _: int) -> Shape:
-            return (sum(one[0] for one in shapes), *shapes[0][1:])
+            return (sum(shape_of_rank[0] for shape_of_rank in shapes), *shapes[0][1:])
 
-        run_into(world, Work("all_gather"), several, targets, shape, sharded=False)
+        run_into(world, Work("all_gather"), states, targets, shape, sharded=False)
     return vars if dest is None else dest
 
 
@@ -719,19 +712,22 @@ def reduce(
     """
     if in_place and (quick := run_known(vars, "reduce", op, root)) is not None:
         return quick
-    several = several_of(vars, "reduce")
-    known = checked_op(several, op, "reduce")
-    with placed(several, written=several if in_place else ()) as world:
+    states = several_of(vars, "reduce")
+    op_name = checked_op(states, op, "reduce")
+    written = states if in_place else ()
+    with placed(states, written=written) as world:
         root = check_rank(root, world.world_size)
-        check_no_halo(several, "reduce")
-        check_uniform(several, "reduce")
+        check_no_halo(states, "reduce")
+        check_uniform(states, "reduce")
         if in_place:
-            run_in_place(world, Work("reduce", known, root), several, differs=world.world_size > 1)
+            run_in_place(world, Work("reduce", op_name, root), states, differs=world.world_size > 1)
             return vars
         traffic = traffic_of(world)
         results = [
-            unflatten(one.structure(), traffic.reduced(Work("reduce", known, root), one.storage()))
-            for one in several
+            unflatten(
+                state.structure(), traffic.reduced(Work("reduce", op_name, root), state.storage())
+            )
+            for state in states
         ]
     return like(vars, results)
 
@@ -758,12 +754,12 @@ def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> A
     """
     if (quick := run_known(vars, "all_reduce", op)) is not None:
         return quick
-    several = several_of(vars, "all_reduce")
-    known = checked_op(several, op, "all_reduce")
-    with placed(several) as world:
-        check_no_halo(several, "all_reduce")
-        check_uniform(several, "all_reduce")
-        run_in_place(world, Work("all_reduce", known), several, differs=False)
+    states = several_of(vars, "all_reduce")
+    op_name = checked_op(states, op, "all_reduce")
+    with placed(states) as world:
+        check_no_halo(states, "all_reduce")
+        check_uniform(states, "all_reduce")
+        run_in_place(world, Work("all_reduce", op_name), states, differs=False)
     return vars
 
 
@@ -797,19 +793,19 @@ def reduce_scatter(
     """
     if (quick := run_known(vars, "reduce_scatter", op, dest=dest)) is not None:
         return quick
-    several = several_of(vars, "reduce_scatter")
-    known = checked_op(several, op, "reduce_scatter")
-    check_rows(several, "reduce_scatter")
-    targets = destinations(vars, several, dest, "reduce_scatter")
-    with placed([*several, *targets], written=targets) as world:
-        check_no_halo(several, "reduce_scatter")
-        check_uniform(several, "reduce_scatter")
+    states = several_of(vars, "reduce_scatter")
+    op_name = checked_op(states, op, "reduce_scatter")
+    check_rows(states, "reduce_scatter")
+    targets = destinations(vars, states, dest, "reduce_scatter")
+    with placed([*states, *targets], written=targets) as world:
+        check_no_halo(states, "reduce_scatter")
+        check_uniform(states, "reduce_scatter")
 
         def shape(shapes: tuple[Shape, ...], rank: int) -> Shape:
             start, stop = world.partition.part(shapes[0][0], rank)
             return (stop - start, *shapes[0][1:])
 
-        run_into(world, Work("reduce_scatter", known), several, targets, shape, sharded=True)
+        run_into(world, Work("reduce_scatter", op_name), states, targets, shape, sharded=True)
     return vars if dest is None else dest
 
 
@@ -851,18 +847,18 @@ def exchange(vars: Any, *, during: Callable[[], object] = _NOTHING) -> Any:
                 f"exchange: during takes a function without arguments, that makes "
                 f"calls; got {during!r}{called}"
             )
-        several = several_of(vars, "exchange")
+        states = several_of(vars, "exchange")
         if tracing.current is not None and tracing.current.is_here:
             return tracing.current.beside(during, vars)
-        with placed(several, written=()):
-            check_halos(several)  # before anything has run
+        with placed(states, written=()):
+            check_halos(states)  # before anything has run
         during()
     if (quick := run_known(vars, "exchange", None)) is not None:
         return quick
-    several = several_of(vars, "exchange")
-    with placed(several) as world:
-        check_halos(several)
-        run_in_place(world, Work("exchange"), several, differs=world.world_size > 1, sharded=True)
+    states = several_of(vars, "exchange")
+    with placed(states) as world:
+        check_halos(states)
+        run_in_place(world, Work("exchange"), states, differs=world.world_size > 1, sharded=True)
     return vars
 
 
@@ -882,22 +878,22 @@ def swap(first: Variable, second: Variable) -> None:
         ArgumentError, DataError: they are not two variables that fit each other.
         WorldError, SharedMemoryError, VariableLost: as for `broadcast`.
     """
-    several = several_of([first, second], "swap")
+    states = several_of([first, second], "swap")
     if not isinstance(first, Variable) or not isinstance(second, Variable):
         raise ArgumentError("swap takes two variables, as in synk.swap(u, v)")
-    one, other = several
-    if one.structure() != other.structure():
-        raise ArgumentError(f"swap: {one.label} and {other.label} are trees of other structures")
+    left, right = states
+    if left.structure() != right.structure():
+        raise ArgumentError(f"swap: {left.label} and {right.label} are trees of other structures")
     if tracing.current is not None and tracing.current.is_here:
-        tracing.current.swap(one, other)
+        tracing.current.swap(left, right)
         return
     if open_world() is None:
-        check_alike(one, other, [[(shape,) for shape in state.root_shapes()] for state in several])
-        one.trade(other)
+        check_alike(left, right, [[(shape,) for shape in state.root_shapes()] for state in states])
+        left.trade(right)
         return
-    with placed(several):
-        check_alike(one, other, [state.shapes() for state in several])
-        one.trade(other)
+    with placed(states):
+        check_alike(left, right, [state.shapes() for state in states])
+        left.trade(right)
 
 
 def check_alike(
@@ -907,16 +903,18 @@ def check_alike(
     their arrays, by rank.
     """
     for index, (mine, theirs) in enumerate(zip(*shapes, strict=True)):
-        one, other = first.dtypes()[index], second.dtypes()[index]
-        if (one, mine) != (other, theirs):
-            told = " and ".join(
-                f"{variable.label} is {dtype} {of[0] if len(set(of)) == 1 else list(of)}"
-                for variable, dtype, of in ((first, one, mine), (second, other, theirs))
-            )
+        my_dtype, their_dtype = first.dtypes()[index], second.dtypes()[index]
+        if (my_dtype, mine) != (their_dtype, theirs):
             raise DataError(
-                f"swap: {told}; swapped variables must have the same dtype, and the "
-                f"same shape on every rank"
+                f"swap: {_described(first, my_dtype, mine)} and "
+                f"{_described(second, their_dtype, theirs)}; swapped variables must have the same "
+                f"dtype, and the same shape on every rank"
             )
+
+
+def _described(state: VariableState, dtype: np.dtype[Any], shapes: Sequence[Shape]) -> str:
+    shape = shapes[0] if len(set(shapes)) == 1 else list(shapes)
+    return f"{state.label} is {dtype} {shape}"
 
 
 @known_options
@@ -939,7 +937,7 @@ def snapshot(vars: Any) -> Any:
         VariableLost: the values ended with the ranks of their world.
         ArgumentError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
     """
-    return like(vars, [one.whole_value() for one in several_of(vars, "snapshot")])
+    return like(vars, [state.whole_value() for state in several_of(vars, "snapshot")])
 
 
 # ---- single ranks --------------------------------------------------------------------------------
@@ -967,22 +965,22 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
         ArgumentError, DataError, BatchError, WorldError, SharedMemoryError: as for `scatter`.
         RankError, RankDied, CallTimeout: as for `scatter`.
     """
-    several = several_of(vars, "set_value")
-    accepted = matched(vars, several, values, "set_value")
+    states = several_of(vars, "set_value")
+    accepted = matched(vars, states, values, "set_value")
     if batch is not None:
-        check_rows(several, "set_value with batch=")
+        check_rows(states, "set_value with batch=")
         accepted = [
             [_taken(array, rows_module.select(batch, len(array))) for array in arrays]
             for arrays in accepted
         ]
-    with placed(several) as world:
+    with placed(states) as world:
         rank = check_rank(rank, world.world_size)
         rooms = [
-            one.room_to_set(world, {rank: arrays})
-            for one, arrays in zip(several, accepted, strict=True)
+            state.room_to_set(world, {rank: arrays})
+            for state, arrays in zip(states, accepted, strict=True)
         ]
-        for one, arrays, (room, own) in zip(several, accepted, rooms, strict=True):
-            one.assign(world, {rank: arrays}, room, own=own)
+        for state, arrays, (room, without_halos) in zip(states, accepted, rooms, strict=True):
+            state.assign(world, {rank: arrays}, room, without_halos=without_halos)
     return vars
 
 
@@ -995,7 +993,7 @@ def get_value(rank: int, vars: Any) -> Any:
         ArgumentError, PartitionError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for
             `broadcast`.
     """
-    return like(vars, [one.value_on(rank) for one in several_of(vars, "get_value")])
+    return like(vars, [state.value_on(rank) for state in several_of(vars, "get_value")])
 
 
 @known_options
@@ -1007,9 +1005,11 @@ def get_lengths(vars: Any) -> Any:
         PartitionError: an array is 0-d.
         ArgumentError, WorldError: as for `broadcast`.
     """
-    several = several_of(vars, "get_lengths")
-    check_rows(several, "get_lengths")
-    return _of_ranks(vars, several, lambda one, leaf: list(one.storage().layout.own_counts(leaf)))
+    states = several_of(vars, "get_lengths")
+    check_rows(states, "get_lengths")
+    return _of_ranks(
+        vars, states, lambda state, leaf: list(state.storage().layout.own_counts(leaf))
+    )
 
 
 @known_options
@@ -1021,16 +1021,18 @@ def get_shapes(vars: Any) -> Any:
         ArgumentError, WorldError: as for `broadcast`.
     """
     return _of_ranks(
-        vars, several_of(vars, "get_shapes"), lambda one, leaf: list(one.shapes()[leaf])
+        vars, several_of(vars, "get_shapes"), lambda state, leaf: list(state.shapes()[leaf])
     )
 
 
 def _of_ranks(
-    vars: Any, several: Sequence[VariableState], told: Callable[[VariableState, int], list[Any]]
+    vars: Any,
+    states: Sequence[VariableState],
+    describe_leaf: Callable[[VariableState, int], list[Any]],
 ) -> Any:
-    with placed(several, written=()):
+    with placed(states, written=()):
         results = [
-            unflatten(one.structure(), [told(one, leaf) for leaf in one.leaves()])
-            for one in several
+            unflatten(state.structure(), [describe_leaf(state, leaf) for leaf in state.leaves()])
+            for state in states
         ]
     return like(vars, results)

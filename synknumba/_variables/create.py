@@ -74,14 +74,14 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
         ArgumentError, WorldError: as for `variable`.
     """
     tracing.refuse("synk.flatten()")
-    made = _make(tree, name, dtype, flat=True)
-    kinds = sorted({str(one) for one in state_of(made).dtypes()})
+    flattened = _make(tree, name, dtype, flat=True)
+    kinds = sorted({str(dtype_of_leaf) for dtype_of_leaf in state_of(flattened).dtypes()})
     if len(kinds) > 1:
         raise DataError(
             f"flatten needs arrays of one dtype, got {', '.join(kinds)}; "
             f"convert them, or pass dtype="
         )
-    return _place_now(made)
+    return _place_now(flattened)
 
 
 def _make(value: Any, name: str | None, dtype: DTypeLike | None, *, flat: bool) -> Variable:
@@ -99,34 +99,34 @@ def _make(value: Any, name: str | None, dtype: DTypeLike | None, *, flat: bool) 
     )
 
 
-def _place_now(made: Variable) -> Variable:
+def _place_now(created: Variable) -> Variable:
     """Places a new variable on the ranks if a world is open, and returns it."""
     if open_world() is not None:
-        with placed([state_of(made)]):
-            return made
-    return made
+        with placed([state_of(created)]):
+            return created
+    return created
 
 
 def _owned(value: Any, dtype: DTypeLike | None, label: str) -> Array:
     """Returns a copy of an initial value, in native byte order."""
     plain = value.value if isinstance(value, _Numbers) else plain_value(value)
     try:
-        wanted = np.asarray(plain).dtype if dtype is None else np.dtype(dtype)
+        requested = np.asarray(plain).dtype if dtype is None else np.dtype(dtype)
     except (TypeError, ValueError) as error:
         raise DataError(
             f"{label}: a {type(plain).__name__} cannot be read as an array: {error}"
         ) from error
-    if wanted.subdtype is not None:
+    if requested.subdtype is not None:
         raise DataError(
-            f"{label}: dtype {wanted} is a subarray dtype; pass the dtype of "
-            f"its items, {wanted.base}"
+            f"{label}: dtype {requested} is a subarray dtype; pass the dtype of "
+            f"its items, {requested.base}"
         )
-    if wanted.hasobject or wanted.itemsize == 0:
+    if requested.hasobject or requested.itemsize == 0:
         raise DataError(
-            f"{label}: dtype {wanted} cannot be stored on the ranks; pass one of "
+            f"{label}: dtype {requested} cannot be stored on the ranks; pass one of "
             f"fixed size, such as float64"
         )
-    native = wanted.newbyteorder("=")
+    native = requested.newbyteorder("=")
     source = accept(plain, native, None, label, force_cast=None)
     copied: Array = np.empty(source.shape, native)
     fill(copied, source)
@@ -142,9 +142,7 @@ class _Numbers:
 
 
 def _told_apart(value: Any) -> Any:
-    """Returns an initial value with nested lists of numbers marked, and variables replaced by
-    their values.
-    """
+    """Returns an initial value with lists of numbers marked, and variables as their values."""
     if isinstance(value, Variable):
         return value.get_value()
     if not is_nested(value):

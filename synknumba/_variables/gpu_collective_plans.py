@@ -83,7 +83,9 @@ class GpuTraffic(Traffic):
 
     # ---- values
 
-    def deliver(self, storage: Allocation, values: Sequence[Row], *, own: bool = False) -> None:
+    def deliver(
+        self, storage: Allocation, values: Sequence[Row], *, without_halos: bool = False
+    ) -> None:
         packing, places = StagingLayout(), {}
         for leaf, row in enumerate(values):
             dtype = storage.layout.leaf(leaf).dtype
@@ -101,7 +103,7 @@ class GpuTraffic(Traffic):
             hosts = tuple(None if value is None else places[leaf, id(value)][0] for value in row)
             firsts = (
                 tuple(storage.layout.own(leaf, rank).start for rank in range(len(row)))
-                if own
+                if without_halos
                 else ()
             )
             arrays.append(Transferred(storage.number, leaf, hosts, firsts))
@@ -116,7 +118,9 @@ class GpuTraffic(Traffic):
         self._stage(packing)
         ranks = range(self.world.world_size)
         arrays = tuple(
-            Transferred(storage.number, leaf, tuple(host if one == rank else None for one in ranks))
+            Transferred(
+                storage.number, leaf, tuple(host if holder == rank else None for holder in ranks)
+            )
             for (leaf, rank), host in zip(places, hosts, strict=True)
         )
         self._transfer(arrays, storage, up=False)
@@ -130,10 +134,8 @@ class GpuTraffic(Traffic):
         run()
 
     def _install_transfer(self, arrays: _Arrays, *, up: bool) -> tuple[Run, tuple[int]]:
-        return self.install(
-            Transfer(next_number(), up, arrays),
-            CallInfo("sending values" if up else "fetching values"),
-        )
+        label = "sending values" if up else "fetching values"
+        return self.install(Transfer(next_number(), up, arrays), CallInfo(label))
 
     # ---- staging memory
 
@@ -202,9 +204,7 @@ class GpuTraffic(Traffic):
     def _travelling(
         self, packing: StagingLayout, pairs: Sequence[Pair], segment: int
     ) -> tuple[_Arrays, _Arrays]:
-        """Returns the copies of an exchange to a staging segment, and those from there to their
-        targets.
-        """
+        """Returns the copies of an exchange to a staging segment, and from there to targets."""
         down: list[Transferred] = []
         up: list[Transferred] = []
         size = self.world.world_size
@@ -236,12 +236,13 @@ class GpuTraffic(Traffic):
         packing = StagingLayout()
         gives = [self._places(packing, pair.source.layout.leaf(pair.leaf)) for pair in pairs]
         gets = [
-            given if pair.in_place else self._places(packing, pair.target.layout.leaf(pair.leaf))
-            for pair, given in zip(pairs, gives, strict=True)
+            sources if pair.in_place else self._places(packing, pair.target.layout.leaf(pair.leaf))
+            for pair, sources in zip(pairs, gives, strict=True)
         ]
         self._stage(packing)
         arrays = [
-            pair.operand(given, got) for pair, given, got in zip(pairs, gives, gets, strict=True)
+            pair.operand(sources, targets)
+            for pair, sources, targets in zip(pairs, gives, gets, strict=True)
         ]
         root_gives = {work.root} if work.kind == "broadcast" else None
         root_gets = {work.root} if work.kind == "reduce" else None
@@ -278,8 +279,8 @@ class GpuTraffic(Traffic):
         runs = [self.install(program, info)[0] for program in programs]
 
         def run() -> None:
-            for one in runs:
-                one()
+            for run_part in runs:
+                run_part()
 
         return run, tuple(program.number for program in programs)
 
@@ -304,11 +305,11 @@ class GpuTraffic(Traffic):
         """Returns the programs of such an all_reduce; ranks read the result where the first of
         their machine has written.
         """
-        about = frozenset(one.variable for one in (*down, *up))
+        about = frozenset(array.variable for array in (*down, *up))
         first_of = self._firsts()
         up = tuple(
-            one._replace(hosts=tuple(own[first] for first in first_of))
-            for one, own in zip(up, hosts, strict=True)
+            array._replace(hosts=tuple(machine_hosts[first] for first in first_of))
+            for array, machine_hosts in zip(up, hosts, strict=True)
         )
         return [
             Transfer(next_number(), up=False, arrays=down, stays=True),
@@ -330,12 +331,12 @@ class GpuTraffic(Traffic):
         if len(set(first_of)) == len(first_of):
             return [combined]
         copies = (
-            tuple(None if rank == first else one[first] for rank, first in enumerate(first_of))
-            for one in hosts
+            tuple(None if rank == first else places[first] for rank, first in enumerate(first_of))
+            for places in hosts
         )
         up = tuple(
-            Transferred(pair.target.number, pair.leaf, own)
-            for pair, own in zip(pairs, copies, strict=True)
+            Transferred(pair.target.number, pair.leaf, host_copies)
+            for pair, host_copies in zip(pairs, copies, strict=True)
         )
         return [combined, Transfer(next_number(), up=True, arrays=up, stays=True)]
 
@@ -348,7 +349,7 @@ class GpuTraffic(Traffic):
         work: Work, hosts: Sequence[tuple[HostArray, ...]], about: frozenset[int]
     ) -> Transfer:
         assert work.op is not None  # of a reduction
-        reduced = tuple(Reduced(work.op, one) for one in hosts)
+        reduced = tuple(Reduced(work.op, parts) for parts in hosts)
         return Transfer(next_number(), up=False, arrays=(), reduced=reduced, about=about)
 
     def programs(
@@ -406,15 +407,15 @@ class GpuTraffic(Traffic):
             programs = [*self._between_machines(work, down, up, places)]
         accesses = [Access(reads=keys, writes=staged), Access(writes=keys, remote_reads=staged)]
         accesses[1:1] = [Access(staged, staged, staged, staged)] * len(middle)
-        told = list(zip(programs, accesses, strict=True))
-        for program_of, _ in told:
+        installed = list(zip(programs, accesses, strict=True))
+        for program_of, _ in installed:
             if isinstance(program_of, Collective) and self.world.spans_machines:
                 self.world.own_programs[program_of.number] = direct(
                     work, program_of.arrays, [segment], self.alone
                 )
             else:
                 self.install(program_of, info)
-        return [(program_of.number, [segment], access) for program_of, access in told]
+        return [(program_of.number, [segment], access) for program_of, access in installed]
 
     def _places(self, packing: StagingLayout, of: LeafLayout) -> tuple[HostArray, ...]:
         return tuple(packing.place(of.dtype, shape, self._staging.id) for shape in of.shapes)
@@ -431,13 +432,11 @@ def _on_root(leaf: LeafLayout, root: int) -> LeafLayout:
 
 
 def _on(rank: int, host: HostArray, world_size: int) -> tuple[HostArray | None, ...]:
-    return tuple(host if one == rank else None for one in range(world_size))
+    return tuple(host if holder == rank else None for holder in range(world_size))
 
 
 def _are_mirrored(pairs: Sequence[Pair]) -> bool:
-    """Whether the arrays of a collective in place are in memory that the relays of their
-    machines reach.
-    """
+    """Whether a collective in place has its arrays in memory that machines' relays reach."""
     return all(pair.in_place and pair.source.mirrored is not None for pair in pairs)
 
 

@@ -49,8 +49,8 @@ class Kept:
         size = partition.parts
         if len(self.parts) == size and not self._follows_another(partition):
             return self
-        first, *others = self.parts
-        if not self.sharded and all(_same(first, other) for other in others):
+        first, *rest = self.parts
+        if not self.sharded and all(_same(first, replica) for replica in rest):
             return Kept((first,) * size)
         joinable = all(
             len({array.shape[1:] for array in leaf}) == 1 for leaf in zip(*self.parts, strict=True)
@@ -63,7 +63,7 @@ class Kept:
             )
         wholes = [np.concatenate(leaf) for leaf in zip(*self.own(), strict=True)]
         problems = (
-            [self.halo.problem(partition.counts(len(one)), label) for one in wholes]
+            [self.halo.problem(partition.counts(len(block)), label) for block in wholes]
             if self.halo
             else []
         )
@@ -82,7 +82,7 @@ class Kept:
         if not self.sharded or old is None or old == partition:
             return False
         counts = [tuple(map(len, leaf)) for leaf in zip(*self.own(), strict=True)]
-        return all(one == old.counts(sum(one)) for one in counts)
+        return all(lengths == old.counts(sum(lengths)) for lengths in counts)
 
     @classmethod
     def divided(cls, wholes: Sequence[Array], partition: Partition, halo: Halo | None) -> "Kept":
@@ -90,7 +90,10 @@ class Kept:
         views of the rows.
         """
         parts = [
-            [held_rows(partial(_between, one), len(one), partition, rank, halo) for one in wholes]
+            [
+                held_rows(partial(_between, array), len(array), partition, rank, halo)
+                for array in wholes
+            ]
             for rank in range(partition.parts)
         ]
         return cls(parts, True, partition.parts > 1, halo, partition)
@@ -101,11 +104,11 @@ class Kept:
             return self.parts
         size = len(self.parts)
         spans = [
-            [self.halo.own(len(one), rank, size) for one in arrays]
+            [self.halo.own(len(array), rank, size) for array in arrays]
             for rank, arrays in enumerate(self.parts)
         ]
         return [
-            [one[slice(*span)] for one, span in zip(arrays, of, strict=True)]
+            [array[slice(*span)] for array, span in zip(arrays, of, strict=True)]
             for arrays, of in zip(self.parts, spans, strict=True)
         ]
 
@@ -117,14 +120,14 @@ class Kept:
         ]
         new = Kept(parts, self.sharded, self.differs, self.halo, self.partition)
         for rank, arrays in values.items():
-            for own, value in zip(new.own()[rank], arrays, strict=True):
-                own[...] = value
+            for target, value in zip(new.own()[rank], arrays, strict=True):
+                target[...] = value
         return new
 
     def check_equal(self, label: str) -> None:
         """Raises `PartitionError` if replicas differ between the ranks."""
-        first, *others = self.parts
-        if not self.sharded and not all(_same(first, other) for other in others):
+        first, *rest = self.parts
+        if not self.sharded and not all(_same(first, replica) for replica in rest):
             raise PartitionError(
                 f"the replicas of {label} differ between the ranks, and none is its value. "
                 f"Combine them first, as by "
@@ -157,18 +160,18 @@ def held_rows(
     start, stop = partition.part(n, rank)
     if halo is None:
         return take(start, stop)
-    found = [take(*span) for span in halo.spans(start, stop, n, rank, partition.parts)]
-    return found[0] if len(found) == 1 else np.concatenate(found)
+    pieces = [take(*span) for span in halo.spans(start, stop, n, rank, partition.parts)]
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
-def _between(whole: Array, start: int, stop: int) -> Array:
-    return whole[start:stop]
+def _between(array: Array, start: int, stop: int) -> Array:
+    return array[start:stop]
 
 
-def _same(some: Sequence[Array], others: Sequence[Array]) -> bool:
+def _same(first: Sequence[Array], second: Sequence[Array]) -> bool:
     """Returns whether two ranks hold the same bits."""
-    pairs = list(zip(some, others, strict=True))
-    return some is others or all(
+    pairs = list(zip(first, second, strict=True))
+    return first is second or all(
         a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b)) for a, b in pairs
     )
 

@@ -56,9 +56,7 @@ _HARMLESS = (
 
 
 def traffic_of(world: Engine) -> Traffic:
-    """Returns the object that transfers a world's variables; called between the world's `begin`
-    and `end`.
-    """
+    """Returns what transfers a world's variables; called between `begin` and `end`."""
     if world.traffic is None:
         world.traffic = CoreTraffic(world) if world.traits.shares_memory else GpuTraffic(world)
     traffic: Traffic = world.traffic
@@ -216,11 +214,14 @@ class VariableState:
         world = self._storage.world
         if not self._storage.lives_in(open_world()):
             return "of a world that is closed"
-        where = f"on {world.world_size} {world.device} rank{'s' if world.world_size > 1 else ''}"
+        plural = "s" if world.world_size > 1 else ""
+        where = f"on {world.world_size} {world.device} rank{plural}"
         if self._sharded:
-            told = self.shapes()[0] if not self.is_tree else self.shapes()
-            return f"{where}, shards {told}" + ("" if self.halo is None else f" with {self.halo}")
-        return f"{where}, replicas {'may differ' if self._differs else 'equal'}"
+            shapes = self.shapes()[0] if not self.is_tree else self.shapes()
+            halo = "" if self.halo is None else f" with {self.halo}"
+            return f"{where}, shards {shapes}{halo}"
+        equality = "may differ" if self._differs else "equal"
+        return f"{where}, replicas {equality}"
 
     # ---- values
 
@@ -244,9 +245,9 @@ class VariableState:
         """Returns copies of the arrays, as `whole_value`; raises `PartitionError` if replicas
         differ between the ranks.
         """
-        kept = self._present()
-        kept.check_equal(self.label)
-        return kept.whole(self.label)
+        values = self._present()
+        values.check_equal(self.label)
+        return values.whole(self.label)
 
     def whole_shapes(self) -> list[Shape | None]:
         """Returns the shape of each array of `whole_value`, whose values may be lost; None if
@@ -258,8 +259,8 @@ class VariableState:
         shapes = [layout.own_shapes(leaf) for leaf in self.leaves()]
         if self._sharded:
             return [
-                (sum(one[0] for one in of), *of[0][1:])
-                if len({one[1:] for one in of}) == 1
+                (sum(shape[0] for shape in of), *of[0][1:])
+                if len({shape[1:] for shape in of}) == 1
                 else None
                 for of in shapes
             ]
@@ -291,7 +292,7 @@ class VariableState:
         if not self._sharded:
             self._start_from(wholes)
             return
-        copies = [np.array(one, dtype) for one, dtype in zip(wholes, self._dtypes, strict=True)]
+        copies = [np.array(array, dtype) for array, dtype in zip(wholes, self._dtypes, strict=True)]
         self._given = Kept.divided(copies, self.storage().world.partition, self.halo)
         self._written = self._torn = False
 
@@ -318,8 +319,8 @@ class VariableState:
             )
             new = dict.fromkeys(ranks, values)
             try:
-                room, own = self.room_to_set(world, new)
-                self.assign(world, new, room, own=own)
+                room, without_halos = self.room_to_set(world, new)
+                self.assign(world, new, room, without_halos=without_halos)
             except BaseException as error:
                 note_failure(world, [self], error)
                 raise
@@ -335,9 +336,9 @@ class VariableState:
             return
         if self._sharded or not all(leaf.uniform for leaf in storage.layout.leaves):
             shapes = max(self.shapes(), key=lambda shapes: len(set(shapes)))
-            told = ", ".join(map(str, shapes))
+            listing = ", ".join(map(str, shapes))
             raise PartitionError(
-                f"{self.label} is divided among the ranks (shapes {told}) and has no "
+                f"{self.label} is divided among the ranks (shapes {listing}) and has no "
                 f"single {what}; {way_out}"
             )
 
@@ -385,24 +386,23 @@ class VariableState:
             return self._storage
         self.check_process()
         self._check_device(world)
-        kept = (self._recall() if initial is None else Kept((initial,))).fit(
-            world.partition, self.label
-        )
-        known = kept if initial is None else self._known()
-        by_leaf = [tuple(arrays[leaf] for arrays in kept.parts) for leaf in self.leaves()]
+        source = self._recall() if initial is None else Kept((initial,))
+        values = source.fit(world.partition, self.label)
+        entry_values = values if initial is None else self._known()
+        by_leaf = [tuple(arrays[leaf] for arrays in values.parts) for leaf in self.leaves()]
         storage = Allocation(
             world,
-            self.layout_with([tuple(value.shape for value in row) for row in by_leaf], kept.halo),
+            self.layout_with([tuple(value.shape for value in row) for row in by_leaf], values.halo),
         )
         traffic_of(world).deliver(storage, by_leaf)
         world._residents[self] = None  # noqa: SLF001
         self._pending = None
-        self._differs, self._sharded = kept.differs, kept.sharded
+        self._differs, self._sharded = values.differs, values.sharded
         self._use(storage)
         self._written = self._torn = False
         # `initial` is the caller's own memory, and is assigned next.
-        self._given = None if initial is not None or storage.segment is not None else kept
-        self._begin_from(known, world)
+        self._given = None if initial is not None or storage.segment is not None else values
+        self._begin_from(entry_values, world)
         return storage
 
     def place_to_assign(self, world: Engine) -> Allocation:
@@ -440,10 +440,13 @@ class VariableState:
             return
         shapes = self.root_shapes()
         self._start_from(
-            [np.full(*one) for one in zip(shapes, numbers or [0.0] * len(shapes), strict=True)]
+            [
+                np.full(shape, number)
+                for shape, number in zip(shapes, numbers or [0.0] * len(shapes), strict=True)
+            ]
         )
 
-    def _begin_from(self, known: Kept | None, world: Engine) -> None:
+    def _begin_from(self, entry_values: Kept | None, world: Engine) -> None:
         """Keeps the values with which the variable enters a world, if snapshots are taken: they are
         as at the last.
 
@@ -451,15 +454,15 @@ class VariableState:
         """
         newer = self._seen != snapshots_taken()
         self._seen = snapshots_taken()
-        if known is None:
+        if entry_values is None:
             self._snapshot = None if newer else self._snapshot
         elif newer or self._snapshot is not None or world._life.keeps_snapshots:  # noqa: SLF001
-            self._snapshot = known
+            self._snapshot = entry_values
 
     def _start_from(self, values: Arrays) -> None:
         """Makes values the initial ones of the next world."""
         self._pending = [
-            np.array(one, dtype) for one, dtype in zip(values, self._dtypes, strict=True)
+            np.array(value, dtype) for value, dtype in zip(values, self._dtypes, strict=True)
         ]
         self._storage = self._given = None
         self._layout = ("variable", -1)
@@ -499,13 +502,11 @@ class VariableState:
             "values of all variables."
         )
 
-    def _recall_parts(self, *, own: bool) -> Sequence[Arrays]:
-        """Returns the values that the coordinator knows, for the ranks of the world that has
-        ended.
-        """
-        kept, world = self._recall(), self.storage().world
-        fitted = kept.fit(world.partition, self.label)
-        return fitted.own() if own else fitted.parts
+    def _recall_parts(self, *, without_halos: bool) -> Sequence[Arrays]:
+        """Returns the values that the coordinator knows, for the ranks of the ended world."""
+        values, world = self._recall(), self.storage().world
+        fitted = values.fit(world.partition, self.label)
+        return fitted.own() if without_halos else fitted.parts
 
     def _parts_in_memory(self) -> list[Arrays]:
         """Returns views of the arrays of all ranks, in shared memory; raises `WorldError` if
@@ -519,12 +520,12 @@ class VariableState:
             for rank in range(storage.world.world_size)
         ]
 
-    def _inherited_parts(self, *, own: bool) -> Sequence[Arrays]:
+    def _inherited_parts(self, *, without_halos: bool) -> Sequence[Arrays]:
         """Returns views of the arrays that the process from which this one was forked shares
         with it.
         """
-        kept = Kept(self._parts_in_memory(), halo=self.halo)
-        return kept.own() if own else kept.parts
+        values = Kept(self._parts_in_memory(), halo=self.halo)
+        return values.own() if without_halos else values.parts
 
     def _are_equal(self) -> bool:
         """Whether all ranks certainly have equal replicas."""
@@ -549,10 +550,10 @@ class VariableState:
             return self._snapshot
         return self._fetch_kept(world)
 
-    def keep_snapshot(self, kept: Kept) -> None:
+    def keep_snapshot(self, values: Kept) -> None:
         """Sets what the variable goes back to when a rank has died."""
         self._seen = snapshots_taken()
-        self._snapshot = self._given = kept
+        self._snapshot = self._given = values
         self._written = False
 
     def keep_at_close(self, world: Engine) -> None:
@@ -562,15 +563,15 @@ class VariableState:
             self._given = self._fetch_kept(world)
 
     def check_process(self) -> None:
-        """Raises `WorldError` if the variable is on the ranks of the process from which this one
-        was forked.
-        """
+        """Raises `WorldError` if the variable is on ranks of the process that forked this one."""
         if self._storage is not None and self._storage.world.is_inherited:
             raise self._inherited()
 
     def _check_device(self, world: Engine) -> None:
         """Raises `DataError` for a floating-point type wider than GPUs support."""
-        for leaf, dtype in enumerate(() if world.traits.has_long_double else self._dtypes):
+        if world.traits.has_long_double:
+            return
+        for leaf, dtype in enumerate(self._dtypes):
             if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
                 raise DataError(
                     f"{self.label_of(leaf)} has dtype {dtype}, which GPUs do not support; "
@@ -615,11 +616,8 @@ class VariableState:
         ]
         if shapes == self.shapes() and halo == old.layout.halo:
             return old
-        return Allocation(
-            world,
-            self.layout_with(shapes, halo),
-            carry=old if len(values) < world.world_size else None,
-        )
+        carry = old if len(values) < world.world_size else None
+        return Allocation(world, self.layout_with(shapes, halo), carry=carry)
 
     def assign(
         self,
@@ -628,37 +626,37 @@ class VariableState:
         storage: Allocation,
         *,
         sharded: bool | None = None,
-        own: bool = False,
+        without_halos: bool = False,
     ) -> None:
         """Writes new values to memory that `room_for` has returned; called between the world's
         `begin` and `end`.
 
         `sharded` is whether each rank has its own rows from now on; None leaves this unchanged.
-        With `own`, the values are own rows only.
+        With `without_halos`, the values are own rows only.
         """
         ranks = range(world.world_size)
-        told = [
+        rows = [
             tuple(values[rank][i] if rank in values else None for rank in ranks)
             for i in self.leaves()
         ]
-        traffic_of(world).deliver(storage, told, own=own)
-        whole = len(values) == world.world_size and not own
-        same = whole and all(all(one is row[0] for one in row) for row in told)
-        written, given = self._written, self._given
+        traffic_of(world).deliver(storage, rows, without_halos=without_halos)
+        is_complete = len(values) == world.world_size and not without_halos
+        same = is_complete and all(all(value is row[0] for value in row) for row in rows)
+        written, previous = self._written, self._given
         self.mark(differs=not same, sharded=sharded)
         self._use(storage)
-        self._written = written and not whole
-        if storage.segment is None and (whole or given is not None):
-            self._given = self._copy_given(world, values, given, own=own)
+        self._written = written and not is_complete
+        if storage.segment is None and (is_complete or previous is not None):
+            self._given = self._copy_given(world, values, previous, without_halos=without_halos)
             self._written = self._given is None
 
     def _copy_given(
-        self, world: Engine, values: Values, old: Kept | None, *, own: bool
+        self, world: Engine, values: Values, old: Kept | None, *, without_halos: bool
     ) -> Kept | None:
         """Returns a copy of the values that GPUs have got, with those that other ranks keep;
         None if it would be large.
         """
-        if own:  # beside halos that stay
+        if without_halos:  # beside halos that stay
             return None if old is None else old.with_own(values)
         different = {id(array): array for arrays in values.values() for array in arrays}
         if sum(array.nbytes for array in different.values()) > GIVEN_BYTES:
@@ -672,13 +670,15 @@ class VariableState:
         ]
         return Kept(parts, self._sharded, self._differs, self.halo, world.partition)
 
-    def trade(self, other: "VariableState") -> None:
+    def trade(self, partner: "VariableState") -> None:
         """Exchanges memory and values with another variable."""
-        mine, theirs = _values_of(self), _values_of(other)
+        mine, theirs = _values_of(self), _values_of(partner)
         # By `map`, so that no handler of a signal runs in the middle: Ctrl-C would leave both with
         # the same memory.
         deque(
-            map(setattr, (self,) * len(mine) + (other,) * len(theirs), _TRADED * 2, theirs + mine),
+            map(
+                setattr, (self,) * len(mine) + (partner,) * len(theirs), _TRADED * 2, theirs + mine
+            ),
             0,
         )
 
@@ -701,9 +701,7 @@ class VariableState:
     def layout_with(
         self, shapes: Sequence[tuple[Shape, ...]], halo: Halo | None = None
     ) -> StorageLayout:
-        """Returns a layout of the arrays with other shapes, by rank, which include the rows of
-        the halo.
-        """
+        """Returns a layout of the arrays with other shapes, by rank, halos included."""
         leaves = tuple(
             LeafLayout(dtype, shape) for dtype, shape in zip(self._dtypes, shapes, strict=True)
         )
@@ -715,17 +713,18 @@ class VariableState:
         _refuse_in_body()
         storage, world = self._storage, open_world()
         if storage is None:
+            world_size = 1 if world is None else world.world_size
             for rank in ranks:
-                check_rank(rank, 1 if world is None else world.world_size)
+                check_rank(rank, world_size)
             return [[value.copy() for value in self._pending or ()] for _ in ranks]
         is_here = storage.lives_in(world)
         if world is None or (not is_here and storage.world.is_inherited):
             for rank in ranks:
                 check_rank(rank, storage.world.world_size)
             parts = (
-                self._inherited_parts(own=own)
+                self._inherited_parts(without_halos=own)
                 if storage.world.is_inherited
-                else self._recall_parts(own=own)
+                else self._recall_parts(without_halos=own)
             )
             return [[value.copy() for value in parts[rank]] for rank in ranks]
         world.begin()
@@ -739,21 +738,17 @@ class VariableState:
             world.end()
 
     def own_copies(self, world: Engine, ranks: Sequence[int]) -> list[Arrays]:
-        """Returns copies of the own rows on the given ranks; called between the world's `begin`
-        and `end`.
-        """
-        found, layout = self.copies(world, ranks), self.storage().layout
+        """Returns copies of own rows on the given ranks; called between `begin` and `end`."""
+        copies, layout = self.copies(world, ranks), self.storage().layout
         if layout.halo is None:
-            return found
+            return copies
         return [
             [array[slice(*layout.own(leaf, rank))] for leaf, array in enumerate(arrays)]
-            for rank, arrays in zip(ranks, found, strict=True)
+            for rank, arrays in zip(ranks, copies, strict=True)
         ]
 
     def copies(self, world: Engine, ranks: Sequence[int]) -> list[Arrays]:
-        """Returns copies of the arrays on the given ranks, with halos; called between the
-        world's `begin` and `end`.
-        """
+        """Returns copies of arrays with halos; called between the world's `begin` and `end`."""
         flat = iter(
             traffic_of(world).fetch(
                 self.storage(), [(leaf, rank) for rank in ranks for leaf in self.leaves()]
@@ -790,10 +785,10 @@ class writing:  # noqa: N801  # used as a function
     them half written.
     """
 
-    __slots__ = ("_several", "_world")
+    __slots__ = ("_states", "_world")
 
-    def __init__(self, world: Engine, several: Iterable[VariableState | None]) -> None:
-        self._world, self._several = world, several
+    def __init__(self, world: Engine, states: Iterable[VariableState | None]) -> None:
+        self._world, self._states = world, states
 
     def __enter__(self) -> None:
         """Does nothing."""
@@ -803,11 +798,11 @@ class writing:  # noqa: N801  # used as a function
     ) -> None:
         """Records what is not known any more."""
         if error is not None:
-            note_failure(self._world, self._several, error)
+            note_failure(self._world, self._states, error)
 
 
 def note_failure(
-    world: Engine, several: Iterable[VariableState | None], error: BaseException
+    world: Engine, states: Iterable[VariableState | None], error: BaseException
 ) -> None:
     """Records that a failed call may have written to variables: their values are not known, and
     torn if the world has ended.
@@ -815,9 +810,9 @@ def note_failure(
     broken = world._is_broken  # noqa: SLF001
     if not broken and isinstance(error, _HARMLESS):
         return
-    for one in several:
-        if one is not None:
-            one.note_failure(world, torn=broken)
+    for state in states:
+        if state is not None:
+            state.note_failure(world, torn=broken)
 
 
 def _refuse_in_body() -> None:

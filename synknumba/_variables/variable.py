@@ -95,15 +95,12 @@ class Variable:
 
     @shortened
     def __len__(self) -> int:
-        """Returns the number of rows of a replica; raises `PartitionError` if the variable is
-        divided.
-        """
+        """Returns the number of rows of a replica; `PartitionError` if the variable is divided."""
         state = self._state
         shapes = state.root_shapes()
         if state.is_tree or not shapes[0]:
-            raise ArgumentError(
-                f"{state.label} has no length: it is {'a tree' if state.is_tree else '0-d'}"
-            )
+            kind = "a tree" if state.is_tree else "0-d"
+            raise ArgumentError(f"{state.label} has no length: it is {kind}")
         state.check_whole(
             "length",
             "use synk.get_lengths(v), or len() of get_value(rank=…) or of synk.gather(v, nd_up=0)",
@@ -311,11 +308,8 @@ class Branch:
         )
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise ArgumentError(
-            _of_a_body(
-                self.label, "the sequence" if tracing.current is None else tracing.current.name
-            )
-        )
+        name = "the sequence" if tracing.current is None else tracing.current.name
+        raise ArgumentError(_of_a_body(self.label, name))
 
     __len__ = __bool__ = __int__ = __float__ = __index__ = __contains__ = __array_ufunc__ = (
         __array_function__

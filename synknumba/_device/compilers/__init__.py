@@ -24,9 +24,7 @@ _MLIR: Final = "numba-cuda-mlir"
 
 
 def find_compiler(name: CompilerName) -> type[Compiler]:
-    """Returns a compiler of this process; called in a rank or a probing child, not in the
-    coordinator.
-    """
+    """Returns a compiler of this process, which is a rank or a probing child."""
     if name == _MLIR:
         from synknumba._device.compilers.numba_cuda_mlir import NumbaCudaMlir
 
