@@ -37,7 +37,7 @@ from synknumba._wire import channel
 from synknumba._world.failure import Death
 from synknumba._world.machines import Lost
 
-WORLDS_KEPT = 64  # that have ended: MPI may still write to buffers of their last requests
+WORLDS_KEPT = 16  # that have ended: MPI may still write to buffers of their last requests
 _OF_MPIEXEC = {"OMPI_COMM_WORLD_SIZE", "HYDI_CONTROL_FD"}  # variables that srun does not set
 
 START, COMMAND, RUN, END, QUIT = range(5)  # kinds of orders

@@ -37,12 +37,14 @@ class FirstRelay(Relay):
     # Those of the world.
     _memory: Segment  # of the control block
     _line: int  # in it
+    _spins: tuple[int, int]  # before this process sleeps
     _answers: "_MachineAnswers"
 
     def __init__(self, comm: MachineComm, sock: socket.socket, parent: int) -> None:
         super().__init__(comm, sock, parent)
         self._pending: Order | None = None  # that has come before its round was seen
         self._sequence = 0  # number of the round; 0 until the ranks have started
+        self._number = doorbell.NO_COMMAND  # that the doorbell has rung for
         self._descriptors: list[int] = []  # to send with a report
 
     # ---- above: the script
@@ -67,14 +69,14 @@ class FirstRelay(Relay):
         return order
 
     def _await_command(self, control: ControlBlock) -> int:
-        spins = control.patience.pauses, control.patience.rank
-        while True:
-            number: int = doorbell.await_command(control.base, self._sequence, *spins)
-            if number != doorbell.NO_COMMAND:
-                return number
-            self._look()
-            if not control.sleep_line(self._line, self._sequence, self._lives):
-                raise Ended
+        number, self._number = self._number, doorbell.NO_COMMAND
+        while number == doorbell.NO_COMMAND:
+            number = doorbell.await_command(control.base, self._sequence, *self._spins)
+            if number == doorbell.NO_COMMAND:
+                self._look()
+                if not control.sleep_line(self._line, self._sequence, self._lives):
+                    raise Ended
+        return number
 
     def _look(self) -> None:
         """Reads what the script sends outside rounds, or while one is under way."""
@@ -126,9 +128,12 @@ class FirstRelay(Relay):
         has_news = not report.is_quiet
         if has_news and report.has_losses:
             control.note_loss(self._sequence, self._line)
+        spins = (0, 0) if has_news else self._spins
         line = control.base, control.lines, self._line
-        if doorbell.arrive(*line, self._sequence, has_news, 0, 0) == doorbell.MUST_POST:
+        self._number = doorbell.arrive(*line, self._sequence, int(has_news), *spins)
+        if self._number == doorbell.MUST_POST:
             control.done.post()
+            self._number = doorbell.NO_COMMAND
         if has_news:
             self.tell(report, self._descriptors)
         channel.close_all(self._descriptors)
@@ -200,10 +205,11 @@ class FirstRelay(Relay):
         this_process.end_with_parent()  # a machine that is lost takes part in no Dup
         rounds = self.comm.jobs.Dup()
         this_process.end_with_parent(wanted=not self.ends_job)
-        self._sequence = 0
+        self._sequence, self._number = 0, doorbell.NO_COMMAND
         self.world = world = RelayWorld(self.comm, rounds, spec)
         self._line = spec.firsts[1]
         world.attach(self._memory, spec.patience, self._line + 1)
+        self._spins = spec.patience[:2]
         self._answers = _MachineAnswers(self.comm, world)
         world.under_way.append(self._answers)
         self._answers.expect()
@@ -230,6 +236,8 @@ class FirstRelay(Relay):
         segments = zip(order.content.attached, order.descriptors, strict=True)
         for (segment, nbytes), fd in segments:
             world.segments.add(segment, fd, nbytes)
+        if order.content.is_stop:  # no other command comes
+            self._spins = 0, 0
         return self._answers.gather(self.watch)
 
     def stop_world(self) -> None:
