@@ -77,7 +77,7 @@ def call(net: Network, machines: int, local: float = LOCAL) -> float:
 
 def children(machine: int, machines: int) -> list[int]:
     """The machines that get their orders from one, in the order of sending
-    (`_machines/between.py`).
+    (`_machines/machine_comm.py`).
     """
     low = machine & -machine or 1 << 62
     steps = [1 << k for k in range(machines.bit_length())]

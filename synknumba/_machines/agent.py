@@ -13,8 +13,8 @@ from typing import Any, NoReturn, final
 from synknumba._device import probed, usable_cores
 from synknumba._errors import SynkError, WorldError
 from synknumba._host.signals import held_signals
-from synknumba._machines.messages import Answers, Ask, End, Finish, Forward, Quit, Scene, Told
-from synknumba._machines.relay import Ended, failure
+from synknumba._machines.messages import Answers, Ask, End, Finish, Forward, Quit, Report, WorldSpec
+from synknumba._machines.relay import Ended, LostError, failure
 from synknumba._wire import channel, doorbell
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
 from synknumba._wire.statistics import Tally
@@ -24,14 +24,6 @@ from synknumba._world.processes import Processes
 from synknumba._world.rounds import Rounds
 
 _ROUND = CallInfo("a call")
-
-
-class _LostError(Exception):
-    """Raised where the ranks of this machine have been ended after a failure."""
-
-    def __init__(self, lost: Lost) -> None:
-        super().__init__(lost.reason)
-        self.lost = lost
 
 
 class _AgentRounds(Rounds):
@@ -46,7 +38,7 @@ class _AgentRounds(Rounds):
         self._processes.kill()
         stack, stderr = self._processes.last_words(death.rank)
         self.kill(reason)
-        raise _LostError(Lost(reason, death, stack, stderr))
+        raise LostError(Lost(reason, death, stack, stderr))
 
 
 @final
@@ -76,7 +68,7 @@ class Agent:
                 self.tell(self._failed(error))
                 continue
             match message:
-                case Scene():
+                case WorldSpec():
                     self._start(message)
                 case Forward() | Finish():
                     self._carry_out(message, descriptors)
@@ -95,12 +87,13 @@ class Agent:
 
     def answer(self, ask: Ask) -> None:
         """Answers a question of the coordinator."""
+        content: Any = {}
         if ask.what == "devices":
             with probed() as report:
-                told: Any = MachineDevices.of(usable_cores(), report)
-        else:
-            told = {} if self._world is None else self._world.where()
-        self.tell(Answers({0: told}))
+                content = MachineDevices.of(usable_cores(), report)
+        elif self._world is not None:
+            content = self._world.where()
+        self.tell(Answers({0: content}))
 
     def watch(self) -> None:
         """Reads what the relay sends in the middle of a round: a question, or the order to end
@@ -112,54 +105,54 @@ class Agent:
                 raise Ended
             self.answer(message)
 
-    def _start(self, scene: Scene) -> None:
+    def _start(self, spec: WorldSpec) -> None:
         self._end()
         try:
-            world = self._world = _World(self, scene, self._index, self._host)
+            world = self._world = _World(self, spec, self._index, self._host)
             warned = world.start()
-        except _LostError as error:
+        except LostError as error:
             self._end()
-            self.tell(Told(lost=error.lost))
+            self.tell(Report(lost=error.lost))
         except Exception as error:  # noqa: BLE001  # the coordinator raises it
             self._end()
             error.add_note(f"raised on machine {self._index} ({self._host})")
-            self.tell(Told(refused=_picklable(error)))
+            self.tell(Report(refused=_picklable(error)))
         else:
             segment, patience = world.control.segment, world.control.patience
             spins = patience.pauses, patience.rank, patience.coordinator
-            told = Told(warned=tuple(warned), memory=(segment.id, segment.size), patience=spins)
-            self.tell(told, [segment.fd])
+            memory = segment.id, segment.size
+            report = Report(warned=tuple(warned), memory=memory, patience=spins)
+            self.tell(report, [segment.fd])
 
     def _carry_out(self, message: Forward | Finish, descriptors: list[int]) -> None:
         world = self._world
         if world is None:
             channel.close_all(descriptors)
             return
-        given: list[int] = []
+        results: list[int] = []  # descriptors of large ones
         try:
-            told, given = (
-                world.command(message, descriptors)
-                if isinstance(message, Forward)
-                else world.finish(message)
-            )
-        except _LostError as error:
-            told = Told(lost=error.lost)
+            if isinstance(message, Forward):
+                report, results = world.command(message, descriptors)
+            else:
+                report, results = world.finish(message)
+        except LostError as error:
+            report = Report(lost=error.lost)
         except Ended:
             self._end()
             self.tell(End())
             return
         except OSError as error:
-            told = self._failed(error)
+            report = self._failed(error)
         finally:
             channel.close_all(descriptors)
-        self.tell(told, given)
-        channel.close_all(given)
+        self.tell(report, results)
+        channel.close_all(results)
         if isinstance(message, Forward) and message.is_stop:
             self._end()
 
-    def _failed(self, error: OSError) -> Told:
+    def _failed(self, error: OSError) -> Report:
         first = 0 if self._world is None else self._world.first
-        return Told(
+        return Report(
             lost=failure(
                 f"the agent of machine {self._index} ({self._host})", error, first, self._host
             )
@@ -175,74 +168,73 @@ class Agent:
 class _World:
     """The ranks of one world on this machine."""
 
-    def __init__(self, agent: Agent, scene: Scene, index: int, host: str) -> None:
-        self._agent, self._scene = agent, scene
-        self.first, self._after = scene.firsts[index : index + 2]
+    def __init__(self, agent: Agent, spec: WorldSpec, index: int, host: str) -> None:
+        self._agent, self._spec = agent, spec
+        self.first, self._after = spec.firsts[index : index + 2]
         count = self._after - self.first
         self._ended = False
         try:
-            os.chdir(scene.directory)
+            os.chdir(spec.directory)
         except OSError as error:
             raise WorldError(
-                f"the script's working directory, {scene.directory!r}, in which all ranks start, "
+                f"the script's working directory, {spec.directory!r}, in which all ranks start, "
                 f"cannot be entered here: {error.strerror}. Start the job in a folder that all "
                 "machines have, or os.chdir() to one before fork()"
             ) from None
-        sys.path[:] = scene.path
+        sys.path[:] = spec.path
         os.environ.clear()
         os.environ.update(agent.environment)  # as it was, without the changes of an earlier world
-        for name, value in scene.environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
+        for name, value in spec.environment.items():
+            os.environ.pop(name, None)
+            if value is not None:
                 os.environ[name] = value
-        scene.state.take_over()
+        spec.state.take_over()
         patience = CROWDED if count + 1 > cores_each(agent.hosts, host) else ROOMY
-        self.control = ControlBlock(scene.world_size, patience, lines=count)
-        self._processes = Processes(prefix_output=scene.prefix_output, first=self.first, host=host)
+        self.control = ControlBlock(spec.world_size, patience, lines=count)
+        self._processes = Processes(prefix_output=spec.prefix_output, first=self.first, host=host)
         tally = Tally(opened=0)
         self._rounds = _AgentRounds(self.control, self._processes, tally, None, lambda: None)
 
     def start(self) -> Sequence[Any]:
         """Forks the ranks, and waits until they are ready; returns their warnings."""
-        scene, count = self._scene, self._after - self.first
-        devices = scene.devices[self.first : self._after]
+        spec, count = self._spec, self._after - self.first
+        devices = spec.devices[self.first : self._after]
         self._processes.start(
             self.control,
             count,
-            scene.device,
+            spec.device,
             devices,
-            compiler=scene.compiler,
-            profile=scene.profile,
-            random_state=scene.state.python_random,
+            compiler=spec.compiler,
+            profile=spec.profile,
+            random_state=spec.state.python_random,
         )
-        self._rounds.await_ranks(scene.device)
+        self._rounds.await_ranks(spec.device)
         return self._rounds.take_warnings()
 
-    def command(self, forward: Forward, descriptors: Sequence[int]) -> tuple[Told, list[int]]:
+    def command(self, forward: Forward, descriptors: Sequence[int]) -> tuple[Report, list[int]]:
         """Has the ranks carry out a command."""
         self._rounds.sequence = forward.sequence - 1
         if forward.is_stop:
             with contextlib.suppress(OSError, TimeoutError):
                 self._rounds.send(forward.payload, (), _ROUND, _nothing)
                 self._processes.join(2.0)
-            return Told(), []
+            return Report(), []
         watch = self._watch()
         self._rounds.send(forward.payload, descriptors, _ROUND, watch)
         return self._heard(doorbell.NOT_YET, watch)
 
-    def finish(self, finish: Finish) -> tuple[Told, list[int]]:
+    def finish(self, finish: Finish) -> tuple[Report, list[int]]:
         """Completes a round that the relay has rung."""
         self._rounds.sequence = finish.sequence
         return self._heard(finish.code, self._watch())
 
-    def _heard(self, code: int, watch: Callable[[], None]) -> tuple[Told, list[int]]:
+    def _heard(self, code: int, watch: Callable[[], None]) -> tuple[Report, list[int]]:
         self._rounds.arrive(code, watch)
-        news = self._rounds.read_parcels(watch)
-        given = [descriptor for _, _, descriptors in news for descriptor in descriptors]
-        return Told(
-            tuple((rank, item) for rank, item, _ in news), tuple(self._rounds.take_warnings())
-        ), given
+        news, passed = [], []
+        for rank, parcel, descriptors in self._rounds.read_parcels(watch):
+            news.append((rank, parcel))
+            passed += descriptors
+        return Report(tuple(news), tuple(self._rounds.take_warnings())), passed
 
     def _watch(self) -> Callable[[], None]:
         check = self._rounds.watch(_ROUND)

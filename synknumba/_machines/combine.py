@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from synknumba._machines import between
-from synknumba._machines.between import Between
+from synknumba._machines import machine_comm
+from synknumba._machines.machine_comm import MachineComm
 from synknumba._ops.rows import Partition
 from synknumba._types import Array
 
@@ -38,7 +38,7 @@ def pieces_of(nbytes: int, itemsize: int, machines: int) -> list[list[Piece]]:
 
 
 def combine(
-    job: Between,
+    comm: MachineComm,
     rounds: Any,
     members: Sequence[int],
     array: Array,
@@ -49,7 +49,7 @@ def combine(
     """Replaces the arrays of some machines by their combination. All of them do at the same time.
 
     Args:
-        job: the machines.
+        comm: the machines.
         rounds: communicator of the rounds.
         members: the machines, in the order of combination; this one is among them.
         array: that of this machine, flat.
@@ -57,10 +57,10 @@ def combine(
         watch: called while this machine waits; may raise.
         keep: gets requests and buffers, of which MPI may make use for as long as the wait is left.
     """
-    me = members.index(job.index)
+    me = members.index(comm.index)
     places = range(len(members))
     pieces = pieces_of(array.nbytes, array.itemsize, len(members))
-    mine, others = pieces[me], [(me + step) % len(members) for step in places[1:]]
+    mine, peers = pieces[me], [(me + step) % len(members) for step in places[1:]]
     longest = max((stop - start for start, stop in mine), default=0)
     room = np.empty((2, len(members), longest), array.dtype)
     keep += [array, room]
@@ -69,33 +69,33 @@ def combine(
         start, stop = mine[number]
         into = room[number & 1]
         return [
-            rounds.Irecv(into[place, : stop - start], members[place], between.PART)
-            for place in others
+            rounds.Irecv(into[place, : stop - start], members[place], machine_comm.PART)
+            for place in peers
         ]
 
     coming = receive(0) if mine else []
     sent = [
-        (rounds.Isend(array[a:b], members[place], between.PART), place, (a, b))
-        for place in others
+        (rounds.Isend(array[a:b], members[place], machine_comm.PART), place, (a, b))
+        for place in peers
         for a, b in pieces[place]
     ]
     keep += [coming, sent]
     results: list[Any] = []
     keep.append(results)
     for number, (start, stop) in enumerate(mine):
-        job.wait_all(coming, watch)
+        comm.wait_all(coming, watch)
         coming = receive(number + 1) if number + 1 < len(mine) else []
         keep.append(coming)
         parts = list(room[number & 1, :, : stop - start])
         parts[me] = array[start:stop]
         _fold(ufunc, parts, array[start:stop])
         results += [
-            rounds.Isend(array[start:stop], members[place], between.WHOLE) for place in others
+            rounds.Isend(array[start:stop], members[place], machine_comm.WHOLE) for place in peers
         ]
     for request, place, (start, stop) in sent:  # until then their bytes must stay
-        job.wait(request, watch)
-        results.append(rounds.Irecv(array[start:stop], members[place], between.WHOLE))
-    job.wait_all(results, watch)
+        comm.wait(request, watch)
+        results.append(rounds.Irecv(array[start:stop], members[place], machine_comm.WHOLE))
+    comm.wait_all(results, watch)
     keep.clear()
 
 

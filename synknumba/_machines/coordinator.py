@@ -16,7 +16,7 @@ from synknumba._device import DeviceReport, usable_cores
 from synknumba._errors import WorldError
 from synknumba._host.children import lives
 from synknumba._machines.link import Link
-from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Ready, Scene, Told
+from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Ready, Report, WorldSpec
 from synknumba._machines.routes import Route
 from synknumba._machines.state import ScriptState
 from synknumba._types import CompilerName, DeviceKind
@@ -31,17 +31,77 @@ END_SECONDS = 10.0  # for the ranks of other machines to end
 EXIT_SECONDS = 0.2
 
 
-class _Needed(NamedTuple):
+class _Needs(NamedTuple):
     """What a program cannot run without."""
 
     segments: frozenset[int]
     variables: frozenset[int]
     function: int
 
-    def is_touched(self, gone: Drop) -> bool:
+    def meet(self, drop: Drop) -> bool:
         """Returns whether some of it is dropped."""
-        kept = self.segments.isdisjoint(gone.segments) and self.variables.isdisjoint(gone.variables)
-        return not kept or self.function in gone.functions
+        return (
+            self.function in drop.functions
+            or not self.segments.isdisjoint(drop.segments)
+            or not self.variables.isdisjoint(drop.variables)
+        )
+
+
+@final
+class _Programs:
+    """Programs whose routes relays keep, and functions that they call."""
+
+    def __init__(self) -> None:
+        self._styles: dict[int, str] = {}  # of functions
+        self._needs: dict[int, _Needs] = {}  # by number of the program
+
+    def __len__(self) -> int:
+        return len(self._needs)
+
+    def forward(self, command: Command, payload: bytes) -> Forward:
+        """Returns a command, also pickled, with what relays must know of it."""
+        match command:
+            case Attach(segments):
+                return Forward(payload, attached=segments)
+            case Drop():
+                return Forward(
+                    payload,
+                    dropped_segments=command.segments,
+                    dropped_programs=self._dropped(command),
+                )
+            case Install(function, program):
+                if function is not None:
+                    self._styles[function.id] = function.style
+                return Forward(payload, self._route(program))
+            case Stop():
+                return Forward(payload, is_stop=True)
+        return Forward(payload)
+
+    def _route(self, program: Any) -> Route | None:
+        """Returns the route of a program that is new; None of what runs in a round of others."""
+        function = -1
+        match program:
+            case Program():
+                function = program.function
+                route = Route.of(program, is_kernel=self._styles[function] == "kernel")
+            case Transfer():
+                route = Route.of(program, is_kernel=True)
+            case None:
+                return None
+            case _:  # a collective between GPUs
+                route = Route(program.number)
+        if isinstance(program, Program | Transfer | Collective):
+            needs = _Needs(program.segments(), program.variables(), function)
+            self._needs[program.number] = needs
+        return route
+
+    def _dropped(self, drop: Drop) -> tuple[int, ...]:
+        """Returns the programs that ranks drop: the named ones, and those that miss something."""
+        numbers = {*drop.programs}
+        numbers.update(number for number, needs in self._needs.items() if needs.meet(drop))
+        for number in numbers:
+            self._needs.pop(number, None)
+        return tuple(numbers)
 
 
 @final
@@ -58,16 +118,16 @@ class Coordinator:
     def __init__(self, sock: socket.socket, pid: int, ready: Ready, ranks_each: int | None) -> None:
         self.hosts, self.ranks_each = ready.hosts, ranks_each
         self._link, self._pid = Link(sock), pid
-        # that launchers have given to all machines, or to each its own
-        self._environment = dict(os.environ)
-        self.line = -1
+        self._environment = dict(
+            os.environ
+        )  # that launchers have given to all machines, or to each its own
         self._firsts: tuple[int, ...] = ()  # rank of each machine, and the number of ranks
-        self._control: ControlBlock | None = None
-        self._styles: dict[int, str] = {}
-        self._programs: dict[int, _Needed] = {}  # whose routes relays keep, by number
-        self._is_open = self._is_stopping = False
-        # of questions: an answer may come after its question was given up
-        self._serials = itertools.count(1)
+        self._control: ControlBlock | None = None  # of the world that is open
+        self._programs = _Programs()
+        self._is_stopping = False
+        self._serials = itertools.count(
+            1
+        )  # of questions: an answer may come after its question was given up
         self._owner = os.getpid()
         self.exit_code = 0  # of the script
 
@@ -75,6 +135,11 @@ class Coordinator:
     def is_mine(self) -> bool:
         """Whether this is the script's process, and not a child of it."""
         return os.getpid() == self._owner
+
+    @property
+    def line(self) -> int:
+        """Line of the control block with which the ranks of other machines answer rounds."""
+        return self._firsts[1]
 
     @property
     def relay(self) -> str:
@@ -93,13 +158,15 @@ class Coordinator:
 
     def whereabouts(self, ranks: Iterable[int]) -> str:
         """Tells on which machines ranks are, as `machine 1 (node07): rank 2, 3`."""
-        on: dict[int, list[str]] = {}
+        by_machine: dict[int, list[str]] = {}
         for rank in ranks:
-            on.setdefault(bisect.bisect(self._firsts, rank) - 1, []).append(str(rank))
-        return "; ".join(
-            f"machine {one} ({self.hosts[one]}): rank {', '.join(told)}"
-            for one, told in sorted(on.items())
-        )
+            machine = bisect.bisect(self._firsts, rank) - 1
+            by_machine.setdefault(machine, []).append(str(rank))
+        places = sorted(by_machine.items())
+        return "; ".join(f"{self._name(machine)}: rank {', '.join(on)}" for machine, on in places)
+
+    def _name(self, machine: int) -> str:
+        return f"machine {machine} ({self.hosts[machine]})"
 
     def devices(self) -> list[MachineDevices]:
         """Returns what each machine has, this one first.
@@ -108,22 +175,16 @@ class Coordinator:
             WorldError: a machine does not answer.
         """
         self._link.drop_messages()  # of a world that has ended
-        found = self._ask("devices")
+        answers = self._ask("devices")
         if self.is_dead:
             raise self._ended()
-        silent = [
-            f"machine {one} ({self.hosts[one]})"
-            for one in range(1, len(self.hosts))
-            if one not in found
-        ]
+        machines = range(1, len(self.hosts))
+        silent = [self._name(machine) for machine in machines if machine not in answers]
         if silent:
-            raise WorldError(
-                f"{', '.join(silent)} did not answer; see what the launcher says of it"
-            )
-        return [
-            MachineDevices.of(usable_cores(), DeviceReport(0)),
-            *(found[one] for one in range(1, len(self.hosts))),
-        ]
+            names = ", ".join(silent)
+            raise WorldError(f"{names} did not answer; see what the launcher says of it")
+        first = MachineDevices.of(usable_cores(), DeviceReport(0))
+        return [first, *(answers[machine] for machine in machines)]
 
     def start(
         self,
@@ -137,13 +198,10 @@ class Coordinator:
         prefix_output: bool,
     ) -> None:
         """Starts the ranks of a world; see `OtherMachines`."""
-        self._control, self._firsts, self.line = control, firsts, firsts[1]
-        self._styles.clear()
-        self._programs.clear()
+        self._firsts, self._programs = firsts, _Programs()
         self._link.drop_messages()  # of a world that has ended
         segment, patience = control.segment, control.patience
-        changed = {name: os.environ.get(name) for name in {*os.environ, *self._environment}}
-        scene = Scene(
+        spec = WorldSpec(
             firsts=firsts,
             device=device,
             devices=devices,
@@ -151,32 +209,28 @@ class Coordinator:
             profile=profile,
             prefix_output=prefix_output,
             directory=_working_directory(),
-            # imports skip all others
-            path=tuple(str.__str__(entry) for entry in sys.path if isinstance(entry, str)),
-            environment={
-                name: value
-                for name, value in changed.items()
-                if value != self._environment.get(name)
-            },
+            path=tuple(
+                str.__str__(entry) for entry in sys.path if isinstance(entry, str)
+            ),  # imports skip all others
+            environment=_changes(self._environment),
             state=ScriptState.now(),
             memory=(segment.id, segment.size),
             patience=(patience.pauses, patience.rank, patience.coordinator),
         )
-        self._is_open = True
-        self._send(scene, [segment.fd], _no_limit)
+        self._control = control
+        self._send(spec, [segment.fd], _no_limit)
 
     def await_start(self, watch: Callable[[], None]) -> Sequence[Warned]:
-        """Waits until the ranks of other machines have started; raises the error of those that
-        could not.
-        """
-        told, _ = self._receive(Told, watch)
-        if told.lost is not None or told.refused is not None:
-            self._is_open = False
-        if told.refused is not None:
-            raise told.refused
-        if told.lost is not None:
-            raise WorldError(f"{told.lost.reason} while starting\n{told.lost.stderr}".rstrip())
-        return told.warned
+        """Waits until other ranks have started; raises the error of those that could not."""
+        report, _ = self._receive(Report, watch)
+        if report.lost is not None or report.refused is not None:
+            self._control = None
+        if report.refused is not None:
+            raise report.refused
+        if report.lost is not None:
+            reason, stderr = report.lost.reason, report.lost.stderr
+            raise WorldError(f"{reason} while starting\n{stderr}".rstrip())
+        return report.warned
 
     def send(
         self,
@@ -186,73 +240,43 @@ class Coordinator:
         watch: Callable[[], None],
     ) -> None:
         """Sends a command for the ranks of other machines; part of a round."""
-        forward = Forward(payload)
-        match command:
-            case Attach(segments):
-                forward = Forward(payload, attached=segments)
-            case Drop():
-                forward = Forward(
-                    payload,
-                    dropped_segments=command.segments,
-                    dropped_programs=self._dropped(command),
-                )
-            case Install(function, program):
-                if function is not None:
-                    self._styles[function.id] = function.style
-                if isinstance(program, Program):
-                    is_kernel = self._styles[program.function] == "kernel"
-                    forward = Forward(payload, Route.of(program, is_kernel=is_kernel))
-                elif isinstance(program, Transfer):
-                    forward = Forward(payload, Route.of(program, is_kernel=True))
-                elif program is not None:  # a collective between GPUs
-                    forward = Forward(payload, Route.nothing(program.number))
-                if isinstance(program, Program | Transfer | Collective):
-                    called = program.function if isinstance(program, Program) else -1
-                    self._programs[program.number] = _Needed(
-                        program.segments(), program.variables(), called
-                    )
-            case Stop():
-                forward = Forward(payload, is_stop=True)
-        self._send(forward, descriptors if isinstance(command, Attach) else (), watch)
+        forward = self._programs.forward(command, payload)
+        if not forward.attached:
+            descriptors = ()
+        self._send(forward, descriptors, watch)
         self._is_stopping = self._is_stopping or forward.is_stop
-
-    def _dropped(self, gone: Drop) -> tuple[int, ...]:
-        """Returns the programs that ranks drop: those that are named, and those that need what
-        is dropped.
-        """
-        orphans = [number for number, needed in self._programs.items() if needed.is_touched(gone)]
-        numbers = tuple({*gone.programs, *orphans})
-        for number in numbers:
-            self._programs.pop(number, None)
-        return numbers
 
     def read(
         self, watch: Callable[[], None]
     ) -> tuple[list[tuple[int, Parcel, list[int]]], Sequence[Warned], Lost | None]:
         """Receives the news of a round: of ranks, with descriptors, warnings, and what has died."""
-        told, descriptors = self._receive(Told, watch)
-        if told.lost is not None:  # news of others come without descriptors
+        report, descriptors = self._receive(Report, watch)
+        if report.lost is not None:  # news of others come without descriptors
             channel.close_all(descriptors)
-            return [], told.warned, told.lost
-        left, news = list(descriptors), []
-        for rank, item in told.news:
-            news.append((rank, item, [left.pop(0)] if item.segment is not None else []))
-        return news, told.warned, told.lost
+            return [], report.warned, report.lost
+        remaining, news = iter(descriptors), []
+        for rank, parcel in report.news:
+            passed = [] if parcel.segment is None else [next(remaining)]
+            news.append((rank, parcel, passed))
+        return news, report.warned, None
 
     def where(self) -> dict[int, str]:
         """Returns the stacks of the ranks of other machines."""
-        return {rank: text for told in self._ask("where").values() for rank, text in told.items()}
+        stacks: dict[int, str] = {}
+        for answer in self._ask("where").values():
+            stacks |= answer
+        return stacks
 
     def end(self) -> None:
         """Ends the ranks of other machines, if they have not been ended; waits until they have."""
-        if not self._is_open or not self.is_mine:
+        if self._control is None or not self.is_mine:
             return
         watch = self._limit()
         try:
             if not self._is_stopping:
                 self._send(End(), (), watch)
                 self._wake()
-            self._is_open = self._is_stopping = False
+            self._control, self._is_stopping = None, False
             self._receive(End, watch)
         except (OSError, WorldError):
             self._end_relay()
@@ -296,12 +320,12 @@ class Coordinator:
             answers, _ = self._receive(Answers, watch, serial)
         except (OSError, WorldError):
             return {}
-        found: dict[int, Any] = answers.of
-        return found
+        content: dict[int, Any] = answers.of
+        return content
 
     def _wake(self) -> None:
         """Wakes the relay where it sleeps between rounds."""
-        if self._control is not None and self._is_open:
+        if self._control is not None:
             self._control.doorbells[self.line].post()
 
     def _send(self, message: object, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
@@ -328,6 +352,13 @@ class Coordinator:
     def _ended(self) -> WorldError:
         """Returns the error for a relay that has ended."""
         return WorldError(f"{self.relay} has ended; see what it has printed. Start the job again")
+
+
+def _changes(environment: dict[str, str]) -> dict[str, str | None]:
+    """Returns the variables that differ in this process; None for those that it lacks."""
+    names = {*os.environ, *environment}
+    values = {name: os.environ.get(name) for name in names}
+    return {name: value for name, value in values.items() if value != environment.get(name)}
 
 
 def _working_directory() -> str:

@@ -21,8 +21,8 @@ from synknumba._host import this_process
 from synknumba._host.segment import allow_descriptors
 from synknumba._host.signals import held_signals, leave_to_script
 from synknumba._machines.agent import Agent
-from synknumba._machines.between import WHICH_MPI, Between, import_mpi
 from synknumba._machines.coordinator import Coordinator
+from synknumba._machines.machine_comm import WHICH_MPI, MachineComm, import_mpi
 from synknumba._machines.messages import Quit, Ready
 from synknumba._machines.relay import Ended
 from synknumba._wire import channel
@@ -311,28 +311,28 @@ def _relay(sock: socket.socket, parent: int) -> None:
     if problem:
         channel.send(sock, channel.pack(Ready(0, (), problem)), (), _nothing)
         return
-    job = Between()
+    comm = MachineComm()
     leave_to_script()  # again: UCX takes SIGHUP for itself
     channel.send(
         sock,
-        channel.pack(Ready(job.index, job.hosts, job.problem, job.mpi.get_vendor()[0])),
+        channel.pack(Ready(comm.index, comm.hosts, comm.problem, comm.mpi.get_vendor()[0])),
         (),
         _nothing,
     )
     try:
-        if not job.problem:
-            (FirstRelay if job.index == 0 else OtherRelay)(job, sock, parent).serve()
+        if not comm.problem:
+            (FirstRelay if comm.index == 0 else OtherRelay)(comm, sock, parent).serve()
     finally:
-        if job.is_lost:
+        if comm.is_lost:
             with suppress(OSError):
                 channel.send(sock, channel.pack(Quit()), (), _nothing)
-            job.abort()
+            comm.abort()
     # Hydra, the mpiexec of MPICH and Intel MPI, takes the end of MPI in a relay for that of its
     # machine, and ends the others. Open MPI's takes the end of a process before that of its MPI for
     # a failure.
     is_hydra = "PMI_FD" in os.environ and "SLURM_STEP_ID" not in os.environ
     if not is_hydra:
-        job.mpi.Finalize()
+        comm.mpi.Finalize()
     # before its parent may end: without the end of this MPI, others wait for it
     this_process.end_with_parent(wanted=False)
     with suppress(OSError):  # the script or the agent was ended meanwhile
@@ -343,7 +343,7 @@ def _relay(sock: socket.socket, parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.01)
     if is_hydra:
-        job.mpi.Finalize()
+        comm.mpi.Finalize()
 
 
 def _nothing() -> None:

@@ -71,7 +71,7 @@ class Link:
         channel.wait(self._socket, event, look)
 
     def receive(
-        self, wanted: Callable[[Any], bool], watch: Callable[[], None]
+        self, is_wanted: Callable[[Any], bool], watch: Callable[[], None]
     ) -> tuple[Any, list[int]]:
         """Receives the next message that is wanted; others that come before are kept for those who
         wait for them.
@@ -83,7 +83,7 @@ class Link:
         while True:
             with self._receiving:
                 for place, (message, descriptors) in enumerate(self._inbox):
-                    if wanted(message):
+                    if is_wanted(message):
                         del self._inbox[place]
                         if descriptors is None:
                             raise channel.no_descriptor()

@@ -23,7 +23,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class WorldSpec:
     """What ranks of other machines need to know of the script's process and of the world."""
 
     firsts: tuple[int, ...]  # first rank of each machine, and the world size
@@ -86,14 +86,13 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The outcome of a round, or of a start, on a machine.
+class Report:
+    """The outcome of a round, or of a start, on one or several machines.
 
     Attributes:
         news: of the ranks, with the rank.
         warned: warnings of the ranks.
         lost: what has ended the world; None if nothing has.
-        is_stop: whether the round has ended the world, as asked for.
         memory: of the control block that was made: id and bytes, with a descriptor.
         patience: of the processes that use it.
         refused: why the ranks could not be started; None if they have, or in rounds.
@@ -102,10 +101,36 @@ class Told:
     news: tuple[tuple[int, Parcel], ...] = ()
     warned: tuple[Warned, ...] = ()
     lost: Lost | None = None
-    is_stop: bool = False
     memory: tuple[int, int] = (0, 0)
     patience: tuple[int, int, int] = (0, 0, 0)
     refused: BaseException | None = None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether there is nothing to report."""
+        return not (self.news or self.warned) and self.lost is None and self.refused is None
+
+    @property
+    def failed(self) -> set[int]:
+        """Ranks that have failed."""
+        return {rank for rank, parcel in self.news if parcel.failed}
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether a machine, a rank or the device of a rank is lost."""
+        return self.lost is not None or any(parcel.lost for _, parcel in self.news)
+
+    def with_report(self, report: "Report") -> "Report":
+        """Returns this report with that of another machine."""
+        return Report(
+            self.news + report.news,
+            self.warned + report.warned,
+            self.lost or report.lost,
+            refused=self.refused or report.refused,
+        )
+
+
+QUIET = Report()
 
 
 @dataclass(frozen=True, slots=True)

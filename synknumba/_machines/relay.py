@@ -1,36 +1,78 @@
-"""What the relays of all machines have in common: segments, moves, and the results of Python
-functions.
+"""Relays: the loop in which each of them carries orders down and answers up.
+
+                 above                       relay                 below
+    machine 0    script                      first relay           relays of the other machines
+    machine m    relays nearer to machine 0  relay of machine m    agent and ranks of its machine
+
+    step             first relay (`relay_first.py`)         relay of machine m (`relay_other.py`)
+    ------------------------------------------------------------------------------------------------
+    receive order    doorbell of the control block,         message of the parent relay
+                     socket of the script
+    pass on          to the children in the tree            the same
+    rows             sends those of each machine            receives those of its ranks
+    sums             combines arrays of all machines        the same
+    ring, gather     awaits the answers of all machines     rings its ranks, and awaits them; the
+                                                            agent, where they take long or have news
+    rows back        receives                               sends
+    answer           arrives in the control block           sends a report and small results
+
+Whatever ends a world in the middle of a round raises `Ended` in the wait; the loop goes on with
+the end of the world. An error of this process is answered as the loss of its machine.
 """
 
 import errno
-import mmap
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import socket
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from synknumba._host.segment import is_writable
-from synknumba._machines.between import Between
-from synknumba._machines.combine import combine
-from synknumba._machines.routes import Move, Present, Route, row_numbers, table_of
-from synknumba._ops.reduction import UFUNCS
-from synknumba._types import Array
+from synknumba._host import this_process
+from synknumba._machines.machine_comm import BACK, ORDER, ROWS, Envelope, MachineComm, Watch
+from synknumba._machines.messages import Forward, Report, WorldSpec
+from synknumba._machines.relay_world import Peer, RelayWorld
+from synknumba._machines.routes import Move, Route
 from synknumba._wire import channel
-from synknumba._wire.messages import Parcel
-from synknumba._wire.program import HostArray, Reduced
-from synknumba._wire.results import FIRST_LEAF
 from synknumba._world.failure import Death
 from synknumba._world.machines import Lost
 
-RESERVE_STEP = 1 << 30  # takes 0.1 s
-RESERVED_KEPT = 1024  # ranges of a segment; taking memory again costs 0.1 ms for a MB
+WORLDS_KEPT = 16  # that have ended: MPI may still write to buffers of their last requests
+_OF_MPIEXEC = {"OMPI_COMM_WORLD_SIZE", "HYDI_CONTROL_FD"}  # variables that srun does not set
 
 START, COMMAND, RUN, END, QUIT = range(5)  # kinds of orders
 
 
+class Order(NamedTuple):
+    """What a relay carries out.
+
+    Attributes:
+        kind: one of START to QUIT.
+        number: of the program; of END, the serial of the replies.
+        content: WorldSpec to START, Forward of COMMAND, values to RUN with.
+        descriptors: of the segments that a command attaches.
+    """
+
+    kind: int
+    number: int = 0
+    content: Any = None
+    descriptors: Sequence[int] = ()
+
+
+def _under_srun() -> bool:
+    return "SLURM_STEP_ID" in os.environ and not _OF_MPIEXEC & os.environ.keys()
+
+
 class Ended(Exception):  # noqa: N818  # nothing is wrong
     """Raised while a relay or an agent waits, when the world is ended."""
+
+
+class LostError(Exception):
+    """Raised where the ranks of a machine, or a whole machine, are lost."""
+
+    def __init__(self, lost: Lost) -> None:
+        super().__init__(lost.reason)
+        self.lost = lost
 
 
 def failure(process: str, error: Exception, rank: int, host: str) -> Lost:
@@ -42,208 +84,185 @@ def failure(process: str, error: Exception, rank: int, host: str) -> Lost:
         rank: the first of the machine.
         host: its name.
     """
-    is_crowded = isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}
-    why = channel.NO_DESCRIPTOR if is_crowded else f"{type(error).__name__}: {error}"
-    return Lost(f"{process} failed: {why}", Death(rank, 0, None, host))
+    reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+        reason = channel.NO_DESCRIPTOR
+    return Lost(f"{process} failed: {reason}", Death(rank, 0, None, host))
 
 
-class Mapped:
-    """Segments that a relay has mapped, by id."""
-
-    def __init__(self) -> None:
-        self._maps: dict[int, tuple[int, mmap.mmap]] = {}  # descriptor, mapping
-        # (offset, bytes) that mirrors have memory for
-        self._reserved: dict[int, set[tuple[int, int]]] = {}
-
-    def add(self, segment: int, fd: int, nbytes: int) -> None:
-        """Maps a segment, or maps all of it again after it has grown; keeps the descriptor."""
-        old = self._maps.get(segment)
-        self._maps[segment] = (
-            fd,
-            mmap.mmap(
-                fd, nbytes, prot=mmap.PROT_READ | (mmap.PROT_WRITE if is_writable(fd) else 0)
-            ),
-        )
-        if old is not None and old[0] != fd:
-            os.close(old[0])
-
-    def mirror(self, segment: int, nbytes: int) -> int:
-        """Makes or grows the mirror of a segment: a file in memory whose pages come with the
-        rows. Returns its descriptor.
-        """
-        known = self._maps.get(segment)
-        fd = (
-            os.memfd_create(f"synk-mirror-{segment}", os.MFD_CLOEXEC) if known is None else known[0]
-        )
-        os.ftruncate(fd, nbytes)
-        self.add(segment, fd, nbytes)
-        return fd
-
-    def reserve(self, move: Move, watch: Callable[[], None]) -> None:
-        """Takes memory for bytes that are about to come, so that a lack of it is an error, and
-        not the end of a process.
-        """
-        reserved = self._reserved.setdefault(move.segment, set())
-        if move.rows is None and (move.offset, move.nbytes) not in reserved:
-            for start in range(0, move.nbytes, RESERVE_STEP):
-                os.posix_fallocate(
-                    self._maps[move.segment][0],
-                    move.offset + start,
-                    min(RESERVE_STEP, move.nbytes - start),
-                )
-                watch()
-            if len(reserved) < RESERVED_KEPT:
-                reserved.add((move.offset, move.nbytes))
-
-    def __call__(self, segment: int, dtype: Any, shape: tuple[int, ...], offset: int) -> Array:
-        """Returns a view of an array in a segment."""
-        return np.ndarray(shape, dtype, self._maps[segment][1], offset)
-
-    def drop(self, segments: Iterable[int]) -> None:
-        """Frees segments."""
-        for segment in segments:
-            found = self._maps.pop(segment, None)
-            self._reserved.pop(segment, None)
-            if found is not None:
-                os.close(found[0])
-
-    def close(self) -> None:
-        """Frees all segments."""
-        self.drop(tuple(self._maps))
-
-
-class Relay:
-    """State of a relay in one world.
+class Relay(ABC):
+    """The loop of a relay, whose ends are those of `FirstRelay` and `OtherRelay`.
 
     Args:
-        job: the machines.
-        rounds: communicator of this world's rounds: what an earlier world has left in flight
-            arrives nowhere.
+        comm: the machines.
+        sock: socket of the process that has forked this one: the script or the agent.
+        parent: its process id.
     """
 
-    def __init__(self, job: Between, rounds: Any) -> None:
-        self.job, self.rounds = job, rounds
-        self.memory = Mapped()
-        self.under_way: Any = None  # the last receive
-        self.moved = 0  # bytes of rows that were sent or received
-        self.routes: dict[int, Route] = {}
-        # by program, rank and spec: bytes, whether large
-        self._lengths: dict[tuple[int, int, int], tuple[int, bool]] = {}
-        self.large: dict[tuple[int, int], tuple[int, mmap.mmap]] = {}  # by program and rank
+    def __init__(self, comm: MachineComm, sock: socket.socket, parent: int) -> None:
+        self.comm, self.socket, self.parent = comm, sock, parent
+        self.ends_job = comm.index == 0 and _under_srun()
+        self.world: RelayWorld | None = None
+        self.envelope = Envelope()  # of the order
+        self.passing: list[Any] = []  # requests of orders
+        self._dropped: deque[RelayWorld] = deque(maxlen=WORLDS_KEPT)
 
-    def learn(self, number: int, rank: int, news: Parcel) -> None:
-        """Notes how long the results of a Python function are."""
-        if news.spec >= 0:
-            self._lengths[number, rank, news.spec] = news.nbytes, news.segment is not None
+    def serve(self) -> None:
+        """Carries out orders until the script has ended.
 
-    def small_bytes(self, number: int, specs: "dict[int, int]") -> int:
-        """Returns the bytes of small results that a round has written, for the numbers that
-        ranks have left there.
+        Under srun, the first relay ends the job where the script dies; mpiexec does so itself.
         """
-        known = (self._lengths.get((number, rank, spec), (0, True)) for rank, spec in specs.items())
-        return FIRST_LEAF + max((nbytes for nbytes, is_large in known if not is_large), default=0)
+        this_process.end_with_parent(wanted=not self.ends_job)
+        try:
+            self._loop()
+        except (Ended, EOFError, ConnectionError):
+            if not self.ends_job:
+                raise
+            self.comm.lose()
 
-    def large_results(self, number: int, specs: "dict[int, int]") -> list[tuple[int, int]]:
-        """Returns the ranks whose results are in segments of their own, and how many bytes these
-        are.
-        """
-        known = (
-            (rank, self._lengths.get((number, rank, spec), (0, False)))
-            for rank, spec in sorted(specs.items())
-        )
-        return [(rank, nbytes) for rank, (nbytes, is_large) in known if is_large and nbytes]
+    def _loop(self) -> None:
+        kind = START
+        while kind != QUIT:
+            try:
+                order = self.next_order()
+                self.carry_out(order)
+                kind = order.kind
+            except Ended:
+                if self.world is None:
+                    raise
+                self.leave_world()
 
-    def forget(self, programs: Iterable[int]) -> None:
-        """Drops what is known of programs."""
-        gone = set(programs)
-        for number in gone:
-            self.routes.pop(number, None)
-        self._lengths = {key: told for key, told in self._lengths.items() if key[0] not in gone}
-        for key in [key for key in self.large if key[0] in gone]:
-            os.close(self.large.pop(key)[0])
+    def carry_out(self, order: Order) -> None:
+        """Passes an order on, carries it out, and answers it."""
+        kind, world = order.kind, self.world
+        try:
+            self.pass_on(order)
+            if kind == START:
+                self.drop_world()
+                self.start(order.content)
+            elif kind == END:
+                self.end_world(order.number)
+            elif kind == QUIT:
+                self.drop_world()
+            elif world is not None and kind == RUN:
+                self._run(world, order)
+            elif world is not None:
+                self._command(world, order)
+        except LostError as error:
+            self.comm.lose()
+            self.answer(Report(lost=error.lost))
+        except (OSError, MemoryError) as error:
+            self.answer(Report(lost=self.failure(error)))
+        if kind == COMMAND and order.content.is_stop:
+            self.stop_world()
 
-    def keep_large(self, number: int, rank: int, fd: int, nbytes: int) -> None:
-        """Maps the segment of a rank's large results."""
-        old = self.large.pop((number, rank), None)
-        if old is not None:
-            os.close(old[0])
-        self.large[number, rank] = fd, mmap.mmap(fd, nbytes)
-
-    def large_bytes(self, number: int, rank: int, nbytes: int) -> Array:
-        """Returns a view of a rank's large results."""
-        return np.frombuffer(self.large[number, rank][1], np.uint8, nbytes)
-
-    # ---- rows
-
-    def sent(self, move: Move, machine: int, tag: int, present: Present) -> list[Any]:
-        """Starts to send the bytes of a move that are not `present` there; returns the request,
-        if there are any.
-        """
-        if move.rows is None:
-            view = self.memory(move.segment, np.uint8, (move.nbytes,), move.offset)
-        else:
-            rows = present.missing(move, row_numbers(move, self.memory))
-            view = np.take(table_of(move, self.memory), rows).view(np.uint8)
-        self.moved += view.nbytes
-        return [self.rounds.Isend(view, machine, tag)] if view.nbytes else []
-
-    def received(
-        self, move: Move, machine: int, tag: int, watch: Callable[[], None], present: Present
-    ) -> None:
-        """Receives the bytes of a move that are not `present`."""
-        if move.rows is None:
-            view = self.memory(move.segment, np.uint8, (move.nbytes,), move.offset)
-            self._receive(view, machine, tag, watch)
+    def _run(self, world: RelayWorld, order: Order) -> None:
+        """Runs a program on the ranks below."""
+        route = world.routes[order.number]
+        moves = [route.at(order.content, peer.first, peer.after) for peer in world.peers]
+        for peer, (rows, _) in zip(world.peers, moves, strict=True):
+            for move in peer.cache.unsent(rows):
+                world.carry(move, peer, ROWS, self.watch)
+        for reduced in route.reduced:
+            world.reduce(reduced, self.watch)
+        report = self.run_ranks(world, order)
+        if report.lost is not None:
+            self.answer(report)
             return
-        rows = present.missing(move, row_numbers(move, self.memory))
-        packed = np.empty(len(rows), np.dtype((np.void, move.table[1])))
-        if len(rows):
-            self._receive(packed.view(np.uint8), machine, tag, watch)
-            table_of(move, self.memory)[rows] = packed
+        failed = report.failed  # machines with such ranks send nothing back
+        for peer, (_, rows) in zip(world.peers, moves, strict=True):
+            if not failed or failed.isdisjoint(range(peer.first, peer.after)):
+                self._return(world, route, peer, rows)
+        self.answer(report, None if failed else route)
 
-    def _receive(self, view: Array, machine: int, tag: int, watch: Callable[[], None]) -> None:
-        # kept, with the buffer, if the wait is left
-        self.under_way = (
-            self.rounds.Irecv(view, machine, tag),
-            view,
-        )
-        self.job.wait(self.under_way[0], watch)
-        self.moved += view.nbytes
+    def _return(self, world: RelayWorld, route: Route, peer: Peer, moves: Sequence[Move]) -> None:
+        """Carries rows that ranks have written, and their large results, to machine 0."""
+        for move in moves:
+            world.carry(move, peer, BACK, self.watch)
+        if route.small_bytes < 0:
+            specs = world.specs(peer, route.small_start)
+            for view in world.results.large(route.number, specs):
+                world.carry_bytes(view, peer, BACK, self.watch)
 
-    # ---- combinations
+    def _command(self, world: RelayWorld, order: Order) -> None:
+        """Has the ranks below carry out a command."""
+        forward: Forward = order.content
+        if forward.route is not None:
+            world.routes[forward.route.number] = forward.route
+        report = self.command_ranks(world, order)
+        world.forget(forward)
+        self.answer(report)
 
-    def reduce(self, reduced: Reduced, firsts: Sequence[int], watch: Callable[[], None]) -> None:
-        """Combines the arrays of all ranks, first of those of this machine, and then of all
-        machines, into that of its first.
+    def failure(self, error: Exception) -> Lost:
+        """Returns the loss of this machine by an error of the relay."""
+        index = self.comm.index
+        host = self.comm.hosts[index]
+        rank = 0 if self.world is None else self.world.spec.firsts[index]
+        return failure(f"the relay of machine {index} ({host})", error, rank, host)
 
-        The relays of all machines do.
+    def send_down(self, watch: Watch) -> None:
+        """Sends the order in the envelope to the children in the tree of machines."""
+        for child in self.comm.children:
+            for part, tag in self.envelope.messages(ORDER):
+                self.passing.append(self.comm.jobs.Isend(part, child, tag))
+        self.comm.wait_all(self.passing, watch)
+        self.passing.clear()
 
-        Args:
-            reduced: the arrays.
-            firsts: first rank of each machine, and the number of ranks.
-            watch: called while this relay waits; may raise.
-        """
-        first, after = firsts[self.job.index : self.job.index + 2]
-        if first == after:  # a machine without ranks
-            return
-        total, *others = [self._array(host) for host in reduced.hosts[first:after]]
-        ufunc = UFUNCS.get(reduced.op, np.add)  # "avg" is divided at the end
-        for other in others:
-            ufunc(total, other, out=total)
-            watch()
-        members = [
-            machine for machine in range(self.job.count) if firsts[machine] < firsts[machine + 1]
-        ]
-        self.under_way = []
-        combine(self.job, self.rounds, members, total.reshape(-1), ufunc, watch, self.under_way)
-        if reduced.op == "avg":
-            np.divide(total, len(reduced.hosts), out=total)
-        self.moved += 2 * total.nbytes * (len(members) - 1) // len(members)
+    def tell(self, message: object, descriptors: Sequence[int] = ()) -> None:
+        """Sends a message to the process that has forked this one."""
+        channel.send(self.socket, channel.pack(message), descriptors, self.watch_parent)
 
-    def _array(self, host: HostArray) -> Array:
-        return self.memory(host.segment, host.dtype, host.shape, host.offset)
+    def drop_world(self) -> None:
+        """Frees what there is of a world."""
+        if self.world is not None:
+            self._dropped.append(self.world)
+            self.world.close()
+            self.world = None
 
-    def close(self) -> None:
-        """Frees all memory."""
-        self.memory.close()
-        self.forget({number for number, _ in self.large})
+    # ---- above
+
+    @abstractmethod
+    def next_order(self) -> Order:
+        """Waits for the next order."""
+
+    @abstractmethod
+    def answer(self, report: Report, route: Route | None = None) -> None:
+        """Answers an order; after a program without failures, with small results."""
+
+    @abstractmethod
+    def leave_world(self) -> None:
+        """Goes on after the world was ended in the middle of a round."""
+
+    @abstractmethod
+    def watch(self) -> None:
+        """Looks after all other processes during a round; raises to leave the round."""
+
+    @abstractmethod
+    def watch_parent(self) -> None:
+        """Looks after the process that has forked this one; does not return if it has ended."""
+
+    # ---- below
+
+    @abstractmethod
+    def pass_on(self, order: Order) -> None:
+        """Passes an order on to the relays of other machines."""
+
+    @abstractmethod
+    def start(self, spec: WorldSpec) -> None:
+        """Starts the ranks of a world, and answers."""
+
+    @abstractmethod
+    def run_ranks(self, world: RelayWorld, order: Order) -> Report:
+        """Waits until the ranks below have run a program."""
+
+    @abstractmethod
+    def command_ranks(self, world: RelayWorld, order: Order) -> Report:
+        """Waits until the ranks below have carried out a command."""
+
+    @abstractmethod
+    def stop_world(self) -> None:
+        """Frees a world whose ranks were stopped by a command."""
+
+    @abstractmethod
+    def end_world(self, serial: int) -> None:
+        """Ends the ranks of a world at once."""

@@ -8,7 +8,7 @@ rows are sent once: both note which were.
 """  # noqa: E501
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -20,8 +20,6 @@ from synknumba._wire import program as wire
 from synknumba._wire.program import HostArray
 
 CALLS_KEPT = 64  # moves of calls that a route remembers, by the values that select rows
-
-SPEC_BYTES = 8  # of the number before the results of a Python function
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +57,141 @@ class Indices:
     count: int
 
 
-# to the machine before its ranks work, and back after it
-Moves: TypeAlias = tuple[tuple[Move, ...], tuple[Move, ...]]
+Moves: TypeAlias = tuple[tuple[Move, ...], tuple[Move, ...]]  # in before ranks work, back after it
+Values: TypeAlias = tuple[Any, ...]  # of a call
+
+
+@dataclass(frozen=True, slots=True)
+class TransferMoves:
+    """Arrays that a transfer copies between the script's machine and ranks.
+
+    Attributes:
+        arrays: the arrays.
+        up: whether they go to the ranks.
+    """
+
+    arrays: tuple[wire.Transferred, ...] = ()
+    up: bool = True
+
+    def at(self, values: Values, first: int, after: int) -> Moves:
+        """Returns the moves of the ranks first … after − 1."""
+        moves: dict[Move, None] = {}  # ranks may share an array
+        for array in self.arrays:
+            for host in array.hosts[first:after]:
+                if host is not None:
+                    moves[_whole(host)] = None
+        filled = _filled(moves)
+        if self.up:
+            return filled, ()
+        return (), filled
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramMoves:
+    """What a call of a program reads and writes in segments.
+
+    Attributes:
+        arrays: parameters that lie in segments.
+    """
+
+    rows: wire.RowSource
+    own: wire.OwnSource | None
+    partition: Partition
+    shards: int | None
+    solo: bool
+    lent: int
+    arrays: tuple[Any, ...]
+
+    def at(self, values: Values, first: int, after: int) -> Moves:
+        """Returns the moves of the ranks first … after − 1 in a call with these values."""
+        own_values = "" if self.own is None else self.own.values
+        own_start = len(values) - self.lent - len(own_values)
+        start = own_start - len(self.rows.values)
+        low, high, rows = self._rows(values[start:own_start], first, after)
+        ins: list[Move] = []
+        outs: list[Move] = []
+        if isinstance(rows, Indices):
+            ins.append(_list_move(rows.array, rows.start, rows.count))
+        if self.own is not None:
+            counts = self._own_counts(values[own_start : own_start + len(own_values)])
+            edges = sum(counts[:first]), sum(counts[:after])
+            if self.own.indices is not None:
+                ins.append(_list_move(self.own.indices, edges[0], edges[1] - edges[0]))
+            if self.rows.kind == "none":
+                low, high = edges
+        for array in self.arrays:
+            match array:
+                case wire.Sharded(host, by_position, writable):
+                    moves = _rows_of(host, _span(low, high) if by_position else rows)
+                    ins += moves
+                    if writable:
+                        outs += moves
+                case wire.Broadcast(host):
+                    ins.append(_whole(host))
+                case wire.Result():
+                    written = self._shards(first, after)
+                    if array.op == "gather":
+                        written = low, high
+                    outs += self._parts(array, values, _span(*written))
+                case wire.Update(parts=HostArray() as parts):
+                    outs += _rows_of(parts, _span(*self._shards(first, after)))
+        return _filled(ins), _filled(outs)
+
+    def _rows(
+        self, selecting: Values, first: int, after: int
+    ) -> "tuple[int, int, Rows | Indices | None]":
+        """Returns the positions of the ranks' rows among those of the call, and the rows."""
+        source, skipped = self.rows, 0
+        match source.kind:
+            case "none":
+                return 0, 0, None
+            case "all":
+                low, high = self._edges(source.length, first, after)
+                return low, high, _span(low, high)
+            case "range":
+                low, high = self._edges(selecting[2], first, after)
+                return low, high, Range(*selecting).between(low, high)
+            case "line":
+                assert source.indices is not None
+                number = source.indices.shape[1]
+                skipped = selecting[0] * number
+            case "list":
+                number = selecting[0]
+        assert source.indices is not None
+        low, high = self._edges(number, first, after)
+        return low, high, Indices(source.indices, skipped + low, high - low)
+
+    def _edges(self, count: int, first: int, after: int) -> tuple[int, int]:
+        if self.solo:
+            return (0, count) if first == 0 else (0, 0)
+        cut = self.partition.shard_edges
+        return cut(count, self.shards, first)[0], cut(count, self.shards, after - 1)[-1]
+
+    def _shards(self, first: int, after: int) -> tuple[int, int]:
+        """Returns the shards that the ranks run, as (first, one after the last)."""
+        if self.solo:
+            return (0, self.shards or 1) if first == 0 else (0, 0)
+        if self.shards is None:
+            return first, after
+        part = self.partition.part
+        return part(self.shards, first)[0], part(self.shards, after - 1)[1]
+
+    def _own_counts(self, selecting: Values) -> Sequence[int]:
+        """Returns how many own rows of variables each rank uses."""
+        assert self.own is not None
+        if self.own.kind == "all":
+            return self.own.lengths
+        return selecting[2::3] if self.own.kind == "range" else selecting
+
+    def _parts(self, result: wire.Result, values: Values, rows: Range) -> Iterator[Move]:
+        """Returns the moves of a large output."""
+        for array in (result.parts, result.rows):
+            if array is None:
+                continue
+            segment = array.segment
+            if result.lent is not None:
+                segment = values[len(values) - self.lent + result.lent]
+            yield from _rows_of(replace(array, segment=segment), rows)
 
 
 @dataclass(slots=True)
@@ -70,7 +201,7 @@ class Route:
     Attributes:
         number: of the program.
         values: `struct` format of the values of a call.
-        arrays: parameters that lie in segments.
+        moves: what they are worked out from.
         small_bytes: bytes of a rank's small results that a round may write, from the first; −1 for
             a Python function, whose results say how many they are.
         small_start: first byte of a Python function's small results.
@@ -79,54 +210,35 @@ class Route:
     """
 
     number: int
-    values: str
-    rows: wire.RowSource
-    own: wire.OwnSource | None
-    partition: Partition
-    shards: int | None
-    solo: bool
-    lent: int
-    arrays: tuple[Any, ...]
-    transfers: tuple[wire.Transferred, ...] = ()
-    up: bool = False
+    values: str = ""
+    moves: ProgramMoves | TransferMoves = TransferMoves()
     small_bytes: int = 0
     small_start: int = 0
     scalar_bytes: int = 0
     reduced: tuple[wire.Reduced, ...] = ()
-    _known: dict[bytes, dict[tuple[int, int], Moves]] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def nothing(cls, number: int) -> "Route":
-        """Returns the route of a program that moves nothing, as between GPUs."""
-        return cls(number, "", wire.RowSource("none"), None, Partition.even(1), None, False, 0, ())
+    _calls: dict[bytes, dict[tuple[int, int], Moves]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, program: wire.Program | wire.Transfer, *, is_kernel: bool) -> "Route":
         """Returns the route of a program; `is_kernel` if its function is a kernel."""
         if isinstance(program, wire.Transfer):
-            moved = () if program.stays else program.arrays
-            return replace(
-                cls.nothing(program.number), transfers=moved, up=program.up, reduced=program.reduced
-            )
-        kinds = wire.Sharded | wire.Broadcast | wire.Result | wire.Update
-        leaves = [
-            _plain(leaf)
-            for leaf in program.leaves()
-            if isinstance(leaf, kinds) and not _is_stored(leaf)
-        ]
-        first = program.small[0] if program.small else 0
+            arrays = () if program.stays else program.arrays
+            moves = TransferMoves(arrays, program.up)
+            return cls(program.number, moves=moves, reduced=program.reduced)
         return cls(
             number=program.number,
             values=program.values,
-            rows=program.rows,
-            own=program.own,
-            partition=program.partition,
-            shards=program.shards,
-            solo=program.solo,
-            lent=program.lent,
-            arrays=tuple(leaf for leaf in leaves if leaf is not None),
+            moves=ProgramMoves(
+                rows=program.rows,
+                own=program.own,
+                partition=program.partition,
+                shards=program.shards,
+                solo=program.solo,
+                lent=program.lent,
+                arrays=tuple(_arrays(program)),
+            ),
             small_bytes=_small_bytes(program) if is_kernel else -1,
-            small_start=first,
+            small_start=program.small[0] if program.small else 0,
             scalar_bytes=struct.calcsize("<" + program.scalars),
         )
 
@@ -138,154 +250,37 @@ class Route:
     def at(self, packed: bytes, first: int, after: int) -> Moves:
         """Returns the moves of the ranks first … after − 1 in a call with these values."""
         selecting = packed[self.scalar_bytes :]
-        by_ranks = self._known.get(selecting)
+        by_ranks = self._calls.get(selecting)
         if by_ranks is None:
-            if len(self._known) >= CALLS_KEPT:
-                self._known.clear()
-            by_ranks = self._known[selecting] = {}
-        known = by_ranks.get((first, after))
-        if known is None:
-            known = by_ranks[first, after] = self._worked_out(
-                struct.unpack("<" + self.values, packed), first, after
-            )
-        return known
-
-    def _worked_out(self, values: tuple[Any, ...], first: int, after: int) -> Moves:
-        if first == after:  # a machine without ranks
-            return (), ()
-        if self.transfers:
-            hosts = (
-                host
-                for one in self.transfers
-                for host in one.hosts[first:after]
-                if host is not None
-            )
-            # ranks may share an array
-            moves = tuple(dict.fromkeys(move for move in map(_whole, hosts) if move.nbytes))
-            return (moves, ()) if self.up else ((), moves)
-        fields = len(self.rows.values)
-        own_fields = 0 if self.own is None else len(self.own.values)
-        selecting = values[len(values) - self.lent - own_fields - fields :]
-        low, high, rows = self._rows(selecting[:fields], first, after)
-        ins: list[Move] = list(
-            self._lists(rows, selecting[fields : fields + own_fields], first, after)
-        )
-        outs: list[Move] = []
-        if self.rows.kind == "none" and self.own is not None:
-            low, high = self._own_edges(selecting[fields : fields + own_fields], first, after)
-        for one in self.arrays:
-            match one:
-                case wire.Sharded(array, by_position, writable):
-                    move = _rows_of(array, Range(low, 1, high - low) if by_position else rows)
-                    ins += move
-                    outs += move if writable else []
-                case wire.Broadcast(array):
-                    ins += [_whole(array)]
-                case wire.Result():
-                    outs += self._parts(one, values, low, high, first, after)
-                case wire.Update(parts=HostArray() as parts):
-                    outs += _rows_of(parts, _span(*self._shards(first, after)))
-        return tuple(move for move in ins if move.nbytes), tuple(
-            move for move in outs if move.nbytes
-        )
-
-    def _rows(
-        self, selecting: tuple[Any, ...], first: int, after: int
-    ) -> "tuple[int, int, Rows | Indices | None]":
-        """Returns the positions of the ranks' rows among those of the call, and the rows."""
-        source = self.rows
-        if source.kind == "none":
-            return 0, 0, None
-        if source.kind == "line":
-            assert source.indices is not None  # of lines
-            number: int = source.indices.shape[1]
-        else:
-            number = {"range": lambda: selecting[2], "list": lambda: selecting[0]}.get(
-                source.kind, lambda: source.length
-            )()
-        low, high = self._edges(number, first, after)
-        if source.kind == "all":
-            return low, high, Range(low, 1, high - low)
-        if source.kind == "range":
-            return low, high, Range(*selecting[:3]).between(low, high)
-        assert source.indices is not None  # of a list
-        skipped = selecting[0] * number if source.kind == "line" else 0
-        return low, high, Indices(source.indices, skipped + low, high - low)
-
-    def _edges(self, count: int, first: int, after: int) -> tuple[int, int]:
-        if self.solo:
-            return (0, count) if first == 0 else (0, 0)
-        return (
-            self.partition.shard_edges(count, self.shards, first)[0],
-            self.partition.shard_edges(count, self.shards, after - 1)[-1],
-        )
-
-    def _shards(self, first: int, after: int) -> tuple[int, int]:
-        """Returns the shards that the ranks run, as (first, one after the last)."""
-        if self.solo:
-            return (0, self.shards or 1) if first == 0 else (0, 0)
-        if self.shards is None:
-            return first, after
-        return self.partition.part(self.shards, first)[0], self.partition.part(
-            self.shards, after - 1
-        )[1]
-
-    def _own_edges(self, selecting: tuple[Any, ...], first: int, after: int) -> tuple[int, int]:
-        """Returns how many own rows of variables lower ranks have, and lower ones with these."""
-        assert self.own is not None  # asked for a program with own rows only
-        counts = {"all": self.own.lengths, "range": selecting[2::3]}.get(self.own.kind, selecting)
-        return sum(counts[:first]), sum(counts[:after])
-
-    def _lists(
-        self, rows: "Rows | Indices | None", selecting: tuple[Any, ...], first: int, after: int
-    ) -> Iterator[Move]:
-        """Returns the moves of lists of row numbers."""
-        if isinstance(rows, Indices):
-            array = rows.array
-            yield Move(array.segment, array.offset + 8 * rows.start, 8 * rows.count)
-        if self.own is not None and self.own.indices is not None:
-            low, high = self._own_edges(selecting, first, after)
-            array = self.own.indices
-            yield Move(array.segment, array.offset + 8 * low, 8 * (high - low))
-
-    def _parts(
-        self,
-        result: wire.Result,
-        values: tuple[Any, ...],
-        low: int,
-        high: int,
-        first: int,
-        after: int,
-    ) -> Iterator[Move]:
-        """Returns the moves of a large output."""
-        if result.parts is None:
-            return
-        segment = None if result.lent is None else values[len(values) - self.lent + result.lent]
-        rows = _span(low, high) if result.op == "gather" else _span(*self._shards(first, after))
-        for place in (result.parts, result.rows):
-            if place is not None:
-                yield from _rows_of(
-                    place if segment is None else replace(place, segment=segment), rows
-                )
+            if len(self._calls) >= CALLS_KEPT:
+                self._calls.clear()
+            by_ranks = self._calls[selecting] = {}
+        moves = by_ranks.get((first, after))
+        if moves is None:
+            moves = (), ()
+            if first < after:  # not a machine without ranks
+                moves = self.moves.at(struct.unpack("<" + self.values, packed), first, after)
+            by_ranks[first, after] = moves
+        return moves
 
 
-def _plain(leaf: Any) -> Any:
-    """Returns a parameter without anything of the user's; None if it is not in a segment."""
-    if isinstance(leaf, wire.Result):
-        if leaf.parts is None or leaf.is_small or leaf.stays:
-            return None
-        # any that is not "gather"
-        return leaf if isinstance(leaf.op, str) or leaf.op is None else replace(leaf, op="sum")
-    if isinstance(leaf, wire.Update):
-        return None if leaf.parts is None else replace(leaf, op="sum")
-    return leaf
-
-
-def _is_stored(leaf: Any) -> bool:
-    """Returns whether a parameter is in a file that each rank opens itself, also on another
-    machine.
-    """
-    return isinstance(leaf, wire.Sharded | wire.Broadcast) and leaf.array.source is not None
+def _arrays(program: wire.Program) -> Iterator[Any]:
+    """Returns the parameters that lie in segments, without anything of the user's."""
+    for leaf in program.leaves():
+        match leaf:
+            case wire.Sharded() | wire.Broadcast():
+                if leaf.array.source is None:  # else a file, which each rank opens itself
+                    yield leaf
+            case wire.Result():
+                if leaf.parts is None or leaf.is_small or leaf.stays:
+                    continue
+                if leaf.op is None or isinstance(leaf.op, str):
+                    yield leaf
+                else:
+                    yield replace(leaf, op="sum")  # any that is not "gather"
+            case wire.Update():
+                if leaf.parts is not None:
+                    yield replace(leaf, op="sum")
 
 
 def _small_bytes(program: wire.Program) -> int:
@@ -296,6 +291,16 @@ def _small_bytes(program: wire.Program) -> int:
         if isinstance(leaf, wire.Result) and leaf.is_small and leaf.parts is not None
     ]
     return max(ends, default=0)
+
+
+def _filled(moves: Iterable[Move]) -> tuple[Move, ...]:
+    """Returns the moves that have bytes."""
+    return tuple(move for move in moves if move.nbytes)
+
+
+def _list_move(array: HostArray, start: int, count: int) -> Move:
+    """Returns the move of a part of a list of row numbers."""
+    return Move(array.segment, array.offset + 8 * start, 8 * count)
 
 
 def _span(first: int, after: int) -> Range:
@@ -345,47 +350,48 @@ class MemoryOf(Protocol):
         ...
 
 
-class Present:
-    """Frozen contents that a machine has got from the first one; both keep one, with the same
-    contents.
-    """
+class SentCache:
+    """Frozen contents that a machine has got from machine 0; both keep the same record."""
 
     def __init__(self) -> None:
-        self._sent: set[tuple[int, int, int, int]] = set()  # keys of consecutive bytes
-        # by segment, version and offset of a table: whether a row is there
+        self._moves: set[tuple[int, int, int, int]] = set()  # keys of consecutive bytes
+        # By segment, version and offset of a table: whether a row is there.
         self._rows: dict[tuple[int, int, int], Array] = {}
 
     def unsent(self, moves: Iterable[Move]) -> list[Move]:
-        """Returns the moves whose bytes are not there yet, and notes frozen ones as sent; of
-        rows, all: see `missing`.
+        """Returns the moves whose bytes are not there yet, and notes frozen ones as sent.
+
+        Of moves of rows, returns all: see `missing`.
         """
-        left = [
-            move
-            for move in moves
-            if not move.version or move.rows is not None or move.key not in self._sent
-        ]
-        self._sent.update(move.key for move in left if move.version and move.rows is None)
-        return left
+        unsent = []
+        for move in moves:
+            if move.version and move.rows is None:
+                if move.key in self._moves:
+                    continue
+                self._moves.add(move.key)
+            unsent.append(move)
+        return unsent
 
     def missing(self, move: Move, numbers: Array) -> Array:
-        """Returns the rows of a move that have to be sent, and notes them; of frozen contents
-        those that are not there.
+        """Returns the rows of a move that have to be sent, and notes them.
+
+        Of frozen contents, these are the rows that are not there.
         """
         if not move.version:
             return numbers
         key = move.segment, move.version, move.offset
-        there = self._rows.get(key)
-        if there is None:
-            there = self._rows[key] = np.zeros(move.table[0], np.bool_)
-        left: Array = np.unique(numbers[~there[numbers]])
-        there[left] = True
-        return left
+        if key not in self._rows:
+            self._rows[key] = np.zeros(move.table[0], np.bool_)
+        present = self._rows[key]
+        missing: Array = np.unique(numbers[~present[numbers]])
+        present[missing] = True
+        return missing
 
-    def drop(self, segments: Iterable[int]) -> None:
+    def drop(self, segments: Collection[int]) -> None:
         """Forgets segments that are gone."""
-        gone = set(segments)
-        self._sent = {key for key in self._sent if key[0] not in gone}
-        self._rows = {key: there for key, there in self._rows.items() if key[0] not in gone}
+        self._moves = {key for key in self._moves if key[0] not in segments}
+        for key in [key for key in self._rows if key[0] in segments]:
+            del self._rows[key]
 
 
 def row_numbers(move: Move, memory: MemoryOf) -> Array:

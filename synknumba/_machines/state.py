@@ -54,15 +54,14 @@ class ScriptState:
         os.umask(umask)
         file = getattr(sys.modules.get("__main__"), "__file__", None)
         return cls(
-            # no class of the script
-            argv=tuple(str.__str__(one) if isinstance(one, str) else str(one) for one in sys.argv),
+            argv=tuple(_plain(argument) for argument in sys.argv),
             file=file if type(file) is str else None,
             python_random=random.getstate(),
             numpy_random=np.random.get_state(),  # noqa: NPY002  # that of functions that use it
             errors=np.geterr(),
             printing=np.get_printoptions(),
             context=decimal.getcontext().copy(),
-            filters=tuple(one for one in warnings.filters if _is_known_elsewhere(one)),
+            filters=tuple(entry for entry in warnings.filters if _can_be_sent(entry)),
             recursion=sys.getrecursionlimit(),
             umask=umask,
         )
@@ -82,12 +81,19 @@ class ScriptState:
         os.umask(self.umask)
 
 
-def _is_known_elsewhere(one: Any) -> bool:
-    """Whether a filter can be sent: its class is not the script's own."""
-    if getattr(one[2], "__module__", "__main__") == "__main__":
+def _plain(argument: Any) -> str:
+    """Returns an argument as `str`, of no class of the script."""
+    if isinstance(argument, str):
+        return str.__str__(argument)
+    return str(argument)
+
+
+def _can_be_sent(entry: Any) -> bool:
+    """Returns whether a filter of warnings can be sent: its class is not the script's own."""
+    if getattr(entry[2], "__module__", "__main__") == "__main__":
         return False
     with suppress(Exception):
-        pickle.dumps(one)
+        pickle.dumps(entry)
         return True
     return False
 

@@ -24,7 +24,13 @@ from synknumba._rank.collective_routine import StagedRoutine
 from synknumba._rank.routine import Place, Repeated, Routine
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._rank.sequence_stretches import Stretch, Stretches, wait_of
-from synknumba._rank.sequence_table import NAP_SECONDS, Action, GivenUp, SequenceTable, runs_tables
+from synknumba._rank.sequence_table import (
+    NAP_SECONDS,
+    Action,
+    PeerFailed,
+    SequenceTable,
+    runs_tables,
+)
 from synknumba._types import Array
 from synknumba._wire import sequence, sequence_waits
 from synknumba._wire.messages import News, Returned, ReturnedInSequence
@@ -176,7 +182,7 @@ class SequenceRoutine(Repeated):
         """Goes on with a round that compiled code has begun."""
         try:
             table.resume()
-        except GivenUp:
+        except PeerFailed:
             pass
         except BaseException as error:  # noqa: BLE001  # raised again
             self._fail(error, times)
@@ -218,7 +224,7 @@ class SequenceRoutine(Repeated):
                     run(first, range(done, count), period, history)
                 if count == 1 and not period:
                     self._again_for = bytes(self._round)
-        except GivenUp:
+        except PeerFailed:
             self.place.device.synchronize()  # parts that were queued
         except BaseException as error:  # noqa: BLE001  # raised again
             self._fail(error, times)
@@ -302,7 +308,7 @@ class SequenceRoutine(Repeated):
         assert self._actions is not None  # prepared
         for iteration in iterations:
             if iteration % ABORT_PERIOD == ABORT_PERIOD - 1 and self._abort[0]:
-                raise GivenUp
+                raise PeerFailed
             self._position[sequence.ITERATION] = self._numbers.steps[0] = first + iteration
             turn = (first + iteration) % len(self._actions)
             for action in self._actions[turn]:
@@ -345,7 +351,7 @@ class SequenceRoutine(Repeated):
         word = sequence.inner_word(depth) + 1 if depth else sequence.ITERATION
         self._shown(word)[word] = iteration
         if self._abort[0]:
-            raise GivenUp
+            raise PeerFailed
 
     def _results(self) -> Array:
         return self.place.control.results[self.place.rank, : self.program.entry_bytes]
@@ -512,7 +518,7 @@ class SequenceRoutine(Repeated):
             if code == sequence_waits.REACHED:
                 return
             if code == sequence_waits.GIVEN_UP:
-                raise GivenUp
+                raise PeerFailed
             time.sleep(NAP_SECONDS)
 
     def _doing(self, part: Part) -> Action:

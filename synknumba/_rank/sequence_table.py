@@ -61,7 +61,7 @@ _COMBINATIONS = {  # (op, dtype): operation, type of the parts
 _SEQUENTIAL = 8  # NumPy sums fewer numbers than this in order, as rows do
 
 
-class GivenUp(Exception):  # noqa: N818  # nothing is wrong on this rank
+class PeerFailed(Exception):  # noqa: N818  # nothing is wrong on this rank
     """Raised in a wait when another rank has failed, which reports it."""
 
 
@@ -209,7 +209,7 @@ class SequenceTable(FormulaRows):
             )
             raise_error(self._words[table.CODE], int(call.words[1]))
         if code == table.GIVEN_UP or self._abort[0]:
-            raise GivenUp
+            raise PeerFailed
         if code == table.LATE:
             time.sleep(NAP_SECONDS)
 

@@ -20,7 +20,7 @@ from synknumba._sequence.outer_values import bytes_of
 from synknumba._sequence.recorder import free_of_recorded, ordered
 from synknumba._sequence.report import LAST_ONLY, Schedule, schedule
 from synknumba._sequence.results import combined, handle_of, is_small, output_name, stack
-from synknumba._sequence.rounds import PartByPart
+from synknumba._sequence.rounds import RoundLoop
 from synknumba._types import Array
 from synknumba._variables.state import note_failure
 from synknumba._wire.messages import Install, ReturnedInSequence
@@ -116,12 +116,12 @@ class SequencePlan:
         )
         self.positions = _Positions(self.program, self._board, world.world_size)
         self.info = CallInfo(name, where=self.positions)
-        self._parts: PartByPart | None = (
+        self._parts: RoundLoop | None = (
             None  # runs the parts one by one; None if the ranks have the whole
         )
         self._number = self.program.number
         if world.spans_machines:
-            self._parts = PartByPart(world, self.program, self._board, self.info, self.learn)
+            self._parts = RoundLoop(world, self.program, self._board, self.info, self.learn)
             # the round of a submitted call, whose work is done before
             nothing = Transfer(next_number(), up=False, arrays=())
             self._number = nothing.number
@@ -238,7 +238,7 @@ class SequencePlan:
                 return
         self.world.launch(flight, self._number)
 
-    def _run_parts(self, parts: PartByPart, entries: int) -> None:
+    def _run_parts(self, parts: RoundLoop, entries: int) -> None:
         shape = entries, self.world.world_size, self.program.entry_bytes
         parts.run(self._ring.array(np.uint8, shape) if entries and self._ring is not None else None)
 

@@ -37,7 +37,7 @@ from synknumba._world.rounds import Learn, RankNews
 
 
 @final
-class PartByPart:
+class RoundLoop:
     """Runs the parts of a sequence from the coordinator.
 
     Args:

@@ -407,7 +407,7 @@ class Engine:
                 self.tally.go_on(
                     self._rounds.sequence,
                     self._at_end[0],
-                    self._processes.scribe.dropped,
+                    self._processes.forwarder.dropped,
                     self._at_end[2],
                 )
             self._control = control
@@ -960,7 +960,7 @@ class Engine:
             else:
                 worked, memory, network = self._at_end
         return self.tally.told(
-            self._rounds.sequence, worked, memory, self._processes.scribe.dropped, network
+            self._rounds.sequence, worked, memory, self._processes.forwarder.dropped, network
         )
 
     def weigh(self, weights: Sequence[float]) -> None:

@@ -57,12 +57,15 @@ class OtherMachines(Protocol):
     Attributes:
         hosts: name of each machine, this one first.
         ranks_each: number of ranks that each machine is to have; None for one for each device.
-        line: line of the control block with which the ranks of other machines answer rounds.
     """
 
     hosts: tuple[str, ...]
     ranks_each: int | None
-    line: int
+
+    @property
+    def line(self) -> int:
+        """Line of the control block with which the ranks of other machines answer rounds."""
+        ...
 
     @property
     def is_mine(self) -> bool:

@@ -64,7 +64,7 @@ _HEAD_BYTES = 24
 
 
 @final
-class Scribe:
+class OutputForwarder:
     """The coordinator's handle of the output process, which starts after all ranks were forked.
 
     Args:

@@ -39,7 +39,7 @@ from synknumba._types import CompilerName, DeviceKind
 from synknumba._wire.control import ControlBlock
 from synknumba._world.failure import Death
 from synknumba._world.limits import DESCRIPTORS, REFUSED
-from synknumba._world.output_process import Scribe
+from synknumba._world.output_process import OutputForwarder
 
 
 @contextlib.contextmanager
@@ -77,7 +77,7 @@ class Processes:
         # up its own since.
         self._groups: list[int] = []
         self._stacks: list[Stacks] = []
-        self.scribe = Scribe(prefix=prefix_output)
+        self.forwarder = OutputForwarder(prefix=prefix_output)
         self._asking = threading.RLock()  # one request at a time; a signal handler may nest another
         self._asked = 0
         self._owner = os.getpid()
@@ -147,7 +147,7 @@ class Processes:
                     profile=profile,
                 )
                 self._fork_one(config)
-        self.scribe.start()
+        self.forwarder.start()
 
     def _connect(
         self, rank: int, child_ends: contextlib.ExitStack
@@ -161,8 +161,8 @@ class Processes:
         self._groups.append(lifeline)
         self._stacks.append(Stacks(rank))
         streams = {}
-        for stream in self.scribe.streams:
-            streams[stream] = self.scribe.pipe(rank, stream)
+        for stream in self.forwarder.streams:
+            streams[stream] = self.forwarder.pipe(rank, stream)
             child_ends.callback(os.close, streams[stream])
         return theirs, lifeline, streams
 
@@ -175,7 +175,7 @@ class Processes:
                 *self._lifelines,
                 *self._groups,
                 *stacks,
-                *self.scribe.readers,
+                *self.forwarder.readers,
             )
         )
 
@@ -214,7 +214,7 @@ class Processes:
 
     def find_dead(self, grace: float) -> Death | None:
         """Polls for a rank that has ended, for at most `grace` seconds; None if there is none."""
-        self.scribe.look_after()
+        self.forwarder.look_after()
         deadline = time.monotonic() + grace
         while True:
             for line, pid in enumerate(self.pids):
@@ -237,7 +237,7 @@ class Processes:
 
     def join(self, seconds: float) -> None:
         """Waits until all ranks have ended, for at most `seconds`."""
-        self.scribe.look_after()  # otherwise a rank may block on a full pipe
+        self.forwarder.look_after()  # otherwise a rank may block on a full pipe
         deadline = time.monotonic() + seconds
         pause = 0.0005
         while any(self.pids) and time.monotonic() < deadline:
@@ -288,13 +288,13 @@ class Processes:
         """
         line = rank - self.first
         stack = shorten(self._stacks[line].read()) if line < len(self._stacks) else ""
-        return stack, self.scribe.finish().get(rank, "")
+        return stack, self.forwarder.finish().get(rank, "")
 
     def close(self) -> None:
         """Waits until the ranks' output is forwarded, then closes the coordinator's ends;
         idempotent.
         """
-        self.scribe.finish()
+        self.forwarder.finish()
         with self._asking:
             for stacks in self._stacks:
                 stacks.close()

@@ -31,10 +31,8 @@ READERS = {
     "_host/stored.py": "a zarr array of the script's, out of a message",
     "_rank/loop.py": "what it has pickled itself, to see whether it can be",
     "_wire/messages.py": "news of ranks, out of a message",
-    "_machines/between.py": "orders and questions of the job's relays, by MPI",
+    "_machines/machine_comm.py": "messages of the job's relays, by MPI",
     "_machines/link.py": "the socketpair of the job's relay",
-    "_machines/relay_first.py": "answers of the job's relays, by MPI",
-    "_machines/relay_other.py": "orders of the job's first relay, by MPI",
     "_device/compilers/numba_cuda_cache.py": (
         "the cache of kernels, after the checks of simt/_machine/store.py"
     ),

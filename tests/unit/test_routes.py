@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synknumba._machines.routes import Indices, Move, Present, Route
+from synknumba._machines.routes import Indices, Move, Route, SentCache
 from synknumba._ops.rows import Partition
 from synknumba._wire.program import (
     Broadcast,
@@ -197,7 +197,7 @@ def test_transfers():
 
 
 def test_frozen_bytes_are_sent_once():
-    present = Present()
+    present = SentCache()
     frozen, other = Move(1, 0, 8, version=2), Move(1, 0, 8)
     assert present.unsent([frozen, other]) == [frozen, other]
     assert present.unsent([frozen, other, replace(frozen, version=3)]) == [
@@ -209,7 +209,7 @@ def test_frozen_bytes_are_sent_once():
 
 
 def test_frozen_rows_of_lists_are_sent_once():
-    present, rows = Present(), np.array([5, 2, 5, 0])
+    present, rows = SentCache(), np.array([5, 2, 5, 0])
     frozen, other = (
         Move(1, 0, 32, rows=Indices(LIST, 0, 4), table=(6, 8), version=2),
         Move(1, 0, 32, table=(6, 8)),
