@@ -67,6 +67,7 @@ class ArgumentBinder:
     def __init__(self, name: str, signature: Signature) -> None:
         self.name = name
         self.signature = signature
+        self.passed = tuple(signature.parameters)
         self._staging: dict[int, Data] = {}  # copies of arrays, by the place of the argument
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Structure]:

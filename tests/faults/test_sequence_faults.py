@@ -136,6 +136,8 @@ def test_a_rank_dies_while_the_other_waits_for_it():
 
 @pytest.mark.parametrize("body", [run, run_alone], ids=lambda one: one.name)
 def test_a_time_limit_ends_a_loop(body):
+    with synk.fork(2, device="cpu"):
+        body(synk.variable(np.zeros(3)))  # compiles the kernel, which may take longer
     with (
         synk.fork(2, device="cpu", timeout=0.3),
         pytest.raises(synk.CallTimeout, match=body.name) as caught,
