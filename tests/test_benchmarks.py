@@ -1,12 +1,13 @@
 """Every benchmark runs once, at a tiny size, so that it cannot rot. Times are not looked at."""
 
+import ast
 import importlib
 import inspect
 import json
 import os
-import re
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -156,19 +157,17 @@ def test_the_profiled_loop_is_the_one_that_serves():
         patch.syspath_prepend(str(BENCHMARKS))
         timed_serve = importlib.import_module("call_profile").timed_serve
 
-    def lines(text, start):
-        text = (
-            text[text.index(start) :].replace("doorbell.", "").replace("number, rank)", "number)")
-        )
-        text = re.sub(r'""".*?"""', "", text, flags=re.DOTALL)
-        body = [line.split("#")[0].strip() for line in text.splitlines()[1:]]
-        return [line for line in body if line and not line.startswith(("note(", "@"))]
+    def body(function):
+        statements = function.body[1:] if ast.get_docstring(function) else function.body
+        lines = "\n".join(map(ast.unparse, statements)).replace("doorbell.", "").splitlines()
+        lines = [line.strip().replace("number, rank)", "number)") for line in lines]
+        return [line for line in lines if not line.startswith("note(")]
 
-    repeat, serve = (
-        inspect.getsource(doorbell.repeat.py_func),
-        inspect.getsource(doorbell.serve.py_func),
-    )
-    ours = [*lines(repeat, "def repeat("), "def serve", *lines(serve, "def serve(")]
-    timed = lines(inspect.getsource(timed_serve), "def repeat(")
-    timed = ["def serve" if line.startswith("def serve") else line for line in timed]
-    assert timed == [*ours, "return serve"]
+    def functions(source):
+        tree = ast.parse(textwrap.dedent(source))
+        return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+    timed = functions(inspect.getsource(timed_serve))
+    for served in (doorbell.repeat.py_func, doorbell.serve.py_func):
+        (function,) = functions(inspect.getsource(served)).values()
+        assert body(timed[function.name]) == body(function)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from synknumba._call import checked_script
 from synknumba._cli import main
+from synknumba._sequence import checked_script
 from tests.environment import environment
 
 SCRIPT = """

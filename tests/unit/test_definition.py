@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
-from synknumba._call import definition
+from synknumba._source import definition
 from synknumba._source.access import read_parameters, written_parameters
 
 
