@@ -32,7 +32,7 @@ from synknumba._wire.program import FunctionSpec
 from synknumba._world.engine import Engine, current_world
 from synknumba._world.failure import CallInfo
 from synknumba._world.read_values import MISSING, ReadValues, with_values
-from synknumba.simt.internals import declared_signatures, with_function
+from synknumba.simt.internals import with_function
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
@@ -323,11 +323,9 @@ def _value_of_now(value: Any, copies: dict[Any, Any]) -> Any:
     """Returns a device function that is not compiled yet, so that it gets the types of the
     values that it reads now.
     """
-    if type(value).__name__ != "CUDADispatcher" or declared_signatures(value):
+    if not pickling.can_be_renewed(value):
         return value
     function = value.py_func
-    if str(function.__module__).startswith(("numba.", "synknumba.")):
-        return value
     if function not in copies:
         copies[function] = value  # for a function that calls itself
         copies[function] = with_function(

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from operator import is_
-from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
+from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, final
 from weakref import ref
 
@@ -26,7 +26,9 @@ from synknumba._source.definition import read_function
 from synknumba._world.read_values import (
     MISSING,
     Read,
+    alive,
     file_of,
+    held,
     inside,
     is_a_function_of_the_script,
     is_a_module_of_the_script,
@@ -43,8 +45,6 @@ from synknumba.simt.internals import names_in
 DIGEST_BYTES = 4096  # of an array, of which a longer one is kept as a digest
 VERSIONS_KEPT = 64  # sets of values from outside that are told apart
 _ARRAYS = (np.ndarray, bytearray, array)
-# hold no memory of ranks, and need none of the time of references
-_LASTING = FunctionType | CodeType | ModuleType | type
 _LIBRARIES = frozenset({"synknumba", "numba"})  # whose objects have no settings
 
 
@@ -128,10 +128,10 @@ class Values:
             self._labels: dict[int, str] = {}
             values = list(walk(self.roots, self._parts))
         self._looks = [(*read[2:], read.name) for read in self._reads.values()]
-        self.objects = [_held(value) for value in values if not is_plain(value)]
+        self.objects = [held(value) for value in values if not is_plain(value)]
         self.key = (
             *map(_key, self.roots),
-            *((name, _key(_alive(value))) for _, _, value, name in self._looks),
+            *((name, _key(alive(value))) for _, _, value, name in self._looks),
             *((type(holder), *map(_key, before)) for holder, before, _ in self._contents),
         )
 
@@ -152,11 +152,11 @@ class Values:
 
     def labels(self) -> list[tuple[str, Any]]:
         """Returns the values by name."""
-        return [(name, _alive(value)) for _, _, value, name in self._looks]
+        return [(name, alive(value)) for _, _, value, name in self._looks]
 
     def alive(self) -> list[Any]:
         """Returns the values that there still are."""
-        return list(map(_alive, self.objects))
+        return list(map(alive, self.objects))
 
     def _parts(self, holder: Any) -> list[Any]:
         """Returns what an object leads to, and notes how to see whether it has changed."""
@@ -185,7 +185,7 @@ class Values:
         passed = _passed_whole(holder, {read.name: read.value for read in reads}) if is_code else ()
         for read in reads:
             self._reads[id(read.space), read.name] = read._replace(
-                space=None, value=_held(read.value)
+                space=None, value=held(read.value)
             )
             self._labels[id(read.value)] = read.name
             if read.name not in passed or not isinstance(read.value, np.ndarray):
@@ -241,20 +241,6 @@ def _passed_whole(function: FunctionType, values: Mapping[str, Any]) -> set[str]
 
 def _package(value: Any) -> str:
     return str(type(value).__module__).partition(".")[0]
-
-
-def _held(value: Any) -> Any:
-    """Returns a weak reference to a value, so that it is freed with its last name; itself if
-    there are none to its type.
-    """
-    try:
-        return value if isinstance(value, _LASTING) else ref(value)
-    except TypeError:
-        return value
-
-
-def _alive(held: Any) -> Any:
-    return held() if type(held) is ref else held
 
 
 def _are_same(items: Sequence[Any] | None, before: Sequence[Any]) -> bool:

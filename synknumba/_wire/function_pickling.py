@@ -64,15 +64,20 @@ def renew_device_functions() -> None:
     """
     copies = dict[int, Any]()
     for module in list(sys.modules.values()):
-        if str(getattr(module, "__name__", "")).startswith((*_NUMBAS, "synknumba.")):
-            continue
         for name, value in list(getattr(module, "__dict__", _NOTHING).items()):
-            if type(value).__name__ == "CUDADispatcher" and not declared_signatures(value):
+            if can_be_renewed(value):
                 if id(value) not in copies:
                     function = value.py_func
                     copied = copy_of(function, function.__globals__, function.__closure__)
                     copies[id(value)] = with_function(value, copied)
                 setattr(module, name, copies[id(value)])
+
+
+def can_be_renewed(value: Any) -> bool:
+    """Returns whether a value is a device function of the script's, compiled for what it gets."""
+    if type(value).__name__ != "CUDADispatcher" or declared_signatures(value):
+        return False
+    return not str(value.py_func.__module__).startswith(("numba.", "synknumba."))
 
 
 def copy_of(

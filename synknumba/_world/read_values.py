@@ -27,13 +27,13 @@ import dis
 import os
 import sys
 import sysconfig
-import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
 from functools import cache, lru_cache, partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple, TypeAlias, final
+from weakref import ref
 
 import numpy as np
 
@@ -41,6 +41,8 @@ from synknumba._wire.function_pickling import copy_of
 from synknumba.simt.internals import names_in
 
 MISSING: Final = object()
+# hold no memory of ranks, and need none of the time of references
+_LASTING = FunctionType | CodeType | ModuleType | type
 MOST_CODES = 1024  # functions whose global names are kept
 _MOST_ITEMS = 100  # of a list or a dict, in which functions are looked for
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype, Enum)
@@ -140,7 +142,7 @@ class RankValues:
     def __init__(self) -> None:
         """Notes the values in modules of the script, right before the fork."""
         self._assigned: dict[tuple[str, str], Any] = {
-            (name, attribute): _key_of_any(value)
+            (name, attribute): held(value)
             for name, module in list(sys.modules.items())
             if name != "__main__" and is_the_scripts(getattr(module, "__file__", None))
             for attribute, value in list(vars(module).items())
@@ -155,16 +157,18 @@ class RankValues:
         sent again.
         """
         values = ReadValues(roots)
-        new = {name: _key_of_any(value) for name, value in values.of_modules.items()}
-        replaced = {name for name, key in new.items() if self._assigned.get(name, key) != key}
+        new = values.of_modules
+        replaced = {
+            name
+            for name, value in new.items()
+            if name in self._assigned and _differs(self._assigned[name], value)
+        }
         if replaced:
             self._revision["now"] += 1
-        self._assigned.update(new)
+        self._assigned.update((name, held(value)) for name, value in new.items())
         self._replaced |= replaced
         values.of_modules = {
-            name: value
-            for name, value in values.of_modules.items()
-            if name in self._replaced or is_plain(value)
+            name: value for name, value in new.items() if name in self._replaced or is_plain(value)
         }
         if new:
             revision = self._revision["now"]
@@ -183,11 +187,11 @@ def is_plain(value: Any) -> bool:
 class _Identity:
     """A key for an object: equal to that of no other object, and for none that has died."""
 
-    __slots__ = ("_hash", "_object")
+    __slots__ = ("_hash", "_held")
 
     def __init__(self, value: Any) -> None:
         self._hash = hash(id(value))
-        self._object = _weakly(value)
+        self._held = held(value)
 
     def __hash__(self) -> int:
         return self._hash
@@ -195,16 +199,23 @@ class _Identity:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Identity):
             return False
-        mine = self._object()
-        return mine is not None and mine is other._object()
+        mine = alive(self._held)
+        return mine is not None and mine is alive(other._held)
 
 
-def _weakly(value: Any) -> Callable[[], Any]:
-    """Returns a reference to an object that does not keep it alive, where it can have one."""
+def held(value: Any) -> Any:
+    """Returns a weak reference to a value, so that it is freed with its last name; itself if
+    there are none to its type.
+    """
     try:
-        return weakref.ref(value)
+        return value if isinstance(value, _LASTING) else ref(value)
     except TypeError:
-        return lambda: value
+        return value
+
+
+def alive(reference: Any) -> Any:
+    """Returns the value that `held` has taken; None if it has been freed."""
+    return reference() if type(reference) is ref else reference
 
 
 def _kept_look(read: Read) -> tuple[Look, Any, Any]:
@@ -212,14 +223,21 @@ def _kept_look(read: Read) -> tuple[Look, Any, Any]:
     object alive.
     """
     _, _, look, place, value = read
-    if callable(value) or value is MISSING or is_plain(value):
+    reference = held(value)
+    if callable(value) or is_plain(value) or type(reference) is not ref:
         return look, place, value
-    weak = _weakly(value)
-    return lambda place, missing: look(place, missing) is weak(), place, True
+    return lambda place, missing: look(place, missing) is reference(), place, True
 
 
 def _key_of_any(value: Any) -> Any:
-    return key_of(value) if value is MISSING or is_plain(value) else _Identity(value)
+    return key_of(value) if is_plain(value) else _Identity(value)
+
+
+def _differs(reference: Any, value: Any) -> bool:
+    before = alive(reference)
+    if before is None and reference is not None:
+        return True  # freed, as the name has another value
+    return before is not value and _key_of_any(before) != _key_of_any(value)
 
 
 def key_of(value: Any) -> Any:
