@@ -6,8 +6,8 @@ of other libraries.
     python benchmarks/call_overhead.py --peer-python ~/torch/bin/python --json
     benchmarks/results/cpu-2core-call_overhead.json
 
-"empty": every worker is told to do nothing, and all have answered. "sum": every worker adds up its
-half of 100 numbers that it has already, and the sum of the sums is back in the script.
+"empty": every worker gets an order that does nothing, and all have answered. "sum": every worker
+adds up its half of 100 numbers that it has already, and the sum of the sums is back in the script.
 
 Peers are measured in the same run; those that are not installed are left out and named. For every
 number of ranks, on either

@@ -36,8 +36,8 @@ from synknumba import KernelError, simt
 
 CALLS = (21, 5000)  # at least and at most of each kernel
 
-# What Numba is told about the processor; both variables are needed, as one alone leaves the other
-# as it is.
+# Overrides of the processor that Numba compiles for; both variables are needed, as one alone
+# leaves the other as it is.
 PROCESSORS = {
     "avx2": {
         "NUMBA_CPU_NAME": "haswell",

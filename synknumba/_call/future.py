@@ -3,8 +3,8 @@
     script: submit ── result(), or the next call ─────────────────> the call is complete
     thread:         add_done_callback, as_completed, wrap_future ── looks until it is, then calls back
 
-The script's process completes a call when it next uses the world. Whoever waits without using it,
-as an event loop does, needs somebody else to look; so the first callback starts a thread, which
+The script's process completes a call when it next uses the world. An event loop waits without
+using it, so the first callback starts a thread that polls for the end of the call. The thread
 takes the world only for calls that have landed.
 """  # noqa: E501
 
@@ -32,8 +32,8 @@ class Future(concurrent.futures.Future[R]):
     """The result of a call made by `submit`, on which the ranks may still be working.
 
     The next use of the world, by this or any other call, waits for the call to end; the future then
-    keeps its result or error. An error for which nobody asks is a `RuntimeWarning` at the next call
-    after the future has gone, or at the script's end.
+    keeps its result or error. An error that the script does not retrieve is a `RuntimeWarning` at
+    the next call after the future has gone, or at the script's end.
 
     It is a `concurrent.futures.Future`, for `asyncio.wrap_future`,
     `concurrent.futures.as_completed` and `wait`. A call that has started cannot be cancelled.

@@ -7,7 +7,7 @@ The file is identified by the mapping that the array lies in, not by its path, w
 another file by now: what is opened is mapped, and used only if `/proc/self/maps` shows both
 mappings to be of one file. So ranks see what the script sees, also of a file that was renamed,
 replaced or deleted since. An array that cannot be shared in this way, as one that the script may
-change, is copied into shared memory like any other, and the logger "synknumba" is told why.
+change, is copied into shared memory like any other, and the logger "synknumba" gets the reason.
 
 Reading a mapped file beyond its end would kill the reader (SIGBUS), so its size is looked up before
 each call, also where the array is copied, which the script would not survive. Its time of

@@ -169,8 +169,8 @@ def replace(descriptors: Iterable[int]) -> None:
     They are not closed, so that their numbers stay in use: a stale owner, such as a socket object
     of the script that is collected here, then closes no other file.
 
-    The last of W ranks inherits about 4 W descriptors of the others, and is told their numbers: to
-    look at one costs ten times as much as to replace it.
+    The last of W ranks inherits about 4 W descriptors of the others, and gets their numbers:
+    inspecting a descriptor costs ten times as much as replacing it.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in descriptors:

@@ -107,8 +107,8 @@ def save(path: "str | os.PathLike[str]", tree: Any) -> None:
 def load(path: "str | os.PathLike[str]", *, like: Any = None) -> Any:
     """Reads a file that `save` has written.
 
-    With `like`, structure, shapes and dtypes are compared first. If anything differs, all
-    differences are told in one error, and nothing has changed. Then the values are put into the
+    With `like`, structure, shapes and dtypes are compared first. If anything differs, one
+    error lists all differences, and nothing has changed. Then the values are put into the
     variables and `Data` of `like`: those of a replica on every rank, the rows of a divided variable
     on the ranks that there are now, with the halos that it has. The old values may be lost, as they
     are after a rank's death. Without an open world, variables start with the values in the next

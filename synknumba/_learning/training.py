@@ -406,8 +406,8 @@ class TrainFunction:
         return self._loss(found)
 
     def _warn_of_dropped(self) -> None:
-        """Warns if the submitted step before this one was not made, and its future is gone, so
-        that nobody can ask for it.
+        """Warns if the submitted step before this one was not made, and its future has been
+        deleted, so that the error cannot be retrieved.
         """
         last, self._unasked = self._unasked, None
         if last is None or last[0]() is not None or last[1].result is None:

@@ -72,7 +72,7 @@ class Updater:
         self._params, self._gradient = params, gradient
         self._slots: list[tuple[Slot, Variable]] = []
         dtype = state_of(params).dtypes()[0]
-        # what nobody saves, with the numbers that fill it
+        # not part of a checkpoint, with the numbers that fill it
         self._renewed: list[tuple[VariableState, list[float]]] = []
         parts = []
         for number, (one, part) in enumerate(zip(optimizer.transforms, start.parts, strict=True)):

@@ -154,14 +154,14 @@ class Flight:
             raise self.error
 
     def drop(self) -> None:
-        """Notes that the script has no future of the call any more, so that nobody asks for its
-        error.
+        """Notes that the script has deleted the future of the call, so that its error cannot be
+        retrieved.
         """
         self._dropped = True
         self.warn_if_dropped()
 
     def warn_if_dropped(self) -> None:
-        """Warns of an error for which nobody can ask."""
+        """Warns of an error that cannot be retrieved any more."""
         if self._dropped and self.error is not None and not self.told:
             self.told = True
             what = f"{type(self.error).__name__}: {self.error}"

@@ -657,7 +657,7 @@ class Engine:
 
     def _land_last(self, *, at_exit: bool) -> None:
         """Completes the call in flight before the end of the world; at the end of the script
-        nobody will ask for its error.
+        its error can no longer be retrieved.
         """
         flight = self._flight
         if flight is not None:
@@ -774,7 +774,7 @@ class Engine:
 
     def trace(self, records: int, ended: Callable[[Events], None]) -> None:
         """Traces the world until `end_trace` or its end; `ended` then gets the recording."""
-        is_starting = bool(_open.starters)  # then nobody else can use it
+        is_starting = bool(_open.starters)  # then no other thread can use it
         if not is_starting:
             self.begin()
         try:

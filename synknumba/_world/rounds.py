@@ -4,7 +4,7 @@ deaths and timeouts.
     ring ──> ranks work ──> all have arrived ──> read news ──> show warnings ──> raise failures
 
 Only one round is under way at a time; the thread that starts it holds the world. A round that
-`ring` has started goes on while nobody holds the world, until the thread that takes it next
+`ring` has started goes on while no thread holds the world, until the thread that takes it next
 completes the round with `land` (`call_in_flight.py`).
 
 While the coordinator waits, it checks the ranks every 50 ms. The death of a rank or a timeout ends
@@ -368,8 +368,8 @@ class Rounds:
     def _spent_in_flight(self) -> float:
         """Returns the seconds of the time limit that have passed since `ring`.
 
-        Nobody looks while a call is in flight, so a time limit that is over begins again if the
-        ranks were stopped meanwhile.
+        The limit is not checked while a call is in flight, so one that has passed begins again if
+        the ranks were stopped meanwhile.
         """
         spent = time.monotonic() - self._counts_from
         if self.timeout is not None and spent > self.timeout and self._processes.were_stopped():

@@ -93,7 +93,7 @@ class OwnWorkspace(CpuWorkspace):
 
             def take() -> None:
                 array[...] = kept
-                kept.fill(GARBAGE)  # nobody takes it twice
+                kept.fill(GARBAGE)  # taken once only
 
             return gather(kept), take
 
@@ -113,7 +113,7 @@ class OwnWorkspace(CpuWorkspace):
         return Buffer(array, None, partial(np.copyto, host, array))
 
     def scratch(self, slot: object, dtype: Any, shape: Any) -> Any:
-        slot = object() if slot is None else slot  # which nobody asks for again
+        slot = object() if slot is None else slot  # not requested again
         before = self._storage.get(slot)
         array = super().scratch(slot, dtype, shape)
         if self._storage[slot] is not before:
@@ -169,8 +169,8 @@ class Launch:
 
 
 class Node:
-    """A launch in a graph: its arguments are its own, and it is told of others by memory that
-    has scalars as a kernel does.
+    """A launch in a graph: its arguments are its own, and it gets others by memory that has
+    scalars as a kernel does.
     """
 
     def __init__(self, launch: Launch) -> None:

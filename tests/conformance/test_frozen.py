@@ -70,7 +70,7 @@ def test_changes_between_are_seen(world):
 
 
 def test_it_is_not_sent_again(world):
-    """What nobody may do shows it: writing through a view that was made before. Rows in one
+    """A forbidden operation shows it: writing through a view that was made before. Rows in one
     piece are not sent on a CPU.
     """
     x = synk.data(ROWS)

@@ -1,4 +1,4 @@
-"""Traces of worlds: what was recorded is what was done, in order, and nobody's time is told
+"""Traces of worlds: what was recorded is what was done, in order, and no time is counted
 twice.
 """
 

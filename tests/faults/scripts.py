@@ -7,7 +7,7 @@ leave behind.
       └── check_nothing_left()       no process, no name in /dev/shm
 
 Nothing here waits for a fixed time: everything polls, with a deadline. Each script leads a session,
-to which all its processes belong, so that one whose number nobody knows is found too.
+to which all its processes belong, so that one of unknown number is found too.
 """
 
 import os

@@ -48,8 +48,8 @@ def asserting(x, on, rank, found):
 
 @pytest.fixture
 def finish(record_property):
-    """Waits until the script has called `fork()` again and ended, and notes for
-    docs/reliability.md what it was told.
+    """Waits until the script has called `fork()` again and ended, and notes the
+    error for docs/reliability.md.
     """
 
     def wait(script, fault, error, seconds):

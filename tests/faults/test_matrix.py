@@ -1,4 +1,4 @@
-"""The fault matrix: every fault at every phase is told within a second, leaves nothing behind, and
+"""The fault matrix: every fault at every phase raises within a second, leaves nothing behind, and
 the next call is right.
 
 Of the cases that differ in the ranks alone one is always run, the others are marked slow:

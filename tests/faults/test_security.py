@@ -132,7 +132,7 @@ def test_memory_has_no_name_and_is_this_users_alone(processes):
 
 @pytest.mark.skipif(segment.posix_ipc is None, reason="posix_ipc is not installed")
 def test_a_segment_is_private_from_its_first_moment(monkeypatch):
-    """Under the name that it has for some microseconds nobody else may open it, whatever the
+    """Under the name that it has for some microseconds no other user may open it, whatever the
     script's umask.
     """
     seen = []

@@ -555,7 +555,7 @@ def test_what_ranks_elsewhere_have_of_the_script(tmp_path):
 @pytest.mark.whole
 def test_ctrl_c_while_messages_are_on_their_way(tmp_path):
     """What has begun of a message is completed by the next one, in either direction; answers
-    that nobody wants are dropped.
+    that are not awaited are dropped.
     """
     job = start(
         2,
@@ -805,7 +805,7 @@ def test_a_script_with_unusual_surroundings(tmp_path):
 
 @pytest.mark.whole
 def test_a_job_that_is_suspended_in_a_call(tmp_path):
-    """Nobody has been silent meanwhile, though the first machine goes on a little earlier than
+    """No machine has been silent meanwhile, though the first machine goes on a little earlier than
     the other.
     """
     job = start(

@@ -103,7 +103,7 @@ def test_a_machine_lacks_the_working_directory(tmp_path):
 
 
 def test_the_network_is_cut(tmp_path):
-    """In the middle of calls: the script is told which machine is silent, has its `Data`, and no
+    """In the middle of calls: the error names the machine that is silent, `Data` are there, and no
     rank is left anywhere.
 
     Launchers may wait for the other machine for ever.

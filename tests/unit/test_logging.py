@@ -1,5 +1,5 @@
-"""What the logger "synknumba" tells, in the script's process, and that it is silent where nobody
-asks.
+"""What the logger "synknumba" records, in the script's process, and that it is silent by
+default.
 """
 
 import logging

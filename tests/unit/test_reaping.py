@@ -1,4 +1,4 @@
-"""Killed children are waited for, however long that takes where nobody holds them; never for
+"""Killed children are waited for, however long that takes where no process holds them; never for
 ever.
 """
 
@@ -63,4 +63,4 @@ def test_traced_ones_are_given_up_after_their_time(monkeypatch):
 
 def test_what_is_traced_is_told_by_the_kernel():
     assert not children_module._is_traced(os.getpid())
-    assert not children_module._is_traced(1 << 22)  # nobody's
+    assert not children_module._is_traced(1 << 22)  # of no process

@@ -217,7 +217,7 @@ def test_python_is_asked_now_and_then(started):
 
 def test_handlers_of_signals_do_not_wait_for_long():
     """In a loop that calls now and then, all of which is served: the launch is not Python's, and
-    lets nobody in.
+    lets no other thread in.
     """
     control = ControlBlock(1, ROOMY)
     box = np.zeros(2, np.int64)

@@ -46,8 +46,8 @@ _LISTS: Final = ("functions", "getattrs", "setattrs", "casts", "constants")
 
 
 def _objects(places: tuple[tuple[str, str], ...]) -> Iterator[Any]:
-    """Yields the objects at these places of modules that are imported; what is not imported,
-    nobody has added to.
+    """Yields the objects at these places of modules that are imported; a module that is not
+    imported has no additions.
     """
     for module, name in places:
         found = getattr(sys.modules.get(module), name, None)

@@ -383,7 +383,7 @@ def _cuda_members() -> dict[int, str]:
     them under any name.
     """
     module = sys.modules.get("numba.cuda")
-    # a function cannot have what nobody has imported
+    # a function cannot refer to a module that is not imported
     return {} if module is None else _members_of(module)
 
 

@@ -14,8 +14,8 @@ from synknumba._errors import DeviceError, DeviceMemberError
 from synknumba._types import MAX_GRID
 from synknumba.simt._library.words import MAX_BLOCK, WARP_SIZE
 
-# Of the device that programs are told, for their choices of code and sizes: the newest that
-# numba-cuda's tests ask for.
+# Reported to programs, which choose code and sizes by it: the newest that numba-cuda's tests ask
+# for.
 COMPUTE_CAPABILITY = (9, 0)
 RUNTIME_VERSION = (12, 9)
 MAX_BLOCKS = 32  # of a multiprocessor of that compute capability
@@ -274,7 +274,7 @@ _thread = _Thread()
 
 @final
 class Runtime:
-    """CUDA's runtime, as the programs are told that ask for its version."""
+    """CUDA's runtime, for programs that ask for its version."""
 
     def get_version(self) -> tuple[int, int]:
         """Returns the version, a major and a minor number."""

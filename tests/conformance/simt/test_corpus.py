@@ -138,8 +138,8 @@ def in_blocks(case: Case) -> bool:
     "name", thinned(cases(name for name, case in CASES.items() if in_blocks(case)))
 )
 def test_does_not_depend_on_the_order_of_threads(name: str) -> None:
-    """In plain Python, where memory that starts undefined holds a pattern, and what the
-    optimiser is told is checked.
+    """In plain Python, where memory that starts undefined holds a pattern, and hints
+    to the optimiser are checked.
     """
     case = CASES[name]
     grid, block = (size if isinstance(size, tuple) else (size,) for size in (case.grid, case.block))

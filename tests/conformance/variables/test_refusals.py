@@ -21,8 +21,8 @@ pytestmark = pytest.mark.usefixtures("usable")
 
 @contextmanager
 def refused(error: type[Exception], *parts: str) -> Iterator[None]:
-    """The error is raised, and its message has these parts, in this order; the ranks are told
-    nothing.
+    """The error is raised, and its message has these parts, in this order; nothing is sent to
+    the ranks.
     """
     send = Rounds.command
 

@@ -34,7 +34,7 @@ def attack(
 ) -> tuple[Counter[tuple[str, str]], Counter[str], list[str]]:
     """Runs cases, and prints what is found.
 
-    Returns how many of each fault and phase, how many of each fault struck nobody, and a line for
+    Returns how many of each fault and phase, how many of each fault had no effect, and a line for
     each finding.
     """
     counts: Counter[tuple[str, str]] = Counter()

@@ -31,7 +31,7 @@ class Fault:
     harms: bool = False  # whether it takes something from the script that no leak can be told by
 
 
-# Python ends by SIGINT after a KeyboardInterrupt that nobody has caught, and ignores one in a
+# Python ends by SIGINT after a KeyboardInterrupt that is not caught, and ignores one in a
 # finalizer. So it does of a file or a directory that one leaves open.
 _NOISE = "Traceback|Exception ignored|ResourceWarning: unclosed"
 _INTERRUPTED: dict[str, Any] = {"told": ("KeyboardInterrupt",), "ends": (-2, 1), "noise": _NOISE}

@@ -144,7 +144,7 @@ def _(calls, ranks):
 
 
 class Key:
-    """A key of a result's dict, which is told with the structure: it pickles, or is read, with
+    """A key of a result's dict, which is sent with the structure: it pickles, or is read, with
     trouble.
     """
 

@@ -1,5 +1,5 @@
-"""One case, in a process of its own: a world, a fault, what the script is told, what is left, and
-whether it goes on.
+"""One case, in a process of its own: a world, a fault, which error the script gets, what is left,
+and whether it goes on.
 
 before = what is held
 fork ── the call, known ── the fault ── the call again ──> error, seconds

@@ -1,5 +1,5 @@
 """What a script does wrong, or what its machine lacks: each in an open world, with the error that
-it is told.
+it gets.
 
 Data alone, for the test as for the processes; `acts`, `meddling` and `shortages` make it happen, by
 these names.
@@ -17,13 +17,13 @@ class Trouble:
     """One thing that goes wrong.
 
     Attributes:
-        error: the name of the class of what the script is told.
+        error: the name of the class of the script's error.
         words: in the message, as regular expressions; {ranks} stands for the ranks that have it.
         places: world sizes, and the ranks that have it, empty where it is the coordinator or all.
         stays_open: whether the world is as good as before.
         small_shm: whether `/dev/shm` has few bytes, in a mount namespace of the server's own.
         timeout: of the world.
-        within: seconds that may pass until the script is told.
+        within: seconds that may pass until the script has its error.
     """
 
     error: str

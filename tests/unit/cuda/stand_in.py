@@ -2,7 +2,7 @@
 with it.
 
 `cuda_*.py` import CuPy. They are loaded here with the stand-in in its place, and then forgotten, so
-nobody else in the process gets them, or finds that there is a CuPy.
+no other code in the process gets them, or finds that there is a CuPy.
 """
 
 import ctypes

@@ -214,7 +214,7 @@ def test_matches(dtype: str) -> None:
 
 
 def source(name: str, lane: int, operand: int) -> int:
-    """The lane that a lane reads, by CUDA's rules: of the operand 5 bits count, and nobody reads
+    """The lane that a lane reads, by CUDA's rules: of the operand 5 bits count, and no lane reads
     beyond the warp.
     """
     operand &= 31
@@ -253,7 +253,7 @@ def test_shuffles(name: str, active: str) -> None:
 
 
 def padded(value: np.ndarray) -> np.ndarray:
-    """With margins of what nobody may take."""
+    """With margins that may not be read."""
     margin = np.full(MARGIN, value.dtype.type(77))
     return np.concatenate([margin, value, margin])
 

@@ -77,7 +77,7 @@ def thread_lines(function: FunctionType) -> list[str]:
 
 
 def one_thread(function: FunctionType) -> Callable[..., Any]:
-    """The plain code of one thread that is alone: it waits for nobody, and gets its own values
+    """The plain code of one thread that is alone: it does not wait, and gets its own values
     from shuffles.
     """
     code = thread_code(function)
