@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,8 +26,6 @@ from synknumba._host.segment import Segment, on_release, release_inherited
 
 PAGE = mmap.PAGESIZE
 BIG = 256 << 20
-# whether BIG bytes are free again shows by this, whatever others do in shared memory meanwhile
-SEEN = BIG // 2
 TOO_MUCH = 1 << 50
 
 pytestmark = pytest.mark.usefixtures("maker")
@@ -37,16 +35,39 @@ def descriptors() -> set[str]:
     return {name for name in os.listdir("/proc/self/fd") if "/synk-" in _target(name)}
 
 
-def _target(name: str) -> str:
+def _target(name: str, pid: int | str = "self") -> str:
     try:
-        return os.readlink(f"/proc/self/fd/{name}")
+        return os.readlink(f"/proc/{pid}/fd/{name}")
     except FileNotFoundError:  # the listing's own descriptor
         return ""
 
 
-def free_bytes() -> int:
-    """Less what all processes of this machine have in shared memory."""
-    return -1024 * int(Path("/proc/meminfo").read_text().partition("Shmem:")[2].split()[0])
+def inode_of(segment: Segment) -> int:
+    return os.fstat(segment.fd).st_ino
+
+
+def holders(inodes: Collection[int], pids: Iterable[int | str] = ("self",)) -> list[str]:
+    """What keeps the memory of shared inodes: descriptors and mappings of processes.
+
+    The bytes that are free tell less, since others take and leave shared memory meanwhile.
+    """
+    holding = []
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                status = link.stat()
+            except FileNotFoundError:  # the listing's own descriptor
+                continue
+            if status.st_ino in inodes and "/synk-" in _target(link.name, pid):
+                holding.append(f"descriptor {link}")
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            if "/synk-" in line and int(line.split()[4]) in inodes:
+                holding.append(f"mapping of {pid}: {line}")
+    return holding
+
+
+def children() -> list[str]:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
 def faults() -> int:
@@ -241,22 +262,26 @@ def test_repr_shows_the_state() -> None:
 
 
 def test_memory_goes_with_the_last_reference() -> None:
-    free = free_bytes()
     segment = Segment(BIG)
+    inodes = [inode_of(segment)]
     view = segment.array("u1", (BIG,))
-    assert free_bytes() < free - SEEN
+    descriptor = f"descriptor /proc/self/fd/{segment.fd}"
+    assert descriptor in holders(inodes)
     del segment
     settle()
-    assert free_bytes() < free - SEEN  # the view holds it
+    held = holders(inodes)  # by the view
+    assert held
+    assert descriptor not in held
     del view
-    assert free_bytes() > free - SEEN
+    assert holders(inodes) == []
 
 
 def test_memory_is_given_back_before_the_next_segment_takes_some() -> None:
-    free = free_bytes()
+    inodes: list[int] = []
     for _ in range(3):
         segment = Segment(BIG)
-        assert free_bytes() > free - 2 * BIG
+        assert holders(inodes) == []
+        inodes = [inode_of(segment)]
         del segment
 
 
@@ -351,10 +376,10 @@ def test_attach_in_another_process_and_again_after_growth() -> None:
 
 
 def test_release_inherited_frees_the_memory_for_the_parent() -> None:
-    free = free_bytes()
     kept = Segment(PAGE)
     kept.array("u1", (1,))[0] = 9
     dropped = [Segment(BIG), Segment(BIG)]
+    inodes = [inode_of(segment) for segment in dropped]
     views = [dropped[0].array("u1", (BIG,))]
     dropped[0].grow(BIG + 1)  # the view's mapping is not the segment's any more
 
@@ -374,7 +399,7 @@ def test_release_inherited_frees_the_memory_for_the_parent() -> None:
         dropped.clear()
         views.clear()
         settle()
-        assert free_bytes() > free - SEEN  # while the child is alive
+        assert holders(inodes, ("self", *children())) == []
         ours.send(b"x")
 
 
