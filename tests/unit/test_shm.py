@@ -60,9 +60,9 @@ def holders(inodes: Collection[int], pids: Iterable[int | str] = ("self",)) -> l
                 continue
             if status.st_ino in inodes and "/synk-" in _target(link.name, pid):
                 holding.append(f"descriptor {link}")
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            if "/synk-" in line and int(line.split()[4]) in inodes:
-                holding.append(f"mapping of {pid}: {line}")
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        ours = [line for line in lines if "/synk-" in line]
+        holding += [f"mapping: {line}" for line in ours if int(line.split()[4]) in inodes]
     return holding
 
 
