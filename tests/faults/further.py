@@ -1,5 +1,5 @@
 """Failures outside the fault matrix, with what the script sees and the tests that cause them: a
-section of docs/reliability.md.
+section of docs/evidence/reliability.md.
 
 A test is named by its path below `tests` and by its function, behind a class if it is in one.
 """

@@ -1,4 +1,4 @@
-"""The section "Further faults" of docs/reliability.md: it is there as generated, and names tests
+"""The section "Further faults" of docs/evidence/reliability.md: it is there as generated, and names tests
 that exist.
 """
 
@@ -14,7 +14,7 @@ NAMED = sorted({test for row in FURTHER for test in row.tests})
 
 
 def test_the_page_has_it():
-    assert section() in (ROOT / "docs" / "reliability.md").read_text()
+    assert section() in (ROOT / "docs" / "evidence" / "reliability.md").read_text()
 
 
 def test_every_row_names_a_test():

@@ -49,7 +49,7 @@ def asserting(x, on, rank, found):
 @pytest.fixture
 def finish(record_property):
     """Waits until the script has called `fork()` again and ended, and notes the
-    error for docs/reliability.md.
+    error for docs/evidence/reliability.md.
     """
 
     def wait(script, fault, error, seconds):
