@@ -1,4 +1,4 @@
-"""The section "Further faults" of docs/evidence/reliability.md: it is there as generated, and names tests
+"""The section "Further faults" of the reliability page: it is there as generated, and names tests
 that exist.
 """
 
