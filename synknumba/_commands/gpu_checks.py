@@ -221,6 +221,10 @@ def _check_numba_cuda() -> Iterator[Finding]:
     if told.startswith("cannot be tried"):
         yield skipped("numba.cuda", f"{name} {told}")
         return
+    if "cannot import name 'cuda' from 'numba'" in told:
+        instead = "kernels on cores name synknumba.simt.cuda in its place"
+        yield skipped("numba.cuda", f"this Numba has none; {instead}")
+        return
     if told != "imports":
         yield problem(
             "numba.cuda",

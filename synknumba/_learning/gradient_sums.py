@@ -13,12 +13,13 @@ from synknumba._errors import (
 from synknumba._ops.tree import describe, parts_like, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._types import shown
+from synknumba.simt.internals import cuda_module
 
 
 @cache
 def clear() -> Any:
     """Returns the kernel that sets a vector to zero."""
-    from numba import cuda  # not when synknumba is imported
+    cuda = cuda_module()  # not when synknumba is imported
 
     @parallel
     def clear(v: Any) -> None:

@@ -33,7 +33,7 @@ from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of, vector_of
 from synknumba._world.engine import current_world
 from synknumba._world.read_values import walk, with_values
-from synknumba.simt.internals import values_read
+from synknumba.simt.internals import cuda_module, values_read
 
 OnNonfinite: TypeAlias = Literal["raise", "skip"] | None
 
@@ -522,9 +522,7 @@ class _Kernels:
         outputs: Any = None,
     ) -> Any:
         """Compiles a kernel's source, which `inspect` finds, on the ranks too."""
-        from numba import cuda  # not when synknumba is imported
-
-        scope = {"cuda": cuda, "sqrt": math.sqrt, "__name__": __name__, **self._scope}
+        scope = {"cuda": cuda_module(), "sqrt": math.sqrt, "__name__": __name__, **self._scope}
         kernel = define(kernel_text(name, parameters, lines), name, "optim", scope)
         block = 1 if self._on_cores else _THREADS
         return parallel(kernel, block=block, grid=grid, outputs=outputs or None)
@@ -665,13 +663,11 @@ def device_function(function: Callable[..., Any], real: Any) -> Any:
 
 
 def _device_function(function: Any, scalar: Mapping[Any, Any], made: dict[Any, Any]) -> Any:
-    from numba import cuda  # not when synknumba is imported
-
     if not isinstance(function, FunctionType):
         return function
     if function not in made:
         copied = with_values(function, lambda value: _in_kernel(value, scalar, made))
-        made[function] = cuda.jit(device=True)(copied)
+        made[function] = cuda_module().jit(device=True)(copied)
     return made[function]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numba.core import types
 
 from synknumba._errors import GENERATED
+from synknumba.simt.internals import cuda_module
 
 SIGNED, UNSIGNED = "synk_int64", "synk_uint64"  # the types of indices in a generated kernel
 INDEX_TYPES: Mapping[str, Any] = {SIGNED: types.int64, UNSIGNED: types.uint64}
@@ -104,11 +105,9 @@ def define_kernel(
         function: the user's, from `InnerFunction.device_function`; `synk_function` in the text.
         scope: values of the other names in the text, besides `cuda`.
     """
-    from numba import cuda  # not when synknumba is imported
-
     whole = {
         "synk_function": function,
-        "cuda": cuda,
+        "cuda": cuda_module(),
         "__name__": function.py_func.__module__,
         **scope,
     }
