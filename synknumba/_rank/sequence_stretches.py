@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from synknumba._device import Chain, Device, Step
+from synknumba._device import Device, Recording, Step
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
 from synknumba._rank.sequence_apart import AllApart, Apart, Layout, Layouts, Placed
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._rank.sequence_renewal import Renewal
+from synknumba._rank.sequence_rows import PythonOnlyError
 from synknumba._types import Array
 from synknumba._wire.relaunch import Again
 from synknumba._wire.sequence import Formula, Formulas, Loop, Part, Wait
@@ -45,9 +46,9 @@ class _Written:
 
 
 @dataclass(slots=True)
-class _Recording:
-    chain: Chain
-    count: int  # of iterations
+class _RecordedIterations:
+    recording: Recording
+    count: int
     written: list[_Written]
     renewal: Renewal | None  # writes what depends on the step; None if Python does
     before: float  # the steps of its first iteration for which that is possible
@@ -97,7 +98,7 @@ class Stretch:
         # whether the steps of each turn were run, which compiles kernels
         self._warm = [False] * len(self._turns)
         # by turn and count; None if there cannot be one
-        self._recordings: dict[tuple[int, int], _Recording | None] = {}
+        self._recordings: dict[tuple[int, int], _RecordedIterations | None] = {}
         # Of recordings: whether they are done, their iterations, the number of the one after.
         self._under_way: deque[tuple[Callable[[], bool], int, int]] = deque()
         self._queued = 0  # iterations, in all runs
@@ -150,10 +151,10 @@ class Stretch:
     def _queue(self, step: int, limit: int) -> int:
         """Queues iterations from `step` on, at most so many; returns how many."""
         turn = step % len(self._turns)
-        recording = self._recording(turn, limit, step)
-        if recording is not None and self._renew(recording, step):
-            recording.chain()
-            count = recording.count
+        recorded = self._recorded(turn, limit, step)
+        if recorded is not None and self._renew(recorded, step):
+            recorded.recording.queue()
+            count = recorded.count
         else:
             self._one_by_one(self._turns[turn], step)
             self._warm[turn] = True
@@ -166,9 +167,9 @@ class Stretch:
 
     def close(self) -> None:
         """Frees the recordings."""
-        for recording in self._recordings.values():
-            if recording is not None:
-                recording.chain.close()
+        for recorded in self._recordings.values():
+            if recorded is not None:
+                recorded.recording.close()
         for last in (*self._last, *self._ends):
             last.close()
         self._recordings.clear()
@@ -203,7 +204,7 @@ class Stretch:
             for run in placed.apart.steps:
                 run()
 
-    def _recording(self, turn: int, limit: int, step: int) -> _Recording | None:
+    def _recorded(self, turn: int, limit: int, step: int) -> _RecordedIterations | None:
         """Returns a recording of at most so many iterations, made if need be; None if the next
         one runs one by one.
         """
@@ -212,9 +213,9 @@ class Stretch:
         for count in self._counts(turn, limit):
             if (turn, count) not in self._recordings:
                 self._recordings[turn, count] = self._record(turn, count, step)
-            recording = self._recordings[turn, count]
-            if recording is not None:
-                return recording
+            recorded = self._recordings[turn, count]
+            if recorded is not None:
+                return recorded
         return None
 
     def _counts(self, turn: int, limit: int) -> Iterator[int]:
@@ -233,7 +234,7 @@ class Stretch:
                 yield count
         yield 1
 
-    def _record(self, turn: int, count: int, step: int) -> _Recording | None:
+    def _record(self, turn: int, count: int, step: int) -> _RecordedIterations | None:
         written: list[_Written] = []
 
         def steps() -> Iterator[Step]:
@@ -252,19 +253,18 @@ class Stretch:
                     yield from apart.steps
                     position = after
 
-        chain = self._device.record_chain(steps())
-        if chain is None:
+        recording = self._device.record_queued(steps())
+        if recording is None:
             return None
         lines = [
             place.apart.lines - place.iteration
             for place in written
             if place.apart.lines is not None and _has_step(place.apart.formulas, self._depth)
         ]
-        return _Recording(
-            chain, count, written, self._renewal(chain, written), min(lines, default=math.inf)
-        )
+        renewal, before = self._renewal(recording, written), min(lines, default=math.inf)
+        return _RecordedIterations(recording, count, written, renewal, before)
 
-    def _renewal(self, chain: Chain, written: Sequence[_Written]) -> Renewal | None:
+    def _renewal(self, recording: Recording, written: Sequence[_Written]) -> Renewal | None:
         """Returns what writes the numbers that depend on the step into a recording."""
         stepping = [place for place in written if _has_step(place.apart.formulas, self._depth)]
         if any(
@@ -272,52 +272,50 @@ class Stretch:
             for place in stepping
         ):
             return None  # a line that may not exist
+        launches = []
+        for place in stepping:
+            if place.apart.find_places is None:
+                continue
+            scalars = recording.scalars(place.first, place.after)
+            if scalars is None:
+                return None
+            launches.append(
+                (place.iteration, place.apart.formulas, place.apart.find_places, scalars)
+            )
         try:
-            launches = [
-                (
-                    place.iteration,
-                    place.apart.formulas,
-                    place.apart.find_places,
-                    chain.scalars(place.first, place.after),
-                )
-                for place in stepping
-                if place.apart.find_places is not None
-            ]
             return Renewal(self._numbers, self._letters, self._depth, launches)
-        except Exception:  # noqa: BLE001  # of compiled code, the driver, the compiler
+        except PythonOnlyError:
             return None
 
-    def _renew(self, recording: _Recording, step: int) -> bool:
+    def _renew(self, recorded: _RecordedIterations, step: int) -> bool:
         """Writes the numbers of the iterations from `step` on into a recording; if that is not
         possible, gives it up.
         """
         numbers = self._numbers.all_but(self._depth)
-        is_known = recording.numbers == numbers and step < recording.before
-        if recording.renewal is not None and is_known and recording.renewal(step):
+        is_known = recorded.numbers == numbers and step < recorded.before
+        if recorded.renewal is not None and is_known and recorded.renewal(step):
             self._numbers.steps[self._depth] = step
             return True
-        recording.numbers = None
-        for place in recording.written:
+        recorded.numbers = None
+        for place in recorded.written:
             self._numbers.steps[self._depth] = step + place.iteration
             self.running = place.apart.part
             packed = place.apart.write(self._numbers)
-            if packed == place.packed and recording.renewal is None:
+            if packed == place.packed and recorded.renewal is None:
                 continue
             place.packed = b""  # unknown until it is written
-            try:
-                recording.chain.renew(place.first, place.after)
-            except Exception:  # noqa: BLE001  # a scalar that does not fit, a driver that refuses
-                self._give_up(recording)
+            if not recorded.recording.renew(place.first, place.after):
+                self._give_up(recorded)
                 return False
             place.packed = packed
         self._numbers.steps[self._depth] = step
-        recording.numbers = numbers
+        recorded.numbers = numbers
         return True
 
-    def _give_up(self, recording: _Recording) -> None:
-        recording.chain.close()
+    def _give_up(self, recorded: _RecordedIterations) -> None:
+        recorded.recording.close()
         for key, candidate in self._recordings.items():
-            if candidate is recording:
+            if candidate is recorded:
                 self._recordings[key] = None
 
 
