@@ -103,7 +103,7 @@ def test_right_after_a_rank_has_failed_anywhere(monkeypatch, world_size, tables,
     """
     synk.close()
     if not tables:
-        monkeypatch.setattr(sequence_routine, "runs_tables", lambda device: False)
+        monkeypatch.setattr(sequence_routine, "runs_natively", lambda device: False)
     if not dropped:  # as where Ctrl-C comes while the script handles the failure
         monkeypatch.setattr(Sequence, "_drop", lambda self, plan: None)
     rng = np.random.default_rng(1)
