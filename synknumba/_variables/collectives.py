@@ -38,7 +38,8 @@ from synknumba._variables.collective_plans import Pair, Traffic, Work, leaf_pair
 from synknumba._variables.kept_values import held_rows
 from synknumba._variables.state import Values, VariableState, check_rank, note_failure, traffic_of
 from synknumba._variables.variable import Branch, Variable, accepted, state_of
-from synknumba._world.engine import Engine, current_world, open_world, raise_untold
+from synknumba._world.engine import Engine
+from synknumba._world.open_world import current_world, open_world, raise_pending_error
 
 
 @final
@@ -67,7 +68,7 @@ class placed:  # noqa: N801  # used as a function
 
     def __enter__(self) -> Engine:
         """Takes the world."""
-        raise_untold()
+        raise_pending_error()
         self._world = world = current_world()
         world.begin(sys._getframe(1))  # noqa: SLF001
         try:

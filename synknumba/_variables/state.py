@@ -38,8 +38,9 @@ from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_plans import CoreTraffic, Traffic
 from synknumba._variables.gpu_collective_plans import GpuTraffic
 from synknumba._variables.kept_values import CLOSE_BYTES, GIVEN_BYTES, Kept
-from synknumba._world.engine import Engine, current_world, open_world, snapshots_taken
+from synknumba._world.engine import Engine
 from synknumba._world.failure import calling
+from synknumba._world.open_world import current_world, open_world, snapshots_taken
 
 Arrays: TypeAlias = list[Array]  # of a variable on one rank
 Values: TypeAlias = dict[int, Arrays]  # arrays of a variable, by rank
@@ -57,9 +58,9 @@ _HARMLESS = (
 
 def traffic_of(world: Engine) -> Traffic:
     """Returns what transfers a world's variables; called between `begin` and `end`."""
-    if world.traffic is None:
-        world.traffic = CoreTraffic(world) if world.traits.shares_memory else GpuTraffic(world)
-    traffic: Traffic = world.traffic
+    if world.life.traffic is None:
+        world.life.traffic = CoreTraffic(world) if world.traits.shares_memory else GpuTraffic(world)
+    traffic: Traffic = world.life.traffic
     return traffic
 
 
@@ -395,7 +396,7 @@ class VariableState:
             self.layout_with([tuple(value.shape for value in row) for row in by_leaf], values.halo),
         )
         traffic_of(world).deliver(storage, by_leaf)
-        world._residents[self] = None  # noqa: SLF001
+        world.life.residents[self] = None
         self._pending = None
         self._differs, self._sharded = values.differs, values.sharded
         self._use(storage)
@@ -456,7 +457,7 @@ class VariableState:
         self._seen = snapshots_taken()
         if entry_values is None:
             self._snapshot = None if newer else self._snapshot
-        elif newer or self._snapshot is not None or world._life.keeps_snapshots:  # noqa: SLF001
+        elif newer or self._snapshot is not None or world.life.keeps_snapshots:
             self._snapshot = entry_values
 
     def _start_from(self, values: Arrays) -> None:
@@ -807,7 +808,7 @@ def note_failure(
     """Records that a failed call may have written to variables: their values are not known, and
     torn if the world has ended.
     """
-    broken = world._is_broken  # noqa: SLF001
+    broken = world.is_broken
     if not broken and isinstance(error, _HARMLESS):
         return
     for state in states:

@@ -17,12 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import NoReturn, Protocol, TypeAlias
+from typing import NoReturn, TypeAlias
 
 from synknumba._device import StrandedError
 from synknumba._errors import ArgumentError, CallTimeout, DeviceError, SynkError, WorldError
 from synknumba._host.signals import held_signals, is_of_handler
-from synknumba._types import Array, DeviceKind
+from synknumba._types import DeviceKind
 from synknumba._wire import channel, doorbell
 from synknumba._wire import function_pickling as pickling
 from synknumba._wire.control import MESSAGE, SLEEP_SECONDS, ControlBlock
@@ -51,34 +51,8 @@ _ELSEWHERE = CallInfo("a call")
 
 RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, its news, descriptors
 Learn: TypeAlias = Callable[[Sequence[RankNews]], None]
-
-
-class Ranks(Protocol):
-    """Interface of calls to ranks on any machines; `Rounds` implements it for this machine.
-
-    Attributes:
-        values: values passed to every rank by `run`: uint8, packed by the caller beforehand.
-        results: small results of the last `run`: uint8, shape (W, bytes per rank), C-contiguous.
-    """
-
-    values: Array
-    results: Array
-
-    def run(self, number: int, info: CallInfo, learn: Learn) -> None:
-        """Runs a program on every rank."""
-
-    def ring(self, number: int, info: CallInfo) -> None:
-        """Starts a program on every rank, without waiting; `land` completes the round."""
-
-    def land(self, info: CallInfo, learn: Learn, seconds: float | None = None) -> bool:
-        """Completes the round that `ring` has started."""
-        ...
-
-    def command(
-        self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None
-    ) -> list[RankNews]:
-        """Executes a command on every rank; returns the ranks' news."""
-        ...
+# weakly refers to what is called with the reason when the ranks have been ended
+Ended: TypeAlias = Callable[[], Callable[[str | None], None] | None]
 
 
 class Rounds:
@@ -101,7 +75,7 @@ class Rounds:
         processes: Processes,
         tally: Tally,
         timeout: float | None,
-        ended: "Callable[[], Callable[[str | None], None] | None]",
+        ended: Ended,
         others: OtherMachines | None = None,
     ) -> None:
         self.sequence = 0  # number of the last round
