@@ -342,7 +342,7 @@ FAULTS = (
     Fault(
         "variables-plans-of-a-replica-for-shards",
         "synknumba/_variables/state.py",
-        '("shards" if self._sharded else "variable", storage.number)',
+        '("shards" if self._values.sharded else "variable", storage.number)',
         '("variable", storage.number)',
         ("tests/conformance/variables/test_halo.py",),
     ),

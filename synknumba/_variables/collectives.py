@@ -36,7 +36,7 @@ from synknumba._types import (
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_plans import Pair, Traffic, Work, leaf_pairs, pairs_of
 from synknumba._variables.kept_values import held_rows
-from synknumba._variables.state import Values, VariableState, check_rank, note_failure, traffic_of
+from synknumba._variables.state import ByRank, VariableState, check_rank, note_failure, traffic_of
 from synknumba._variables.variable import Branch, Variable, accepted, state_of
 from synknumba._world.engine import Engine
 from synknumba._world.open_world import current_world, open_world, raise_pending_error
@@ -91,7 +91,7 @@ class placed:  # noqa: N801  # used as a function
 
 
 def give_rows(
-    world: Engine, states: Sequence[VariableState], values: Sequence[Values], halo: Halo | None
+    world: Engine, states: Sequence[VariableState], values: Sequence[ByRank], halo: Halo | None
 ) -> None:
     """Writes each rank's rows to several variables; if memory does not suffice for all, none of
     them changes.

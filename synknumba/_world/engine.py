@@ -567,7 +567,7 @@ class Engine:
         devices = self._measure_devices()
         held = tuple(device.held for device in devices)
         free = tuple(device.free for device in devices)
-        ranks = tuple(own_memory(self.life.processes.pids))
+        ranks = own_memory(self.life.processes.pids)
         life = self.life
         with self._looking:
             counts = life.at_end or life.count(ranks, held, free)

@@ -203,7 +203,7 @@ class Life:
 
     def count(
         self,
-        ranks: tuple[int, ...] = (),
+        ranks: tuple[int | None, ...] = (),
         held: tuple[int | None, ...] = (),
         free: tuple[int | None, ...] = (),
     ) -> Counts:
