@@ -62,8 +62,8 @@ from synknumba._ops.agreement import Bound
 from synknumba._types import Array
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable
-from synknumba._world.engine import open_world
 from synknumba._world.fork import fork
+from synknumba._world.open_world import open_world
 from synknumba.simt.internals import names_in
 
 T = TypeVar("T")

@@ -29,8 +29,9 @@ from synknumba._types import WeakTable
 from synknumba._wire import function_pickling as pickling
 from synknumba._wire.messages import Install
 from synknumba._wire.program import FunctionSpec
-from synknumba._world.engine import Engine, current_world
+from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
+from synknumba._world.open_world import current_world
 from synknumba._world.read_values import MISSING, ReadValues, with_values
 from synknumba.simt.internals import cuda_module, with_function
 
@@ -81,7 +82,7 @@ def _texts_for(world: Engine) -> dict[str, Any]:
     return {
         name: entry
         for name, entry in list(linecache.cache.items())  # another thread may add some
-        if world.texts.get(name) is not entry
+        if world.holdings.texts.get(name) is not entry
         and len(entry) == 4
         and (entry[1] is None or name.startswith("<") or not os.path.exists(name))
     }
@@ -228,7 +229,7 @@ class Distributed(ABC):
         """Reads the values again, of which a name has another object, and takes another number
         if they differ.
         """
-        reads = world.values.read(self._roots())
+        reads = world.holdings.values.read(self._roots())
         if reads.key != self._reads.key:
             self._renumber(world, reads)
         self._reads = reads
@@ -249,8 +250,8 @@ class Distributed(ABC):
 
     def _note_sent(self, world: Engine, spec: FunctionSpec) -> None:
         """Records that the ranks have the function; they drop it when it has died here."""
-        world.shipped.add(self._number)
-        world.texts.update(spec.sources)
+        world.holdings.shipped.add(self._number)
+        world.holdings.texts.update(spec.sources)
         self._places.add((weakref.ref(world), self._number))
 
 
@@ -311,8 +312,8 @@ class InnerFunction(Distributed):
         self.renew()
 
     def _send(self, world: Engine) -> None:
-        if self._number not in world.shipped:
-            self._reads = world.values.read(self._roots())
+        if self._number not in world.holdings.shipped:
+            self._reads = world.holdings.values.read(self._roots())
             spec = make_spec(world, self, self.device_function)
             world.command(Install(spec, None), info=CallInfo(self.name))
             self._note_sent(world, spec)
@@ -348,7 +349,7 @@ def distribute() -> None:
     world.begin()
     try:
         for one in _made:
-            if isinstance(one, InnerFunction) and one.number not in world.shipped:
+            if isinstance(one, InnerFunction) and one.number not in world.holdings.shipped:
                 one.renew()
         for one in sorted(_made, key=lambda one: one._number):  # noqa: SLF001
             one._send(world)  # noqa: SLF001

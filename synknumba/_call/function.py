@@ -76,8 +76,9 @@ from synknumba._wire.program import (
 from synknumba._wire.results import FIRST_LEAF
 from synknumba._world.call_in_flight import Flight
 from synknumba._world.code import Uses, refuse
-from synknumba._world.engine import Engine, current_world, open_world
+from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
+from synknumba._world.open_world import current_world, open_world
 from synknumba._world.read_values import MISSING, ReadValues
 from synknumba.simt.internals import check_kernel, dynamic_shared, keep_text
 
@@ -458,7 +459,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
 
         def give_up(error: BaseException) -> None:
             note_failure(world, changed, error)
-            if self._number not in world.proven:
+            if self._number not in world.holdings.proven:
                 self._take_back(world)
 
         future: Future[Any] = Future(
@@ -576,7 +577,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             # changed in place since the last world
             if getattr(self.py_func, "__code__", None) is not self._code:
                 Function.__init__(self, self.py_func, self._options, self.name, self._inner)
-            self._uses = world.code.uses(self._roots(), self.name)
+            self._uses = world.holdings.code.uses(self._roots(), self.name)
             self._world = world
             world.at_close(self)
         self._number_now(world)
@@ -589,7 +590,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             call, plan = self._planned_for(world, args, kwargs, options)
             return self._run(world, call, plan) if start is None else start(call, plan)
         except BaseException:
-            if self._number not in world.proven:
+            if self._number not in world.holdings.proven:
                 self._take_back(world)
             raise
 
@@ -627,8 +628,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
 
     def _succeeded(self, world: Engine, write_back: Sequence[tuple[str, Array, Data]]) -> None:
         """Notes that the function has run to its end, and writes rows back to NumPy arrays."""
-        if self._number not in world.proven:
-            world.proven.update(
+        if self._number not in world.holdings.proven:
+            world.holdings.proven.update(
                 (self._number,) if self._inner is None else (self._number, self._inner.number)
             )
         for _, array, staged in write_back:
@@ -678,7 +679,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         have it still.
         """
         self._check_ops()
-        self._uses = world.code.uses(self._roots(), self.name)
+        self._uses = world.holdings.code.uses(self._roots(), self.name)
         names, before = ", ".join(reads.differing(self._reads)), self._reads.key
         self._others[before] = self._number, self._plans
         known = self._others.pop(reads.key, None)
@@ -718,9 +719,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
         globals may have changed by then.
         """
         self._plans.forget_all()
-        world.shipped.discard(self._number)
-        if self._inner is not None and self._inner.number not in world.proven:
-            world.shipped.discard(self._inner.number)
+        world.holdings.shipped.discard(self._number)
+        if self._inner is not None and self._inner.number not in world.holdings.proven:
+            world.holdings.shipped.discard(self._inner.number)
 
     def _prepare(
         self,
@@ -748,7 +749,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         if self._options.style == "function":
             small = self._small_of_function(used, world.ranks.results.shape[1])
         plan, used = self._make_plan(world, call, used, small, lends=False)
-        uses = world.code.uses(self._roots(), self.name)
+        uses = world.holdings.code.uses(self._roots(), self.name)
         inner = [] if self._inner is None else [self._inner]
         numbers = {function: function._number for function in (self, *inner)}  # noqa: SLF001  # of one class
         return WorkedCall(
@@ -980,10 +981,10 @@ class Function(Decorated, Distributed, Generic[P, R]):
     def _ship(self, world: Engine, program: Program | None, info: CallInfo) -> None:
         """Installs a program on the ranks, and the function before its first program."""
         spec = None
-        if self._number not in world.shipped:
+        if self._number not in world.holdings.shipped:
             if self._inner is None:
                 self._check_ops()
-                self._reads = world.values.read(self._roots())
+                self._reads = world.holdings.values.read(self._roots())
             if world.traits.compiled_by_simt and self._options.style == "kernel":
                 # raises here, with name and line, instead of on every rank
                 check_kernel(self.py_func)
@@ -1010,7 +1011,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
 
     def _send(self, world: Engine) -> None:
         """Sends the function, unless the ranks have it."""
-        if self._number not in world.shipped:
+        if self._number not in world.holdings.shipped:
             self._ship(world, None, CallInfo(self.name))
 
     def _subset_ops(self, options: CallOptions) -> Any:

@@ -298,7 +298,9 @@ class KernelPlan(Plan):
             )
             told.append(Combined(result.name, result.op, dtype, count, parts))
         weighted = any(one.op == "mean" for one in told)
-        transport = self.world.transport if results[0].stays else None  # the same for all results
+        transport = (
+            self.world.life.transport if results[0].stays else None
+        )  # the same for all results
         combination = Combination(next_number(), self._number, tuple(told), weighted, transport)
         return Combining(self.world, combination, self.info, self._lenders)
 

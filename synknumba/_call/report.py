@@ -12,7 +12,7 @@ from synknumba._call.options import FunctionOptions
 from synknumba._call.variable_rows import planned_shape
 from synknumba._ops.launch import Dim3, told_size
 from synknumba._types import Shape
-from synknumba._world.engine import open_world
+from synknumba._world.open_world import open_world
 
 
 @dataclass(frozen=True, slots=True)

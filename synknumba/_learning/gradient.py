@@ -41,7 +41,7 @@ from synknumba._source.access import element_uses
 from synknumba._types import Array, Block, Grid, Span, shown
 from synknumba._variables.collectives import get_lengths
 from synknumba._variables.variable import Variable, state_of, vector_of
-from synknumba._world.engine import current_world
+from synknumba._world.open_world import current_world
 
 
 @final

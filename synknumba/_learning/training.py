@@ -59,8 +59,8 @@ from synknumba._variables.collectives import all_reduce
 from synknumba._variables.create import flatten
 from synknumba._variables.variable import Variable, state_of
 from synknumba._world.call_in_flight import Flight
-from synknumba._world.engine import current_world
 from synknumba._world.failure import CallInfo
+from synknumba._world.open_world import current_world
 
 # Of an epoch that a signal may stop. Other numbers of steps are planned anew, so parts grow fast.
 SHORT_PART_SECONDS = 0.5

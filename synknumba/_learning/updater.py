@@ -31,7 +31,7 @@ from synknumba._types import DeviceKind, known_options
 from synknumba._variables.create import flatten, variable
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of, vector_of
-from synknumba._world.engine import current_world
+from synknumba._world.open_world import current_world
 from synknumba._world.read_values import walk, with_values
 from synknumba.simt.internals import cuda_module, values_read
 

@@ -87,7 +87,7 @@ class RowFunction(Decorated):
         if world is None:
             self._inner.renew()
             return "cpu"
-        if self._inner._number_now(world) not in world.shipped:  # noqa: SLF001  # of one class
+        if self._inner._number_now(world) not in world.holdings.shipped:  # noqa: SLF001  # of one class
             self._inner.renew()
         return world.device
 

@@ -36,7 +36,8 @@ from synknumba._rowwise.stopping import MIN_ROWS, RowSource
 from synknumba._rowwise.types import check_types, type_key
 from synknumba._types import DeviceKind, RankConstant, as_flag
 from synknumba._variables.variable import Variable, state_of
-from synknumba._world.engine import Engine, current_world, open_world
+from synknumba._world.engine import Engine
+from synknumba._world.open_world import current_world, open_world
 
 # Most blocks of a launch. A core runs block after block, and one is the fastest. 1056 are the 8
 # blocks of 256 threads that fit on each of the 132 multiprocessors of an H100: 6 % faster than half

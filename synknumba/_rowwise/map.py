@@ -39,7 +39,8 @@ from synknumba._rowwise.reduce import Reducible
 from synknumba._rowwise.types import Loop, cast_name, integer_limits, out_of_range
 from synknumba._types import DeviceKind, Shape
 from synknumba._variables.variable import Variable, state_of
-from synknumba._world.engine import Engine, current_world, open_world
+from synknumba._world.engine import Engine
+from synknumba._world.open_world import current_world, open_world
 
 # Blocks of a launch. A core runs one thread per element. On a GPU threads loop over rows: about as
 # many blocks as fit on 132 multiprocessors at once a few times over; where rows are numbers, of

@@ -34,7 +34,7 @@ from synknumba._rowwise.map_kernels import (
 from synknumba._rowwise.types import Signatures, cast_name, parse
 from synknumba._types import Array, DeviceKind, RankConstant, Shape, as_flag
 from synknumba._variables.variable import Variable
-from synknumba._world.engine import current_world
+from synknumba._world.open_world import current_world
 
 # Most chunks of rows that a rank makes of a slice. A core reduces one after the other. On a GPU a
 # chunk has a block where rows are numbers, and one thread for each element of a row otherwise; the

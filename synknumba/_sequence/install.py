@@ -186,7 +186,7 @@ class Installer(Recorder):
         self.world.attach([segment])
         if self.world.spans_machines:
             assert isinstance(outcome.plan, KernelPlan)  # functions return no arrays to other calls
-            self.world.own_programs[told.number] = partial(
+            self.world.life.own_programs[told.number] = partial(
                 _join, outcome.plan, result, told.weights, data.data
             )
         else:

@@ -19,8 +19,9 @@ from synknumba._errors import ArgumentError, SynkError, WorldError
 from synknumba._timeline.summary import Summary, summarise
 from synknumba._timeline.tracks import MAKER, Record, tracks, write
 from synknumba._types import known_options
-from synknumba._world.engine import Engine, open_world, when_started
+from synknumba._world.engine import Engine
 from synknumba._world.events import Events
+from synknumba._world.open_world import open_world, when_started
 
 MOST_RECORDS = 10_000_000  # for which a rank reserves 2.4 GiB
 VARIABLE = "SYNKNUMBA_TRACE"

@@ -36,7 +36,8 @@ from synknumba._rank import loop
 from synknumba._wire import doorbell
 from synknumba._wire.control import CROWDED, ROOMY
 from synknumba._wire.relaunch import Relaunch, Scalar, Scalars
-from synknumba._world import engine
+from synknumba._world import life
+from synknumba._world.engine import Engine
 from synknumba._world.world import world_of
 from tests.conformance.private_memory import PrivateDevice, opened_by_ranks
 
@@ -436,13 +437,16 @@ def fork_replayed(
     pytest-xdist.
     """
     with (
-        mock.patch.multiple(engine, CROWDED=CROWDED, ROOMY=ROOMY),
+        mock.patch.multiple(life, CROWDED=CROWDED, ROOMY=ROOMY),
         opened_by_ranks(world_size, ReplayedDevice, doorbell_module=CountedDoorbell()),
     ):
         devices = (0,) * world_size
         return world_of(
-            engine.Engine(
-                world_size, "cuda", devices, profile=False, timeout=timeout, transport=transport
+            Engine(
+                life.Setup(
+                    world_size=world_size, device="cuda", devices=devices, transport=transport
+                ),
+                timeout=timeout,
             )
         )
 
