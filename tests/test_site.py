@@ -240,7 +240,7 @@ def test_programs_print_what_stands_behind_print(program, tmp_path, run_program)
     if missing := missing_packages(program):
         pytest.skip(f"needs {', '.join(missing)}")
     told = re.findall(r"^ *print\(.*#\s+(.*)$", program, re.MULTILINE)
-    assert told
+    assert told or "print(" not in program
     done = run_program(program, tmp_path / "program.py")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
