@@ -18,6 +18,7 @@ from pathlib import Path
 
 import synknumba as synk
 from benchmarks import _common
+from synknumba._host.deaths import settle
 from synknumba._types import DeviceKind
 from tests.faults.scripts import names_in_shm
 from tests.faults.soak_model import COMMON, RARE, Model
@@ -60,8 +61,9 @@ def let_go(device: DeviceKind) -> dict[str, int]:
 
 
 def held() -> dict[str, int]:
-    """What this process holds."""
+    """What this process holds, after what has died is released as the next call would."""
     gc.collect()
+    settle()
     with open("/proc/self/statm") as file:
         resident, shared = (
             int(word) * os.sysconf("SC_PAGESIZE") for word in file.read().split()[1:3]

@@ -376,7 +376,7 @@ class Model:
     def kill_a_rank(self, pick: Pick) -> None:
         assert self.world is not None
         data, _ = self._array(pick)
-        sig = (signal.SIGKILL, signal.SIGSEGV, signal.SIGALRM)[pick(3)]
+        sig = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)[pick(3)]
         os.kill(self.world.pids[pick(len(self.ranks))], sig)
         try:
             while True:  # it may be alive for some calls more
@@ -384,7 +384,7 @@ class Model:
                 self.calls += 1
         except synk.WorldError as error:
             told = str(error)
-        assert sig.name in told
+        assert sig.name in told, told
         self.check_data()
         self.fork(1 + pick(3))
 
