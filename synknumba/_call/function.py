@@ -75,9 +75,9 @@ from synknumba._wire.program import (
 )
 from synknumba._wire.results import FIRST_LEAF
 from synknumba._world.call_in_flight import Flight
-from synknumba._world.code import Uses, refuse
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
+from synknumba._world.holdings import Uses, refuse
 from synknumba._world.open_world import current_world, open_world
 from synknumba._world.read_values import MISSING, ReadValues
 from synknumba.simt.internals import check_kernel, dynamic_shared, keep_text

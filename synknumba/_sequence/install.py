@@ -30,8 +30,8 @@ from synknumba._variables.state import VariableState, check_rank, traffic_of
 from synknumba._wire.messages import Install
 from synknumba._wire.program import HostArray, Joined, Result, next_number
 from synknumba._wire.sequence import RECORDED, SUCCESS, Access, Key, Part
-from synknumba._world.code import Uses
 from synknumba._world.engine import Engine
+from synknumba._world.holdings import Uses
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function, WorkedCall

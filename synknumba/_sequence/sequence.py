@@ -64,8 +64,8 @@ from synknumba._tracing import Number, Unknown
 from synknumba._types import Array
 from synknumba._variables.variable import Variable, layout_of, state_of
 from synknumba._world.call_in_flight import GOES_ON, Flight
-from synknumba._world.code import refuse
 from synknumba._world.engine import Engine
+from synknumba._world.holdings import refuse
 from synknumba._world.open_world import current_world, open_world
 
 PLANS_KEPT = 16  # of one sequence

@@ -20,9 +20,8 @@ raises `RankDied`. Of the user's objects only `Variable`s live in the ranks alon
 again at once; with `fork(respawn=True)`, the next call starts the ranks again
 (`Engine.start_again`), and the world begins another `Life`.
 
-    open_world.py      which world this process has open
+    open_world.py      which world this process has open, and which call has it
     engine.py          a world: its calls take it, it begins and ends lives
-    world_lock.py      which call has it
     life.py            what is made with the ranks, and ends with them
     call_in_flight.py  the call on which the ranks work while the script goes on
     rounds.py          commands to all ranks, and their answers
@@ -63,9 +62,8 @@ from synknumba._world.holdings import Kind
 from synknumba._world.life import Life, Setup, Visitor
 from synknumba._world.limits import as_timeout
 from synknumba._world.machines import OtherMachines
-from synknumba._world.open_world import CURRENT
-from synknumba._world.world_lock import DROP_SECONDS, WorldLock
-from synknumba._world.world_lock import current_frame as _frame
+from synknumba._world.open_world import CURRENT, DROP_SECONDS, WorldLock
+from synknumba._world.open_world import current_frame as _frame
 
 # for which ranks measure how fast they are: some tens of time slices of a shared core
 RATE_SECONDS = 0.2

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from synknumba._world.engine import Engine
 from synknumba._world.life import Life
-from synknumba._world.world_lock import WorldLock
+from synknumba._world.open_world import WorldLock
 
 class Struck(Exception):
     pass
