@@ -70,39 +70,39 @@ def add(commands: Subparsers) -> None:
     )
 
 
-def _run(told: argparse.Namespace) -> int:
-    if told.compare:
-        if told.json or told.plot or told.ranks:
+def _run(args: argparse.Namespace) -> int:
+    if args.compare:
+        if args.json or args.plot or args.ranks:
             raise CommandError(
                 "--compare reads two files and measures nothing; leave out "
                 "--json, --plot and --ranks"
             )
-        compare(told.compare)
+        compare(args.compare)
         return SUCCESS
     from synknumba._commands import bench_measure, bench_plot
 
-    sizes = bench_measure.QUICK if told.quick else bench_measure.FULL
-    if told.seconds is not None:
-        if not 0 < told.seconds < 86400:
+    sizes = bench_measure.QUICK if args.quick else bench_measure.FULL
+    if args.seconds is not None:
+        if not 0 < args.seconds < 86400:
             raise CommandError(
-                f"--seconds must be more than 0, and less than a day; got {told.seconds:g}"
+                f"--seconds must be more than 0, and less than a day; got {args.seconds:g}"
             )
-        sizes = replace(sizes, seconds=told.seconds)
-    if told.plot:
-        bench_plot.check_plot(told.plot)
-    for path in (told.json, told.plot):
+        sizes = replace(sizes, seconds=args.seconds)
+    if args.plot:
+        bench_plot.check_plot(args.plot)
+    for path in (args.json, args.plot):
         if path and path != "-":
             check_writable(path)
-    report = bench_measure.measure(told.device, told.ranks, sizes, _progress)
+    report = bench_measure.measure(args.device, args.ranks, sizes, _progress)
     _progress("")
-    if told.json == "-":
+    if args.json == "-":
         print_json(report.as_json())
-    elif told.json:
-        report.save(told.json)
-    if told.plot:
-        bench_plot.plot(report, told.plot)
-        sys.stderr.write(f"synknumba bench: wrote {told.plot}\n")
-    if told.json != "-":
+    elif args.json:
+        report.save(args.json)
+    if args.plot:
+        bench_plot.plot(report, args.plot)
+        sys.stderr.write(f"synknumba bench: wrote {args.plot}\n")
+    if args.json != "-":
         show(report)
     return SUCCESS
 
