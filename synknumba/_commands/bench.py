@@ -34,7 +34,7 @@ def add(commands: Subparsers) -> None:
         (
             "bench",
             "bench --quick --device cpu --ranks 4",
-            "bench --json before.json --plot before.png",
+            "bench --json before.json",
             "bench --compare before.json after.json",
         ),
     )
@@ -63,23 +63,19 @@ def add(commands: Subparsers) -> None:
         "--json", metavar="FILE", help="write the results to FILE; - prints them in place of tables"
     )
     parser.add_argument(
-        "--plot", metavar="FILE", help="draw the results into a .png, .svg or .pdf, by matplotlib"
-    )
-    parser.add_argument(
         "--compare", nargs=2, metavar=("A", "B"), help="compare two files; nothing is measured"
     )
 
 
 def _run(args: argparse.Namespace) -> int:
     if args.compare:
-        if args.json or args.plot or args.ranks:
+        if args.json or args.ranks:
             raise CommandError(
-                "--compare reads two files and measures nothing; leave out "
-                "--json, --plot and --ranks"
+                "--compare reads two files and measures nothing; leave out --json and --ranks"
             )
         compare(args.compare)
         return SUCCESS
-    from synknumba._commands import bench_measure, bench_plot
+    from synknumba._commands import bench_measure
 
     sizes = bench_measure.QUICK if args.quick else bench_measure.FULL
     if args.seconds is not None:
@@ -88,20 +84,14 @@ def _run(args: argparse.Namespace) -> int:
                 f"--seconds must be more than 0, and less than a day; got {args.seconds:g}"
             )
         sizes = replace(sizes, seconds=args.seconds)
-    if args.plot:
-        bench_plot.check_plot(args.plot)
-    for path in (args.json, args.plot):
-        if path and path != "-":
-            check_writable(path)
+    if args.json and args.json != "-":
+        check_writable(args.json)
     report = bench_measure.measure(args.device, args.ranks, sizes, _progress)
     _progress("")
     if args.json == "-":
         print_json(report.as_json())
     elif args.json:
         report.save(args.json)
-    if args.plot:
-        bench_plot.plot(report, args.plot)
-        sys.stderr.write(f"synknumba bench: wrote {args.plot}\n")
     if args.json != "-":
         show(report)
     return SUCCESS

@@ -3,6 +3,7 @@ in a table or a picture.
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 import warnings
@@ -11,7 +12,6 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from synknumba import plot
-from synknumba._commands.bench_plot import check_plot, draw_plot
 from synknumba._commands.run import add_script
 from synknumba._commands.terminal import (
     CommandError,
@@ -70,7 +70,7 @@ def add(commands: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     if args.plot is not None:
-        check_plot(args.plot)
+        _check_plot(args.plot)
         check_writable(args.plot)
     if args.script.endswith(ENDINGS) and not args.is_module:
         _check_record(args)
@@ -151,4 +151,31 @@ def _tell(records: list[Record], args: argparse.Namespace) -> None:
     if args.summary:
         print_after_script(str(summarise(records)))
     if args.plot is not None:
-        draw_plot("trace", args.plot, lambda: plot.timeline(records))
+        _draw(records, args.plot)
+
+
+def _check_plot(path: str) -> None:
+    """Raises CommandError without matplotlib, or for a file that it cannot write; called before
+    the script runs.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise CommandError(
+            "--plot needs matplotlib, which is not installed: pip install matplotlib"
+        )
+    from matplotlib.figure import Figure
+
+    ending = Path(path).suffix.lower().removeprefix(".")
+    endings = Figure().canvas.get_supported_filetypes()
+    if ending not in endings:
+        raise CommandError(
+            f"cannot draw {path}: its ending must be one of {', '.join(sorted(endings))}"
+        )
+
+
+def _draw(records: list[Record], path: str) -> None:
+    import matplotlib as mpl
+
+    mpl.use("agg")  # no display is needed
+    axes = plot.timeline(records)
+    write(path, lambda: axes.figure.savefig(path))
+    sys.stderr.write(f"synknumba trace: wrote {path}\n")
