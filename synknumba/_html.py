@@ -18,6 +18,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from synknumba._types import size_text
+
 _T = TypeVar("_T")
 
 MOST_ROWS = 20  # of a table; a screen shows some 30 lines
@@ -407,20 +409,6 @@ def _seconds(value: float) -> str:
 
 
 # ---- parts
-
-
-def size_text(count: int | None) -> str:
-    """Formats a number of bytes; None if it is not known.
-
-    >>> size_text(1000), size_text(3 << 19), size_text(None)
-    ('1000 bytes', '1.5 MiB', '?')
-    """
-    if count is None:
-        return "?"
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count} bytes"
 
 
 def _of_array(shape: tuple[int, ...], dtype: Any, nbytes: int) -> list[tuple[str, Cell]]:

@@ -188,6 +188,20 @@ def shown(value: object) -> str:
     return repr(value)
 
 
+def size_text(count: int | None) -> str:
+    """Formats a number of bytes; None if it is not known.
+
+    >>> size_text(1000), size_text(3 << 19), size_text(None)
+    ('1000 bytes', '1.5 MiB', '?')
+    """
+    if count is None:
+        return "?"
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} bytes"
+
+
 def with_article(noun: str) -> str:
     """Returns the name of a class, or another noun, with its article.
 
