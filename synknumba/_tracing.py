@@ -5,19 +5,17 @@ While a sequence is traced, in one thread, its calls are recorded instead of mad
 function asks `current` first.
 """
 
-import operator
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol, TypeAlias, final
+from typing import Any, NoReturn, Protocol, final
 
 import numpy as np
 
 from synknumba._errors import NOT_OF_SCRIPTS, ArgumentError, MemberError
 from synknumba._errors import where as where  # asked for as `tracing.where`
-from synknumba._types import Extremum, RankConstant, shown
-
-Formula: TypeAlias = tuple[Any, ...]  # see `_wire/sequence.py`
+from synknumba._formulas import FUNCTIONS, OPERATORS, Formula
+from synknumba._types import Extremum, RankConstant
 
 _SIGNS: Mapping[Any, str] = {
     np.add: "+",
@@ -55,52 +53,11 @@ _HINTS: Mapping[str, str] = {
     ),
     "ceil": "write -(-n // 1) in place of ceil(n)",
 }
-FUNCTIONS: dict[str, np.ufunc] = {  # of one float64 or two; the last two give ints for ints
-    ufunc.__name__: ufunc
-    for ufunc in (
-        *(np.sqrt, np.cbrt, np.exp, np.exp2, np.expm1, np.log, np.log2, np.log10, np.log1p),
-        *(np.sin, np.cos, np.tan, np.arcsin, np.arccos, np.arctan, np.arctan2, np.hypot),
-        *(np.sinh, np.cosh, np.tanh, np.arcsinh, np.arccosh, np.arctanh),
-        *(np.minimum, np.maximum),
-    )
-}
 _KEEP_INTS = {"minimum", "maximum"}
-# of a power of ints, which formulas compute exactly: such ints take milliseconds
-_MOST_BITS = 1 << 20
 _MOST_DEPTH = 256  # of a formula: ranks recurse, two frames a level, and Python allows 1000
 _MOST_OPERATIONS = (
     10_000  # of a formula: 0.1 ms compiled, 20 ms in Python; n = n + n, repeated, doubles them
 )
-
-
-def _power(base: Any, exponent: Any) -> Any:
-    """Returns a power, as Python computes; raises `OverflowError` for ints where that would take
-    all memory and time.
-    """
-    if (
-        isinstance(base, int)
-        and isinstance(exponent, int)
-        and (abs(base).bit_length() - 1) * exponent > _MOST_BITS
-    ):
-        raise OverflowError(
-            f"{shown(base)} ** {shown(exponent)} has more than {_MOST_BITS:,} bits; compute "
-            f"with floats, as in 2.0 ** n"
-        )
-    return operator.pow(base, exponent)
-
-
-OPERATORS: dict[str, Callable[..., Any]] = {  # as Python computes
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": _power,
-    "neg": operator.neg,
-    "abs": operator.abs,
-    **FUNCTIONS,
-}
 _PLAIN = bool | int | float | complex | np.generic | None
 _ARRAY_MEMBERS = frozenset(name for name in dir(np.ndarray) if not name.startswith("_"))
 
@@ -405,7 +362,8 @@ class Number(Unknown):
         in fewer than 64 bits.
         """
         with np.errstate(all="ignore"):
-            result = OPERATORS[sign](*(_example(operand) for operand in operands))
+            operate = FUNCTIONS.get(sign) or OPERATORS[sign]  # functions with the dtype of NumPy's
+            result = operate(*(_example(operand) for operand in operands))
         # Python's numbers have 64 bits, or more
         dtype = getattr(result, "dtype", np.dtype(np.float64))
         if dtype.itemsize < 8 or dtype.kind not in "iuf":

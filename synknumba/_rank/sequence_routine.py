@@ -19,6 +19,7 @@ from typing import NoReturn, final
 import numpy as np
 
 from synknumba._device import fold_kernel
+from synknumba._formulas import Formula
 from synknumba._rank import spans
 from synknumba._rank.collective_routine import StagedRoutine
 from synknumba._rank.routine import Place, Repeated, Routine
@@ -38,7 +39,6 @@ from synknumba._wire.relaunch import Again, Relaunch, Scalar, ScalarPacking, Sca
 from synknumba._wire.sequence import (
     CARRIED,
     HEAD,
-    Formula,
     Loop,
     Part,
     SequenceProgram,

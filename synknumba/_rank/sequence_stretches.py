@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import final
 
 from synknumba._device import Chain, Device, Step
+from synknumba._formulas import Formula
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
 from synknumba._rank.sequence_apart import AllApart, Apart, Layout, Layouts, Placed
@@ -24,7 +25,7 @@ from synknumba._rank.sequence_numbers import Numbers
 from synknumba._rank.sequence_renewal import Renewal
 from synknumba._types import Array
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import Formula, Formulas, Loop, Part, Wait
+from synknumba._wire.sequence import Formulas, Loop, Part, Wait
 
 SIZES = 64, 8  # recordings are of so many iterations, or of one
 MOST_STEPS = 5000  # in a recording

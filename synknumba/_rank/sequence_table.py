@@ -18,6 +18,7 @@ import numpy as np
 from numba import types
 
 from synknumba._device import Device, Step
+from synknumba._formulas import Formula
 from synknumba._rank import spans
 from synknumba._rank.collective_routine import StagedRoutine, Steps
 from synknumba._rank.kernel_routine import KernelRoutine
@@ -40,7 +41,7 @@ from synknumba._wire.native import (
 )
 from synknumba._wire.program import Dynamic
 from synknumba._wire.relaunch import Relaunch
-from synknumba._wire.sequence import CARRIED, Formula, Loop, Part, SequenceProgram, Shared
+from synknumba._wire.sequence import CARRIED, Loop, Part, SequenceProgram, Shared
 
 NAP_SECONDS = 2e-4  # between two rounds of spins, in a wait for a rank that works for long
 
