@@ -188,6 +188,20 @@ def shown(value: object) -> str:
     return repr(value)
 
 
+def size_text(count: int | None) -> str:
+    """Formats a number of bytes; None if it is not known.
+
+    >>> size_text(1000), size_text(3 << 19), size_text(None)
+    ('1000 bytes', '1.5 MiB', '?')
+    """
+    if count is None:
+        return "?"
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} bytes"
+
+
 def with_article(noun: str) -> str:
     """Returns the name of a class, or another noun, with its article.
 
@@ -214,24 +228,30 @@ def unknown_keyword(
     and options.
     """
     parameters, options = list(parameters), list(options)
-    others = [known for known in (*parameters, *options) if known != name]
+    candidates = [candidate for candidate in (*parameters, *options) if candidate != name]
     return (
         f"{called} has no parameter {name!r}; it has {', '.join(parameters) or 'none'}, "
-        f"and calls have the options {', '.join(options)}{nearest(name, others)}"
+        f"and calls have the options {', '.join(options)}{nearest(name, candidates)}"
     )
 
 
 def _misfit(function: Callable[..., Any], options: Iterable[str], error: TypeError) -> str:
     """Returns what is wrong with the arguments of a call that has raised `error`."""
     parameters = inspect.signature(function).parameters
-    names = [name for name, one in parameters.items() if one.kind is not one.POSITIONAL_ONLY]
+    names = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind is not parameter.POSITIONAL_ONLY
+    ]
     for name in options:
         if name not in names:
             return (
                 f"{function.__name__} has no option {name}=; it has "
                 f"{', '.join(names)}{nearest(name, names, '=')}"
             )
-    plain = inspect.Signature([one.replace(annotation=one.empty) for one in parameters.values()])
+    plain = inspect.Signature(
+        [parameter.replace(annotation=parameter.empty) for parameter in parameters.values()]
+    )
     return f"{error}; write {function.__name__}{plain}"
 
 
@@ -278,13 +298,13 @@ class RankConstant(Enum):
         )
 
     def _way_out(self) -> str:
-        asked = {
+        hints = {
             "RANK": ". A function may ask synk.rank() instead",
             "WORLD_SIZE": ". Or ask synk.world_size()",
         }
         return (
             f". Pass it, as in f(x, {self!r}), and look at it in the kernel or "
-            f"function{asked.get(self.name, '')}"
+            f"function{hints.get(self.name, '')}"
         )
 
     def __repr__(self) -> str:

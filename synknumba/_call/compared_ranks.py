@@ -536,9 +536,7 @@ def _has_few_threads(function: Any, rows: int) -> bool:
 
 def _op_of(function: Any, label: str) -> Any:
     """Returns the op of a kernel's output; None for what is no output of a kernel."""
-    ops = getattr(function, "output_modes", None)
-    if not isinstance(ops, dict):
-        return None
+    ops = _ops_by_name(function)
     _, _, name = label.partition(f"{RESULT}.")
     return ops.get(name) if name or label != RESULT else next(iter(ops.values()), None)
 
@@ -547,7 +545,16 @@ def _op_of_sums(function: Any, label: str) -> str:
     """Returns the op of an output to which atomics may add, if it does not add too; else ""."""
     op = _op_of(function, label)
     adds = {"atomic", "add"} <= _names(function)
-    return op if adds and op in _OPS_BUT_SUM and "sum" not in function.output_modes.values() else ""
+    has_sum = "sum" in _ops_by_name(function).values()
+    return op if adds and op in _OPS_BUT_SUM and not has_sum else ""
+
+
+def _ops_by_name(function: Any) -> dict[str, Any]:
+    """Returns the op of each output of a kernel; nothing for what is no kernel."""
+    options = getattr(function, "_options", None)
+    if options is None or options.style != "kernel":
+        return {}
+    return {name: output.op for name, output in options.outputs.items()}
 
 
 def _fold_of_blocks(function: Any, label: str) -> Callable[..., Any] | None:

@@ -1265,15 +1265,6 @@ class Function(Decorated, Distributed, Generic[P, R]):
         return self._options.unfit
 
     @property
-    def output_modes(self) -> Any:
-        """Op of each output: a dict by name for kernels; the tree of ops for Python functions,
-        None without one.
-        """
-        if self._options.style == "kernel":
-            return {name: output.op for name, output in self._options.outputs.items()}
-        return self._options.ops if self._options.has_ops else None
-
-    @property
     def update_modes(self) -> dict[str, Any]:
         """Op of each updated variable, by parameter."""
         return {name: op for name, (_, op) in self._options.updates.items()}

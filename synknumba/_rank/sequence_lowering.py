@@ -20,6 +20,7 @@ import numpy as np
 from numba import types
 
 from synknumba._device import Device, Step, fold_kernel
+from synknumba._formulas import Formula
 from synknumba._rank import spans
 from synknumba._rank.collective_routine import StagedRoutine, Steps
 from synknumba._rank.kernel_routine import KernelRoutine
@@ -33,7 +34,7 @@ from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.messages import Returned
 from synknumba._wire.native import Native, NativeCall, NativeCopy, NativeStep
 from synknumba._wire.program import Dynamic
-from synknumba._wire.sequence import CARRIED, Formula, Loop, Part, Shared
+from synknumba._wire.sequence import CARRIED, Loop, Part, Shared
 
 Action: TypeAlias = Callable[[], None]
 # a step, and what compiled code does in its place

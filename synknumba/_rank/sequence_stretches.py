@@ -18,6 +18,7 @@ from functools import partial
 from typing import final
 
 from synknumba._device import Device, Recording, Step
+from synknumba._formulas import Formula
 from synknumba._rank import spans
 from synknumba._rank.replay import Repetition
 from synknumba._rank.sequence_apart import AllApart, Apart, Layout, Layouts, Placed
@@ -27,7 +28,7 @@ from synknumba._rank.sequence_rows import PythonOnlyError
 from synknumba._types import Array
 from synknumba._wire import sequence
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import Formula, Formulas, Loop, Part, Wait
+from synknumba._wire.sequence import Formulas, Loop, Part, Wait
 
 SIZES = 64, 8  # recordings are of so many iterations, or of one
 MOST_STEPS = 5000  # in a recording

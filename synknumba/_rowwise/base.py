@@ -46,14 +46,14 @@ class RowFunction(Decorated):
         self.__wrapped__ = function
         self._options = options
         self._parameters = signature_names(function, "the function", reserved)
-        own = [
+        reserved_parameters = [
             parameter
             for parameter in self._parameters
             if parameter.startswith(OWN_PREFIX) or parameter in own_names
         ]
-        if own:
+        if reserved_parameters:
             raise ArgumentError(
-                f"{self.name} has a parameter named {own[0]!r}, which the "
+                f"{self.name} has a parameter named {reserved_parameters[0]!r}, which the "
                 f"generated kernel uses; rename it"
             )
         check_names(self.name, self._parameters, options)
@@ -61,7 +61,7 @@ class RowFunction(Decorated):
             self.name,
             self._parameters,
             options,
-            [one for one in reserved if one != "output_subset"],
+            [option for option in reserved if option != "output_subset"],
         )
         self._inner = InnerFunction(self.name, function)
         # generated kernels, by all that they depend on
@@ -95,13 +95,13 @@ class RowFunction(Decorated):
         """Returns what `make(*key)` returned for the key. Beyond `MAX_KERNELS` the oldest is
         dropped, here and on the ranks.
         """
-        found = self._kernels.get(key)
-        if found is None:
+        kernel = self._kernels.get(key)
+        if kernel is None:
             while len(self._kernels) >= MAX_KERNELS:
                 del self._kernels[next(iter(self._kernels))]
                 self._known.clear()
-            found = self._kernels[key] = make(*key)
-        return found
+            kernel = self._kernels[key] = make(*key)
+        return kernel
 
     def _note(self, quick_key: Any, call: Any) -> None:
         if len(self._known) >= MAX_KNOWN:

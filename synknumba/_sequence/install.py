@@ -17,11 +17,12 @@ from synknumba._call.distribute import Distributed, result_class
 from synknumba._call.options import CallOptions
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._device import fold_kernel
+from synknumba._formulas import Formula
 from synknumba._host.data import Data
 from synknumba._host.lent_results import Lender
 from synknumba._ops import reduction
 from synknumba._sequence.recorder import Lines, Recorder, SymbolicResult, rows_of
-from synknumba._tracing import Formula, Line, Number, where
+from synknumba._tracing import Line, Number, where
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_plans import Work

@@ -19,13 +19,14 @@ from synknumba import _tracing as tracing
 from synknumba._call.call import Call, leaves_of
 from synknumba._call.options import CallOptions
 from synknumba._errors import ArgumentError, BatchError
+from synknumba._formulas import Formula, computed, fold
 from synknumba._host.data import Data
 from synknumba._host.file_data import over_file
 from synknumba._host.foreign import adopted, is_foreign
 from synknumba._ops import reduction
 from synknumba._ops.tree import flatten, is_nested, unflatten
 from synknumba._sequence.outer_values import bytes_of
-from synknumba._tracing import Formula, Here, Line, Number, Unknown, UnknownArray
+from synknumba._tracing import Here, Line, Number, Unknown, UnknownArray
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
 from synknumba._variables.state import VariableState
@@ -221,19 +222,21 @@ def known_value(formula: Formula, scalars: Sequence[Any], step: int | None = Non
 
     `step` is the number of the iteration, in all loops, if that is known.
     """
-    kind, *operands = formula
-    match kind:
-        case "value":
-            return operands[0]
-        case "scalar":
-            return scalars[operands[0]]
-        case "step":
-            return step
-        case "result":
-            return None
-    values = [known_value(one, scalars, step) for one in operands]
+
+    def leaf(kind: str, operand: Any) -> Any:
+        match kind:
+            case "value":
+                return operand
+            case "scalar":
+                return scalars[operand]
+            case _:
+                return step if kind == "step" else None
+
+    def combine(sign: str, operands: list[Any]) -> Any:
+        return None if None in operands else computed(sign, operands)
+
     try:
-        return None if None in values else tracing.OPERATORS[kind](*values)
+        return fold(formula, leaf, combine)
     except ArithmeticError:
         return None
 
