@@ -18,7 +18,6 @@ read the same address of the host again, whatever lies there by then.
 import os
 import sys
 import traceback
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, final
@@ -33,6 +32,7 @@ from synknumba._device.cuda_steps import OnStream
 from synknumba._device.cuda_torch import FunctionScope, TorchPool
 from synknumba._errors import RecordError
 from synknumba._ops.tree import flatten, unflatten
+from synknumba._types import Cache
 
 MOST_KINDS = 16  # recordings of one function that are kept
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed: memory may be allocated meanwhile
@@ -64,23 +64,19 @@ class RecordedFunction(Recorder):
     def __init__(self, name: str, stream: Any, scope: FunctionScope) -> None:
         self._name, self._stream, self._scope = name, stream, scope
         self._pool = _Pools()
-        self._kinds: OrderedDict[Any, _Recording] = OrderedDict()
+        self._kinds: Cache[Any, _Recording] = Cache(MOST_KINDS, _Recording.close)
 
     def recorded(self, call: Call, arguments: Any, written: Sequence[Any]) -> RecordedCall:
         kind = tuple(_kind(self._name, leaf) for leaf in flatten(arguments)[0])
-        recording = self._kinds.get(kind)
+        recording = self._kinds.use(kind)
         if recording is None:
             recording = self._kinds[kind] = _Recording(
                 self._name, call, written, self._stream, self._scope, self._pool
             )
-        self._kinds.move_to_end(kind)
-        while len(self._kinds) > MOST_KINDS:
-            self._kinds.popitem(last=False)[1].close()
         return recording
 
     def close(self) -> None:
-        while self._kinds:
-            self._kinds.popitem()[1].close()
+        self._kinds.drop_all()
         self._pool.close()
 
 

@@ -54,7 +54,7 @@ from synknumba._rowwise.generate import define
 from synknumba._sequence.sequence import Sequence as CallSequence
 from synknumba._sequence.sequence import sequence
 from synknumba._tracing import STEP
-from synknumba._types import Array, Block, Grid, known_options
+from synknumba._types import Array, Block, Cache, Grid, known_options
 from synknumba._variables.collectives import all_reduce
 from synknumba._variables.create import flatten
 from synknumba._variables.variable import Variable, state_of
@@ -100,7 +100,7 @@ class TrainFunction:
             optimizer, params, self._sums, on_nonfinite=on_nonfinite, has_sums=True
         )
         self._sequences: dict[tuple[bool, bool, bool, int], CallSequence[..., Any]] = {}
-        self._orders: dict[tuple[int, ...], Data] = {}
+        self._orders: Cache[tuple[int, ...], Data] = Cache(ORDERS_KEPT)
         self._part_steps = 1  # in a round of an epoch that a signal may stop
         # row numbers that ranks may still be reading, of a submitted step
         self._read: tuple[Data, ...] = ()
@@ -390,14 +390,11 @@ class TrainFunction:
         while any(self._orders.get((*lines.shape, turn)) is one for one in self._read):
             turn += 1
         key = *lines.shape, turn
-        kept = self._orders.pop(key, None)
-        if kept is None:
-            kept = Data(np.zeros(lines.shape, np.int64))
-        self._orders[key] = kept
-        while len(self._orders) > ORDERS_KEPT:
-            del self._orders[next(iter(self._orders))]
-        kept.set_value(lines.astype(np.int64))
-        return kept
+        order = self._orders.use(key)
+        if order is None:
+            order = self._orders[key] = Data(np.zeros(lines.shape, np.int64))
+        order.set_value(lines.astype(np.int64))
+        return order
 
     def _asked(self, flight: Flight, found: tuple[Any, Any]) -> float:
         """Returns the loss of a submitted step, from what its sequence has returned."""

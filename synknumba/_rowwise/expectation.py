@@ -432,7 +432,7 @@ class Expectation(RowFunction):
             kinds = tuple(self._kind(name, value) for name, value in values.items())
             self._check_types(dict(zip(values, kinds, strict=True)), values)
             found = self._kernel((device, slices, kinds, scaled, blocked), self._make)
-            self._note(key, found)
+            self._known[key] = found
         return *found, args
 
     def _check_types(self, parameters: Mapping[str, Kind], values: Mapping[str, Any]) -> None:

@@ -199,7 +199,7 @@ class Vectorized(Reducible):
             call = self._call(device, out, values)
             args = tuple(values[name] for name in self._binder.passed)
             if seen is not None:
-                self._note(seen, call)
+                self._known[seen] = call
         for position, least, most in call.limits:
             if not least <= args[position] <= most:
                 raise out_of_range(
