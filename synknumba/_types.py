@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -127,6 +128,51 @@ class WeakTable(Generic[Key, Value]):
 
     def __iter__(self) -> Iterator[Key]:
         return iter([key for key, _ in self.items()])
+
+
+@final
+class Cache(OrderedDict[Key, Value]):
+    """Dictionary of at most `limit` items: beyond, the oldest are dropped.
+
+    An item is as old as its assignment, or its last `use`; other look-ups are those of a dict, and
+    change nothing. A pickled cache is empty.
+
+    Args:
+        limit: maximum number of items.
+        dropped: called with the value of an item that is dropped by the limit, `drop` or
+            `drop_all`; not by the methods of a dict. A method bound to the owner of the cache would
+            be a reference cycle.
+    """
+
+    def __init__(self, limit: int, dropped: Callable[[Value], object] | None = None) -> None:
+        super().__init__()
+        self._limit, self._dropped = limit, dropped
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        super().__setitem__(key, value)
+        while len(self) > self._limit:
+            self.drop(next(iter(self)))
+
+    def use(self, key: Key) -> Value | None:
+        """Returns the value of a key, now the most recently used; None if there is none."""
+        value = self.get(key)
+        if value is not None:
+            self.move_to_end(key)
+        return value
+
+    def drop(self, key: Key) -> None:
+        """Removes an item, if it is there."""
+        value = self.pop(key, None)  # may have been removed in a garbage collection
+        if value is not None and self._dropped is not None:
+            self._dropped(value)
+
+    def drop_all(self) -> None:
+        """Removes all items."""
+        for key in list(self):
+            self.drop(key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Cache, (self._limit, self._dropped)
 
 
 _known_ops: "WeakValueDictionary[int, UserOp]" = WeakValueDictionary()

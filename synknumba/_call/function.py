@@ -59,7 +59,7 @@ from synknumba._ops.tree import is_nested
 from synknumba._progress import Progress, refuse_inside, wanted
 from synknumba._source.access import read_parameters, written_parameters
 from synknumba._source.grid_limits import Limits, grid_limits
-from synknumba._types import Array, Batch, shown
+from synknumba._types import Array, Batch, Cache, shown
 from synknumba._variables.state import VariableState, note_failure, writing
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import Install
@@ -215,7 +215,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             self._dynamic_shared = (
                 dynamic_shared(function) if isinstance(function, FunctionType) else None
             )
-        self._launched: dict[Any, Function[P, R]] = {}  # with other launch configurations, by these
+        # with other launch configurations, by these
+        self._launched: Cache[Any, Function[P, R]] = Cache(LAUNCHES_KEPT)
 
     # ---- calls
 
@@ -508,8 +509,6 @@ class Function(Decorated, Distributed, Generic[P, R]):
             options = replace(
                 self._options, launch=named_launch(self.name, key[1], key[0], smem_bytes)
             )
-            if len(self._launched) >= LAUNCHES_KEPT:
-                self._launched.pop(next(iter(self._launched)))
             found = self._launched[key] = Function(self.py_func, options, self.name, self._inner)
         return found
 

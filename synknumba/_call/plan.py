@@ -50,7 +50,7 @@ from synknumba._ops.tree import (
     unflatten,
     unmatched,
 )
-from synknumba._types import Array, Op, UserOp
+from synknumba._types import Array, Cache, Op, UserOp
 from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, Program, Result, next_number
 from synknumba._wire.results import RankReturn, ResultReader
@@ -58,6 +58,8 @@ from synknumba._world.call_in_flight import Flight
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.rounds import RankNews
+
+COMBINERS_KEPT = 1024  # of a function, one for each set of shapes that ranks return
 
 
 class Plan(ABC):
@@ -323,7 +325,7 @@ class FunctionPlan(Plan):
         own = self._results[:, first : first + nbytes]
         self._readers = [ResultReader(memory) for memory in own]
         self._numbers = own[:, :8].view(np.int64)[:, 0]
-        self._combiners: dict[tuple[int, ...], Collector] = {}
+        self._combiners: Cache[tuple[int, ...], Collector] = Cache(COMBINERS_KEPT)
 
     @property
     def nbytes(self) -> int:
@@ -338,8 +340,6 @@ class FunctionPlan(Plan):
         numbers = tuple(self._numbers.tolist())
         combiner = self._combiners.get(numbers)
         if combiner is None:
-            if len(self._combiners) > 1024:  # shapes may be new in every call
-                self._combiners.clear()
             combiner = self._combiners[numbers] = self._make_combiner(numbers, count)
         return combiner(count)
 

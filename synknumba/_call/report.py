@@ -7,7 +7,7 @@ from typing import Any
 
 from synknumba import _html
 from synknumba._call.call import Call
-from synknumba._call.launches import held_shapes, launches, shares
+from synknumba._call.launches import held_shapes, launches, row_plan
 from synknumba._call.options import FunctionOptions
 from synknumba._call.variable_rows import planned_shape
 from synknumba._ops.launch import Dim3, told_size
@@ -170,15 +170,15 @@ def make_report(
     """
     (per_row, whole), (file_row, file_whole) = call.sizes(), call.sizes(files=True)
     ranks = []
-    for rank, share in enumerate(shares(call)):
-        (start, stop), launch = share.rows, options.launch
-        sizes = () if launch is None else launches(launch, call, rank, share, source)
+    plan, launch = row_plan(call), options.launch
+    for rank in range(plan.partition.parts):
+        start, stop = plan.span(rank, rank + 1)
+        slices = tuple((part.start, part.stop) for part in plan.slices(rank))
+        own = None if plan.own is None else plan.own[rank]
+        grids = None if launch is None else launches(launch, call, rank, source)
         read, from_files = per_row * (stop - start) + whole, file_row * (stop - start) + file_whole
         held = () if call.count is not None else tuple(held_shapes(call, rank).items())
-        grids = None if launch is None else sizes
-        ranks.append(
-            RankReport(rank, share.rows, share.slices, read, share.own, grids, held, from_files)
-        )
+        ranks.append(RankReport(rank, (start, stop), slices, read, own, grids, held, from_files))
     ops = options.ops if options.style == "function" else None
     told = tuple((key, output.op) for key, output in options.outputs.items()) or (
         (("result", ops),) if ops is not None else ()

@@ -5,7 +5,7 @@ of the call.
 import warnings
 
 from synknumba._call.call import Call
-from synknumba._call.launches import shares
+from synknumba._call.launches import row_plan
 from synknumba._call.options import FunctionOptions
 from synknumba._call.variable_rows import own_by_rank, rows_shapes
 from synknumba._errors import depth_of_script
@@ -90,11 +90,9 @@ def _rows(call: Call, source: str | None) -> tuple[int, int, int]:
             axes = len(param.array.shape)
         elif source is not None:
             axes = len(call.variables[source].root_shapes()[0])
-        return (
-            call.total,
-            max(stop - start for share in shares(call) for start, stop in share.slices or [(0, 0)]),
-            axes,
-        )
+        plan = row_plan(call)
+        slices = [part for rank in range(plan.partition.parts) for part in plan.slices(rank)]
+        return call.total, max((part.stop - part.start for part in slices), default=0), axes
     variable = call.intact.get(source or "")
     if source is None or variable is None or not variable.sharded:
         return 0, 0, 0

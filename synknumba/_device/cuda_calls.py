@@ -18,7 +18,6 @@ read the same address of the host again, whatever lies there by then.
 import os
 import sys
 import traceback
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
@@ -34,6 +33,7 @@ from synknumba._device.cuda_steps import OnStream
 from synknumba._device.cuda_torch import FunctionScope, TorchPool
 from synknumba._errors import RecordError
 from synknumba._ops.tree import flatten, unflatten
+from synknumba._types import Cache
 
 MOST_KINDS = 16  # recordings of one function that are kept
 # Of the largest number of an array. Sums by atomic operations differ by rounding from run to run;
@@ -64,23 +64,19 @@ class RecordedFunction(Recorder):
     def __init__(self, name: str, stream: Any, scope: FunctionScope) -> None:
         self._name, self._stream, self._scope = name, stream, scope
         self._pool = _Pools()
-        self._kinds: OrderedDict[Any, _GraphCall] = OrderedDict()
+        self._kinds: Cache[Any, _GraphCall] = Cache(MOST_KINDS, _GraphCall.close)
 
     def recorded(self, call: Call, arguments: Any, written: Sequence[Any]) -> RecordedCall:
         kind = tuple(_kind(self._name, leaf) for leaf in flatten(arguments)[0])
-        graph_call = self._kinds.get(kind)
+        graph_call = self._kinds.use(kind)
         if graph_call is None:
             graph_call = self._kinds[kind] = _GraphCall(
                 self._name, call, written, self._stream, self._scope, self._pool
             )
-        self._kinds.move_to_end(kind)
-        while len(self._kinds) > MOST_KINDS:
-            self._kinds.popitem(last=False)[1].close()
         return graph_call
 
     def close(self) -> None:
-        while self._kinds:
-            self._kinds.popitem()[1].close()
+        self._kinds.drop_all()
         self._pool.close()
 
 

@@ -53,7 +53,7 @@ from synknumba._progress import Bar, Progress, wanted
 from synknumba._sequence.sequence import Sequence as CallSequence
 from synknumba._sequence.sequence import sequence
 from synknumba._tracing import STEP
-from synknumba._types import Array, Block, Grid, known_options
+from synknumba._types import Array, Block, Cache, Grid, known_options
 from synknumba._variables.collectives import all_reduce
 from synknumba._variables.create import flatten
 from synknumba._variables.variable import Variable, state_of
@@ -99,7 +99,7 @@ class TrainFunction:
             optimizer, params, self._sums, on_nonfinite=on_nonfinite, has_sums=True
         )
         self._sequences: dict[tuple[bool, bool, bool, int], CallSequence[..., Any]] = {}
-        self._orders: dict[tuple[int, ...], Data] = {}
+        self._orders: Cache[tuple[int, ...], Data] = Cache(ORDERS_KEPT)
         self._part_steps = 1  # in a round of an epoch that a signal may stop
         # row numbers that ranks may still be reading, of a submitted step
         self._read: tuple[Data, ...] = ()
@@ -389,12 +389,9 @@ class TrainFunction:
         while any(self._orders.get((*lines.shape, turn)) is buffer for buffer in self._read):
             turn += 1
         key = *lines.shape, turn
-        lines_on_host = self._orders.pop(key, None)
+        lines_on_host = self._orders.use(key)
         if lines_on_host is None:
-            lines_on_host = Data(np.zeros(lines.shape, np.int64))
-        self._orders[key] = lines_on_host
-        while len(self._orders) > ORDERS_KEPT:
-            del self._orders[next(iter(self._orders))]
+            lines_on_host = self._orders[key] = Data(np.zeros(lines.shape, np.int64))
         lines_on_host.set_value(lines.astype(np.int64))
         return lines_on_host
 

@@ -10,7 +10,7 @@ from synknumba._call.call import OWN_PREFIX
 from synknumba._call.distribute import Decorated, InnerFunction
 from synknumba._call.options import FunctionOptions, check_names
 from synknumba._errors import ArgumentError
-from synknumba._types import DeviceKind
+from synknumba._types import Cache, DeviceKind
 from synknumba._world.engine import Engine
 from synknumba.simt.internals import keep_text
 
@@ -65,11 +65,9 @@ class RowFunction(Decorated):
         )
         self._inner = InnerFunction(self.name, function)
         # generated kernels, by all that they depend on
-        self._kernels: dict[tuple[Any, ...], Any] = {}
-        self._known: dict[
-            Any, Any
-            # what calls with the same quick key have in common; a repeated call looks there only
-        ] = {}
+        self._kernels: Cache[tuple[Any, ...], Any] = Cache(MAX_KERNELS)
+        # what calls with the same quick key have in common; a repeated call looks there only
+        self._known: Cache[Any, Any] = Cache(MAX_KNOWN)
         self._inner.dependent += [self._kernels, self._known]
 
     def __repr__(self) -> str:
@@ -97,16 +95,10 @@ class RowFunction(Decorated):
         """
         kernel = self._kernels.get(key)
         if kernel is None:
-            while len(self._kernels) >= MAX_KERNELS:
-                del self._kernels[next(iter(self._kernels))]
+            if len(self._kernels) == MAX_KERNELS:
                 self._known.clear()
             kernel = self._kernels[key] = make(*key)
         return kernel
-
-    def _note(self, quick_key: Any, call: Any) -> None:
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        self._known[quick_key] = call
 
 
 def split_selection(kwargs: dict[str, Any]) -> dict[str, Any]:

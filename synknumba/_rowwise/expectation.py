@@ -433,7 +433,7 @@ class Expectation(RowFunction):
             kinds = tuple(self._kind(name, value) for name, value in values.items())
             self._check_types(dict(zip(values, kinds, strict=True)), values)
             prepared = self._kernel((device, slices, kinds, scaled, blocked), self._make)
-            self._note(key, prepared)
+            self._known[key] = prepared
         return *prepared, args
 
     def _check_types(self, parameters: Mapping[str, Kind], values: Mapping[str, Any]) -> None:

@@ -200,7 +200,7 @@ class Vectorized(Reducible):
             call = self._call(device, out, values)
             args = tuple(values[name] for name in self._binder.passed)
             if key is not None:
-                self._note(key, call)
+                self._known[key] = call
         for position, least, most in call.limits:
             if not least <= args[position] <= most:
                 raise out_of_range(

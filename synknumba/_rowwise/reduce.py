@@ -131,7 +131,7 @@ class Reducible(RowFunction):
         if reduction is None:
             reduction = self._reduction(device, array, dtype, room)
             if key is not None:
-                self._note(key_of_plan, reduction)
+                self._known[key_of_plan] = reduction
         first = None if initial is None else self._initial(initial, reduction)
         if first is None and isinstance(array, IndexRange) and not array.length:
             raise self._no_rows()

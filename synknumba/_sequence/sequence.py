@@ -61,7 +61,7 @@ from synknumba._sequence.recorder import (
 )
 from synknumba._sequence.report import Schedule, SequenceReport, schedule
 from synknumba._tracing import Number, Unknown
-from synknumba._types import Array
+from synknumba._types import Array, Cache
 from synknumba._variables.variable import Variable, layout_of, state_of
 from synknumba._world.call_in_flight import GOES_ON, Flight
 from synknumba._world.engine import Engine
@@ -104,7 +104,8 @@ class Sequence(Generic[P, R]):
         self._signature = inspect.signature(function)
         self._outer = OuterValues(function, _body_of)
         self._plans: dict[Any, SequencePlan] = {}
-        self._known: dict[tuple[Any, ...], SequencePlan] = {}  # of calls that `_find` finds
+        # of calls that `_find` finds
+        self._known: Cache[tuple[Any, ...], SequencePlan] = Cache(KNOWN_KEPT)
         self._binder = ArgumentBinder(self.name, self._signature)
         self._world: Engine | None = None
         self._traced = 0  # how often the body was recorded
@@ -312,8 +313,6 @@ class Sequence(Generic[P, R]):
             float,
             int,
         }.issuperset(kinds):
-            if len(self._known) >= KNOWN_KEPT:
-                self._known.clear()
             key = (
                 layout_of(arg) if isinstance(arg, Variable | Data) else type(arg) for arg in args
             )
