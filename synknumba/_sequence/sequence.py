@@ -22,12 +22,12 @@ from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeVar, final
 from synknumba import _tracing as tracing
 from synknumba._call.bind import share_memory, signature_names
 from synknumba._call.call import Call, describe, type_told
-from synknumba._call.function import planned_partition
 from synknumba._call.future import Future
 from synknumba._call.method import Method
 from synknumba._call.options import CallOptions
 from synknumba._call.progress_bars import iterations_shown
 from synknumba._call.variable_rows import planned_shape
+from synknumba._call.work_out import planned_partition
 from synknumba._errors import (
     ArgumentError,
     BatchError,
