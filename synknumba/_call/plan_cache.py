@@ -129,13 +129,11 @@ class KeptPlans:
 
     def remember(self, args: tuple[Any, ...], call: Call, plan: Plan) -> None:
         """Adds a call to the fast path, if its arguments allow it."""
-        scalars = [
-            arg
-            for arg in args
-            if type(arg) is float or (type(arg) is int and -(2**63) <= arg < 2**63)
-        ]
+        key = repeated_key(args)
+        if key is None or len(args) != len(self._binder.passed):
+            return
+        scalars = [arg for arg in args if type(arg) in (float, int)]
         arrays = [arg for arg in args if type(arg) in _ARRAYS]
-        constants = sum(type(arg) is RankConstant for arg in args)
         fixed = self._binder.fixed
         # Numbers and NumPy arrays bound by givens= exclude the fast path: they are not in `args`,
         # but are packed, or copied to shared memory, at each call.
@@ -143,14 +141,10 @@ class KeptPlans:
             isinstance(one, Data) and not isinstance(one, StoredData) for one in (*arrays, *fixed)
         )
         copied = len(call.segments) > kept
-        if (
-            len(scalars) + len(arrays) + constants == len(args) == len(self._binder.passed)
-            and scalars == call.values
-            and not copied
-        ):
-            types = map(_type_key, args)
-            key = (call.options.shards, *(one._layout for one in fixed), *types)  # noqa: SLF001
-            self._known[key] = plan, call.count, tuple(map(weakref.ref, call.changed))
+        if scalars == call.values and not copied:
+            layouts = [value._layout for value in fixed]  # noqa: SLF001  # as above
+            changed = tuple(map(weakref.ref, call.changed))
+            self._known[call.options.shards, *layouts, *key] = plan, call.count, changed
 
 
 def _forget(known: dict[tuple[Any, ...], KnownCall], plan: Plan) -> None:
@@ -160,10 +154,23 @@ def _forget(known: dict[tuple[Any, ...], KnownCall], plan: Plan) -> None:
     plan.forget()
 
 
-def _type_key(arg: Any) -> Any:
-    """Returns what stands for an argument of the fast path in the key of its call."""
-    if isinstance(arg, Data):
-        return arg._layout  # noqa: SLF001  # as above
-    if isinstance(arg, Variable):
-        return layout_of(arg)
-    return arg if isinstance(arg, RankConstant) else type(arg)
+def repeated_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Returns what stands for arguments in the key of a fast path; None if one is of a kind that
+    it does not take.
+
+    The fast paths, of functions and of sequences, look at arguments inline, in the same way.
+    """
+    key: list[Any] = []
+    for arg in args:
+        kind = type(arg)
+        if kind is Variable:
+            key.append(layout_of(arg))
+        elif kind in _ARRAYS:
+            key.append(arg._layout)  # noqa: SLF001  # as above
+        elif kind is float or (kind is int and -(2**63) <= arg < 2**63):
+            key.append(kind)
+        elif kind is RankConstant:
+            key.append(arg)
+        else:
+            return None
+    return tuple(key)
