@@ -25,7 +25,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import copy
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from itertools import chain
@@ -445,7 +444,7 @@ def check_ranks(
 def _restored(values: Iterable[tuple[str, Any]]) -> Iterator[None]:
     """Context after which arrays and variables are what they were before."""
     by_label = list(values)
-    states = [(leaf, copy(leaf)) for _, leaf in by_label if isinstance(leaf, VariableState)]
+    states = [(leaf, leaf.noted()) for _, leaf in by_label if isinstance(leaf, VariableState)]
     others = [(label, leaf) for label, leaf in by_label if not isinstance(leaf, VariableState)]
     arrays = [content for content in contents(others).values() if content.assign is not None]
     copies = [content.value.copy() for content in arrays]
@@ -453,7 +452,7 @@ def _restored(values: Iterable[tuple[str, Any]]) -> Iterator[None]:
         yield
     finally:
         for state, before in states:
-            state.trade(before)
+            state.put_back(before)
         for content, before in zip(arrays, copies, strict=True):
             content.set_to(before)
 

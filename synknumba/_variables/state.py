@@ -14,6 +14,7 @@ import math
 import operator
 from collections import deque
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -630,6 +631,14 @@ class VariableState:
         # By `map`, so that no handler of a signal runs in the middle: Ctrl-C would leave both with
         # the same memory.
         deque(map(setattr, states, names, _values_of(partner) + _values_of(self)), 0)
+
+    def noted(self) -> tuple[tuple[str, int], Values]:
+        """Returns what `put_back` takes: where the values are now."""
+        return self._layout, copy(self._values)
+
+    def put_back(self, noted: tuple[tuple[str, int], Values]) -> None:
+        """Gives the variable the memory and the values that it had."""
+        self._layout, self._values = noted
 
     def replace(self, storage: Allocation, *, sharded: bool) -> None:
         """Replaces the memory of the variable; replicas may differ afterwards if it is sharded."""
