@@ -5,7 +5,7 @@ gradient(*batch, *params, loss, *slopes)  a kernel: adds to them
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from keyword import iskeyword
 from typing import Any, cast, final
 
@@ -36,6 +36,7 @@ from synknumba._ops.launch import LaunchConfig
 from synknumba._ops.rows import Partition, Range, select
 from synknumba._ops.tree import count_leaves, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
+from synknumba._rowwise.generate import define
 from synknumba._source.access import element_uses
 from synknumba._types import Array, Block, Grid, Span, shown
 from synknumba._variables.collectives import get_lengths
@@ -439,16 +440,16 @@ class Gradient:
         return self._by_function(record=record, clears=clears, num_slices=num_slices)
 
     def _by_function(self, *, record: bool, clears: bool, num_slices: int) -> Callable[..., None]:
-        names = (*self.inputs, *self.free("params", "sums"))
-        gradient, first, weights = self._function, self.divided[0], self._weights
-        spreads, adds = self._spreads, num_slices > 1
-
-        def add(**arguments: Any) -> None:
-            *batch, params, sums = (arguments[name] for name in names)
-            add_sums(gradient, tuple(batch), params, sums, first, weights, spreads, adds)
-
+        names, (params, sums) = ", ".join(self.inputs), self.free("params", "sums")
+        how = f"{self.divided[0]}, {self._weights}, {self._spreads}, {num_slices > 1}"
+        text = (
+            f"def {self.name}({names}, {params}, {sums}):\n    synk_add(synk_gradient, "
+            f"({names},), {params}, {sums}, {how})\n"
+        )
+        scope = {"__name__": __name__, "synk_add": add_sums, "synk_gradient": self._function}
+        defined = define(text, self.name, self.name, scope)
         call = function(
-            with_parameters(add, self.name, names),
+            defined,
             broadcast=self._broadcast,
             sliceable=self._sliceable,
             record=record,
@@ -531,17 +532,6 @@ def _rows_beside(leaf: Any) -> int | None:
 def _lengths(variable: Variable) -> list[int]:
     """Returns the number of rows of each rank, and of each array if they are several."""
     return take_apart(get_lengths(variable))[0]
-
-
-def with_parameters(
-    function: Callable[..., Any], name: str, names: Iterable[str]
-) -> Callable[..., Any]:
-    """Gives a function of any arguments a name, and parameters by which calls bind theirs."""
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    function.__name__ = function.__qualname__ = name
-    parameters = [inspect.Parameter(parameter, kind) for parameter in names]
-    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return function
 
 
 def _options(rows: Any, num_slices: int) -> dict[str, Any]:

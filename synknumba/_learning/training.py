@@ -32,7 +32,7 @@ from synknumba._errors import (
 from synknumba._host import stopping
 from synknumba._host.data import Data
 from synknumba._learning.batches import Batches
-from synknumba._learning.gradient import Gradient, with_parameters
+from synknumba._learning.gradient import Gradient
 from synknumba._learning.transform import Optimizer, check_descends, check_optimizer
 from synknumba._learning.updater import (
     BAD_NUMBERS,
@@ -50,6 +50,7 @@ from synknumba._ops.rows import Range, select
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._ops.tree import unflatten
 from synknumba._progress import Bar, Progress, wanted
+from synknumba._rowwise.generate import define
 from synknumba._sequence.sequence import Sequence as CallSequence
 from synknumba._sequence.sequence import sequence
 from synknumba._tracing import STEP
@@ -524,16 +525,19 @@ class TrainFunction:
 def _train_sequence(
     gradient: Gradient, train: Callable[..., Any], *, has_order: bool
 ) -> CallSequence[..., Any]:
-    roles = ("params", "sums", "order") if has_order else ("params", "sums")
-    count, names = len(gradient.inputs), (*gradient.inputs, *gradient.free(*roles))
-
-    def body(**arguments: Any) -> Any:
-        ordered = tuple(arguments[name] for name in names)
-        params, sums, *order = ordered[count:]
-        rows = order[0][STEP] if order else None
-        return train(ordered[:count], params, sums, rows)
-
-    return sequence(with_parameters(body, f"train_{gradient.name}", names))
+    names, (params, sums, order) = (
+        ", ".join(gradient.inputs),
+        gradient.free("params", "sums", "order"),
+    )
+    more, rows = (f", {order}", f"{order}[synk_step]") if has_order else ("", "None")
+    name = f"train_{gradient.name}"
+    text = (
+        f"def {name}({names}, {params}, {sums}{more}):\n    return synk_train(({names},), "
+        f"{params}, {sums}, {rows})\n"
+    )
+    return sequence(
+        define(text, name, name, {"__name__": __name__, "synk_train": train, "synk_step": STEP})
+    )
 
 
 @known_options
