@@ -295,9 +295,6 @@ def as_cuda_reported() -> Iterator[None]:
         yield
 
 
-_entered = contextlib.ExitStack()
-
-
 def of_environment() -> None:
     """Enters `as_cuda` for the rest of the process if SYNKNUMBA_SIMT is "1", or "check" to check
     every launch.
@@ -309,7 +306,8 @@ def of_environment() -> None:
     if value not in {"", "0", "off", "1", "on", "check"}:
         raise ArgumentError(f"{VARIABLE} must be 1, check or 0, got {value!r}")
     if value in {"1", "on", "check"}:
-        _entered.enter_context(as_cuda(check=value == "check"))
+        # without a context, which Python would leave at its end, when modules are empty
+        _blocks.enter(check=value == "check", devices=1)
 
 
 def host_members() -> dict[str, Any]:
