@@ -27,7 +27,7 @@ PYTHON  ?= python3
 install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help demo check style types quick test test-all test-ports test-mlir mlir-tests test-lowest lowest-tests ptx ptx-tests gpu-libraries gpu-imports format bench docs links clean distclean
+.PHONY: help demo check style types quick test test-all test-ports test-mlir mlir-tests test-lowest lowest-tests test-newest newest-tests ptx ptx-tests gpu-libraries gpu-imports format bench docs links clean distclean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -71,6 +71,14 @@ test-lowest:  ## the quick suite with the lowest versions that pyproject.toml al
 lowest-tests: | $(VENV)/bin/python
 	$(BIN)/python tests/lowest.py dev > $(VENV)/lowest.txt
 	$(install) -c $(VENV)/lowest.txt -e '.[dev]'
+	$(BIN)/pytest -q --quick $(PARALLEL)
+
+test-newest:  ## the quick suite with Numba's newest release candidate, in an environment of its own
+	@$(MAKE) --no-print-directory VENV=$(VENV)/newest newest-tests
+
+newest-tests: | $(VENV)/bin/python
+	$(install) -e '.[dev]'
+	$(install) --pre --upgrade numba llvmlite
 	$(BIN)/pytest -q --quick $(PARALLEL)
 
 ptx:  ## compiles the kernels of the tests for a GPU, without one, in a virtual environment of its own (225 MB to download)

@@ -349,8 +349,8 @@ def function(
         if isinstance(target, Function):
             return Function(target.py_func, options, name)
         plain, instance, own_name = unbound(target)
-        made = Function[..., Any](plain, options, name or own_name)
-        return made if instance is None else made.__get__(instance)
+        decorated = Function[..., Any](plain, options, name or own_name)
+        return decorated if instance is None else decorated.__get__(instance)
 
     return decorate if func is None else decorate(func)
 

@@ -49,12 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for the process's own.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
-    told = _parsed_elsewhere(argv) if launch.index() > 0 else _parsed(argv)
+    args = _parsed_elsewhere(argv) if launch.index() > 0 else _parsed(argv)
     try:
-        if told.command in _SCRIPTS:
-            return int(told.run(told))
+        if args.command in _SCRIPTS:
+            return int(args.run(args))
         show_what_can_be_shown()
-        status = int(told.run(told))
+        status = int(args.run(args))
         sys.stdout.flush()
     except BrokenPipeError:  # as by `| head`
         _drop_output()
@@ -63,13 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not _is_output_lost():
             raise
         _drop_output()
-        sys.stderr.write(f"synknumba {told.command}: {cannot_write_output(error)}\n")
+        sys.stderr.write(f"synknumba {args.command}: {cannot_write_output(error)}\n")
         return FAILED
     except (CommandError, SynkError) as error:
-        sys.stderr.write(f"synknumba {told.command}: {error}\n")
+        sys.stderr.write(f"synknumba {args.command}: {error}\n")
         return FAILED
     except KeyboardInterrupt:
-        sys.stderr.write(f"\nsynknumba {told.command}: interrupted\n")
+        sys.stderr.write(f"\nsynknumba {args.command}: interrupted\n")
         return INTERRUPTED
     return status
 

@@ -70,18 +70,18 @@ def shorten(error: BaseException) -> None:
     """
     if full_traceback():
         return
-    frames, left, of_package = [], error.__traceback__, False
-    while left is not None:
-        of_package = _is_of_package(left, of_package)
+    frames, rest, of_package = [], error.__traceback__, False
+    while rest is not None:
+        of_package = _is_of_package(rest, of_package)
         if not of_package:
-            frames.append(left)
-        left = left.tb_next
+            frames.append(rest)
+        rest = rest.tb_next
     # those that this package raises
     if of_package and not isinstance(error, SynkError | Warning | TimeoutError):
         return
     following: TracebackType | None = None
-    for one in reversed(frames):
-        following = TracebackType(following, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    for frame in reversed(frames):
+        following = TracebackType(following, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     error.__traceback__ = following
 
 

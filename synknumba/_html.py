@@ -18,6 +18,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from synknumba._types import size_text
+
 _T = TypeVar("_T")
 
 MOST_ROWS = 20  # of a table; a screen shows some 30 lines
@@ -70,9 +72,9 @@ def _or_nothing(make: Callable[[_T], str]) -> Callable[[_T], str | None]:
     """Makes a function return None where it raises, for which notebooks show the text of `repr`."""
 
     @functools.wraps(make)
-    def _made(shown: _T) -> str | None:
+    def _made(instance: _T) -> str | None:
         try:
-            return make(shown)
+            return make(instance)
         except Exception:  # noqa: BLE001  # another thread may end the world meanwhile; to show something must never fail
             return None
 
@@ -167,11 +169,11 @@ def of_variable(state: Any) -> str:
     if not state.is_tree and readable is not None:
         facts += _values("values on rank 0" if state.is_placed else "values", readable[0])
     if state.sharded and state.is_placed and not state.is_tree:
-        own = state.storage().layout.own_counts(0)
+        counts = state.storage().layout.own_counts(0)
         heads = ["rank", "own rows", "", "shape"]
         rows: list[list[Cell]] = [
-            [rank, f"{count:,}", Bar(count / max([*own, 1])), str(shape)]
-            for rank, (count, shape) in enumerate(zip(own, state.shapes()[0], strict=True))
+            [rank, f"{count:,}", Bar(count / max([*counts, 1])), str(shape)]
+            for rank, (count, shape) in enumerate(zip(counts, state.shapes()[0], strict=True))
         ]
         tables.append(Table(heads, rows))
     return _card(f"Variable{named}", facts, *tables)
@@ -198,13 +200,13 @@ def of_quantity(quantity: Any) -> str:
     rows: list[list[Cell]] = []
     for i, (value, error) in enumerate(zip(mean, stderr, strict=True)):
         relative = f"{abs(error / value):.2g}" if value else "–"
-        told = [
+        cells = [
             f"{value:.10g}",
             f"{error:.3g}",
             relative,
             *([f"{variance[i]:.6g}"] if is_estimate else []),
         ]
-        rows.append([*([] if is_one else [i]), *told])
+        rows.append([*([] if is_one else [i]), *cells])
     title = (
         f"{type(quantity).__name__} {quantity}"
         if is_one
@@ -217,8 +219,10 @@ def of_quantity(quantity: Any) -> str:
 def of_plan(plan: Any) -> str:
     """Shows a `PlanReport`: rows, launches and bytes of each rank."""
     cut = "" if plan.shards is None else f" in {plan.shards} shards"
-    told = "none to divide: every rank runs once" if plan.rows is None else f"{plan.rows:,}{cut}"
-    facts = [("arguments", ", ".join(plan.arguments)), ("rows", told)]
+    rows_text = (
+        "none to divide: every rank runs once" if plan.rows is None else f"{plan.rows:,}{cut}"
+    )
+    facts = [("arguments", ", ".join(plan.arguments)), ("rows", rows_text)]
     facts += [(name, _op(op)) for name, op in plan.outputs]
     facts += [(f"{name} (variable)", str(op)) for name, op in plan.updates]
     has_own = any(rank.own_rows is not None for rank in plan.ranks)
@@ -231,13 +235,13 @@ def of_plan(plan: Any) -> str:
         held = ", ".join(f"{name} {shape}" for name, shape in rank.held)
         span = f"{rank.rows[0]}..{rank.rows[1]}"
         of_rows: list[Cell] = [span, f"{count:,}", Bar(count / max([*counts, 1])), len(rank.slices)]
-        own = ["" if rank.own_rows is None else f"{rank.own_rows:,}"] if has_own else []
+        own_rows = ["" if rank.own_rows is None else f"{rank.own_rows:,}"] if has_own else []
         launches = [rank.launch_text.removeprefix(", launches ")] if has_launches else []
         rows.append(
             [
                 rank.rank,
                 *([held] if plan.rows is None else of_rows),
-                *own,
+                *own_rows,
                 f"{rank.input_bytes:,} bytes",
                 *launches,
             ]
@@ -246,12 +250,12 @@ def of_plan(plan: Any) -> str:
     if plan.machines:
         sent: list[list[Cell]] = [
             [
-                one.host,
-                f"{one.ranks[0]}..{one.ranks[1]}",
-                f"{one.sent_bytes:,}",
-                f"{one.frozen_bytes:,}",
+                machine.host,
+                f"{machine.ranks[0]}..{machine.ranks[1]}",
+                f"{machine.sent_bytes:,}",
+                f"{machine.frozen_bytes:,}",
             ]
-            for one in plan.machines
+            for machine in plan.machines
         ]
         tables.append(
             Table(["machine", "ranks", "bytes sent", "of them once, as they are frozen"], sent)
@@ -325,25 +329,28 @@ def of_statistics(statistics: Any) -> str:
         ("preparing", seconds.preparing),
         ("working", seconds.working),
     ]
-    spent.append(("in the script", max(seconds.open - sum(one for _, one in spent), 0.0)))
-    whole = max(seconds.open, 1e-9)
+    spent.append(
+        ("in the script", max(seconds.open - sum(spent_seconds for _, spent_seconds in spent), 0.0))
+    )
+    total = max(seconds.open, 1e-9)
     times: list[list[Cell]] = [
-        [name, f"{one:.3f}", f"{100 * one / whole:.0f} %", Bar(one / whole)] for name, one in spent
+        [name, f"{value:.3f}", f"{100 * value / total:.0f} %", Bar(value / total)]
+        for name, value in spent
     ]
     tables = [Table([f"{seconds.open:.3f} s open", "seconds", "", ""], times)]
     if memory.ranks:
         most, on_gpus = (
-            max(1, *(one or 0 for one in memory.ranks)),
-            any(one is not None for one in memory.devices),
+            max(1, *(nbytes or 0 for nbytes in memory.ranks)),
+            any(device is not None for device in memory.devices),
         )
         rows: list[list[Cell]] = []
-        for rank, own in enumerate(memory.ranks):
+        for rank, nbytes in enumerate(memory.ranks):
             gpu = (
                 [size_text(memory.devices[rank]), size_text(memory.devices_free[rank])]
                 if on_gpus
                 else []
             )
-            rows.append([rank, size_text(own), Bar((own or 0) / most), *gpu])
+            rows.append([rank, size_text(nbytes), Bar((nbytes or 0) / most), *gpu])
         tables.append(
             Table(
                 ["rank", "own memory", "", *(["on the GPU", "free there"] if on_gpus else [])], rows
@@ -360,25 +367,29 @@ def of_trace(summary: Any) -> str:
         ("ranks", str(len(summary.ranks))),
         *((f"{name} before, not kept", f"{count:,}") for name, count in lost if count),
     ]
-    whole = max(summary.seconds, 1e-9)
+    total = max(summary.seconds, 1e-9)
     times: list[list[Cell]] = [
-        [name, _seconds(one), f"{100 * one / whole:.1f} %", Bar(one / whole)]
-        for name, one in summary.of_script()
+        [name, _seconds(value), f"{100 * value / total:.1f} %", Bar(value / total)]
+        for name, value in summary.of_script()
     ]
     functions: list[list[Cell]] = [
         [
-            one.name,
-            f"{one.rounds:,}",
-            _seconds(one.waited),
-            _seconds(max(one.ranks.values())) if one.ranks else "",
-            "" if np.isnan(one.imbalance) else f"{one.imbalance:.2f}",
-            f"{one.nbytes:,}" if one.nbytes else "",
+            times.name,
+            f"{times.rounds:,}",
+            _seconds(times.waited),
+            _seconds(max(times.ranks.values())) if times.ranks else "",
+            "" if np.isnan(times.imbalance) else f"{times.imbalance:.2f}",
+            f"{times.nbytes:,}" if times.nbytes else "",
         ]
-        for one in summary.functions
+        for times in summary.functions
     ]
     steps: list[list[Cell]] = [
-        [f"{one.name}{' (GPU)' if one.on_device else ''}", f"{one.count:,}", _seconds(one.seconds)]
-        for one in summary.steps
+        [
+            f"{times.name}{' (GPU)' if times.on_device else ''}",
+            f"{times.count:,}",
+            _seconds(times.seconds),
+        ]
+        for times in summary.steps
     ]
     tables = [Table([f"{summary.seconds:.6g} s in all", "seconds", "", ""], times)]
     if functions:
@@ -398,20 +409,6 @@ def _seconds(value: float) -> str:
 
 
 # ---- parts
-
-
-def size_text(count: int | None) -> str:
-    """Formats a number of bytes; None if it is not known.
-
-    >>> size_text(1000), size_text(3 << 19), size_text(None)
-    ('1000 bytes', '1.5 MiB', '?')
-    """
-    if count is None:
-        return "?"
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count} bytes"
 
 
 def _of_array(shape: tuple[int, ...], dtype: Any, nbytes: int) -> list[tuple[str, Cell]]:
@@ -439,17 +436,16 @@ def _values(label: str, array: Any) -> list[tuple[str, Cell]]:
 
 def _card(title: str, facts: Sequence[tuple[str, Cell]], *tables: Table) -> str:
     """Returns a title, a table of facts, and tables below it."""
-    told = "".join(
+    facts_rows = "".join(
         '<tr style="background:none"><td '
         f'style="{_CELL};text-align:left;{_FAINT}">{_cell(name)}</td><td '
         f'style="{_CELL};text-align:left">{_cell(fact)}</td></tr>'
         for name, fact in facts
     )
     head = f'<div style="font-weight:bold;padding-bottom:.2em">{_cell(title)}</div>'
-    return (
-        '<div style="padding:.2em '
-        f'0">{head}{_table(told) if told else ""}{"".join(map(_of_table, tables))}</div>'
-    )
+    shown_facts = _table(facts_rows) if facts_rows else ""
+    shown_tables = "".join(map(_of_table, tables))
+    return f'<div style="padding:.2em 0">{head}{shown_facts}{shown_tables}</div>'
 
 
 def _of_table(table: Table) -> str:

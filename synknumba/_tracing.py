@@ -5,19 +5,17 @@ While a sequence is traced, in one thread, its calls are recorded instead of mad
 function asks `current` first.
 """
 
-import operator
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol, TypeAlias, final
+from typing import Any, NoReturn, Protocol, final
 
 import numpy as np
 
 from synknumba._errors import NOT_OF_SCRIPTS, ArgumentError, MemberError
 from synknumba._errors import where as where  # asked for as `tracing.where`
-from synknumba._types import Extremum, RankConstant, shown
-
-Formula: TypeAlias = tuple[Any, ...]  # see `_wire/sequence.py`
+from synknumba._formulas import FUNCTIONS, OPERATORS, Formula
+from synknumba._types import Extremum, RankConstant
 
 _SIGNS: Mapping[Any, str] = {
     np.add: "+",
@@ -55,52 +53,11 @@ _HINTS: Mapping[str, str] = {
     ),
     "ceil": "write -(-n // 1) in place of ceil(n)",
 }
-FUNCTIONS: dict[str, np.ufunc] = {  # of one float64 or two; the last two give ints for ints
-    one.__name__: one
-    for one in (
-        *(np.sqrt, np.cbrt, np.exp, np.exp2, np.expm1, np.log, np.log2, np.log10, np.log1p),
-        *(np.sin, np.cos, np.tan, np.arcsin, np.arccos, np.arctan, np.arctan2, np.hypot),
-        *(np.sinh, np.cosh, np.tanh, np.arcsinh, np.arccosh, np.arctanh),
-        *(np.minimum, np.maximum),
-    )
-}
 _KEEP_INTS = {"minimum", "maximum"}
-# of a power of ints, which formulas compute exactly: such ints take milliseconds
-_MOST_BITS = 1 << 20
 _MOST_DEPTH = 256  # of a formula: ranks recurse, two frames a level, and Python allows 1000
 _MOST_OPERATIONS = (
     10_000  # of a formula: 0.1 ms compiled, 20 ms in Python; n = n + n, repeated, doubles them
 )
-
-
-def _power(base: Any, exponent: Any) -> Any:
-    """Returns a power, as Python computes; raises `OverflowError` for ints where that would take
-    all memory and time.
-    """
-    if (
-        isinstance(base, int)
-        and isinstance(exponent, int)
-        and (abs(base).bit_length() - 1) * exponent > _MOST_BITS
-    ):
-        raise OverflowError(
-            f"{shown(base)} ** {shown(exponent)} has more than {_MOST_BITS:,} bits; compute "
-            f"with floats, as in 2.0 ** n"
-        )
-    return operator.pow(base, exponent)
-
-
-OPERATORS: dict[str, Callable[..., Any]] = {  # as Python computes
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": _power,
-    "neg": operator.neg,
-    "abs": operator.abs,
-    **FUNCTIONS,
-}
 _PLAIN = bool | int | float | complex | np.generic | None
 _ARRAY_MEMBERS = frozenset(name for name in dir(np.ndarray) if not name.startswith("_"))
 
@@ -123,10 +80,10 @@ class Recorder(Protocol):
     ) -> Any:
         """Records a call of a function; returns stand-ins for its results."""
 
-    def collective(self, kind: Any, given: Any, op: Any, root: int, dest: Any) -> Any:
+    def collective(self, kind: Any, args: Any, op: Any, root: int, dest: Any) -> Any:
         """Records a collective; returns the variables that have its result."""
 
-    def beside(self, during: Callable[[], object], given: Any) -> Any:
+    def beside(self, during: Callable[[], object], args: Any) -> Any:
         """Records the calls that `during` makes, and an exchange of halos beside them."""
 
     def swap(self, first: Any, second: Any) -> None:
@@ -405,54 +362,60 @@ class Number(Unknown):
         in fewer than 64 bits.
         """
         with np.errstate(all="ignore"):
-            found = OPERATORS[sign](*(_example(one) for one in operands))
+            operate = FUNCTIONS.get(sign) or OPERATORS[sign]  # functions with the dtype of NumPy's
+            result = operate(*(_example(operand) for operand in operands))
         # Python's numbers have 64 bits, or more
-        dtype = getattr(found, "dtype", np.dtype(np.float64))
+        dtype = getattr(result, "dtype", np.dtype(np.float64))
         if dtype.itemsize < 8 or dtype.kind not in "iuf":
-            told = ", ".join(
-                f"{one.label} is {one.dtype or type(_example(one)).__name__}"
-                if isinstance(one, Number)
-                else repr(one)
-                for one in operands
+            operand_texts = ", ".join(
+                f"{operand.label} is {operand.dtype or type(_example(operand)).__name__}"
+                if isinstance(operand, Number)
+                else repr(operand)
+                for operand in operands
             )
             wide = "np.float64(1)" if dtype.kind == "f" else "np.int64(1)"
             raise ArgumentError(
                 f"{where()}: a sequence computes numbers in 64 bits, and NumPy would compute this "
-                f"in {dtype}: {told}. Pass float(x) for a NumPy scalar, and multiply a result by "
-                f"{wide} first"
+                f"in {dtype}: {operand_texts}. Pass float(x) for a NumPy scalar, and multiply a "
+                f"result by {wide} first"
             )
         return "uint64" if dtype == np.uint64 else None
 
     def _made(self, sign: str, *operands: Any, is_int: bool) -> "Number":
         dtype = self._promoted(sign, *operands)
-        operands = tuple(one.item() if isinstance(one, np.generic) else one for one in operands)
-        formulas = [one.formula if isinstance(one, Number) else ("value", one) for one in operands]
+        operands = tuple(
+            operand.item() if isinstance(operand, np.generic) else operand for operand in operands
+        )
+        formulas = [
+            operand.formula if isinstance(operand, Number) else ("value", operand)
+            for operand in operands
+        ]
         label = f"a number computed from {self._first.label}"
-        made = Number(
+        number = Number(
             (sign, *formulas), label, is_int=is_int, source=self._first, line=where(), dtype=dtype
         )
-        made._measure([one for one in operands if isinstance(one, Number)])
-        return made
+        number._measure([operand for operand in operands if isinstance(operand, Number)])
+        return number
 
     def _measure(self, operands: Sequence["Number"]) -> None:
         """Sets depth and number of operations; raises `ArgumentError` for a formula that is too
         long.
         """
-        self.depth = 1 + max(one.depth for one in operands)
-        self.operations = 1 + sum(one.operations for one in operands)
+        self.depth = 1 + max(number.depth for number in operands)
+        self.operations = 1 + sum(number.operations for number in operands)
         if self.depth > _MOST_DEPTH:
-            found = (
+            excess = (
                 f"{self.depth} operations inside each other, and a formula can have {_MOST_DEPTH}"
             )
         elif self.operations > _MOST_OPERATIONS:
-            found = (
+            excess = (
                 f"more than {_MOST_OPERATIONS:,} operations, with those of parts that "
                 f"it has twice counted twice"
             )
         else:
             return
         raise ArgumentError(
-            f"{self.line}: {self.label} has {found}. Pass the numbers as an array, and "
+            f"{self.line}: {self.label} has {excess}. Pass the numbers as an array, and "
             f"compute in a kernel or function"
         )
 
@@ -546,12 +509,12 @@ def _told(sign: str, operands: Sequence[Any]) -> str:
     values or types.
     """
     names = [
-        one.label
-        if isinstance(one, Unknown)
-        else str(one)
-        if isinstance(one, _PLAIN)
-        else type(one).__name__
-        for one in operands
+        operand.label
+        if isinstance(operand, Unknown)
+        else str(operand)
+        if isinstance(operand, _PLAIN)
+        else type(operand).__name__
+        for operand in operands
     ]
     return f"{sign}({', '.join(names)})" if sign in FUNCTIONS else f" {sign} ".join(names)
 

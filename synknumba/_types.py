@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -129,6 +130,51 @@ class WeakTable(Generic[Key, Value]):
         return iter([key for key, _ in self.items()])
 
 
+@final
+class Cache(OrderedDict[Key, Value]):
+    """Dictionary of at most `limit` items: beyond, the oldest are dropped.
+
+    An item is as old as its assignment, or its last `use`; other look-ups are those of a dict, and
+    change nothing. A pickled cache is empty.
+
+    Args:
+        limit: maximum number of items.
+        dropped: called with the value of an item that is dropped by the limit, `drop` or
+            `drop_all`; not by the methods of a dict. A method bound to the owner of the cache would
+            be a reference cycle.
+    """
+
+    def __init__(self, limit: int, dropped: Callable[[Value], object] | None = None) -> None:
+        super().__init__()
+        self._limit, self._dropped = limit, dropped
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        super().__setitem__(key, value)
+        while len(self) > self._limit:
+            self.drop(next(iter(self)))
+
+    def use(self, key: Key) -> Value | None:
+        """Returns the value of a key, now the most recently used; None if there is none."""
+        value = self.get(key)
+        if value is not None:
+            self.move_to_end(key)
+        return value
+
+    def drop(self, key: Key) -> None:
+        """Removes an item, if it is there."""
+        value = self.pop(key, None)  # may have been removed in a garbage collection
+        if value is not None and self._dropped is not None:
+            self._dropped(value)
+
+    def drop_all(self) -> None:
+        """Removes all items."""
+        for key in list(self):
+            self.drop(key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Cache, (self._limit, self._dropped)
+
+
 _known_ops: "WeakValueDictionary[int, UserOp]" = WeakValueDictionary()
 
 
@@ -188,6 +234,20 @@ def shown(value: object) -> str:
     return repr(value)
 
 
+def size_text(count: int | None) -> str:
+    """Formats a number of bytes; None if it is not known.
+
+    >>> size_text(1000), size_text(3 << 19), size_text(None)
+    ('1000 bytes', '1.5 MiB', '?')
+    """
+    if count is None:
+        return "?"
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} bytes"
+
+
 def with_article(noun: str) -> str:
     """Returns the name of a class, or another noun, with its article.
 
@@ -214,24 +274,30 @@ def unknown_keyword(
     and options.
     """
     parameters, options = list(parameters), list(options)
-    others = [known for known in (*parameters, *options) if known != name]
+    candidates = [candidate for candidate in (*parameters, *options) if candidate != name]
     return (
         f"{called} has no parameter {name!r}; it has {', '.join(parameters) or 'none'}, "
-        f"and calls have the options {', '.join(options)}{nearest(name, others)}"
+        f"and calls have the options {', '.join(options)}{nearest(name, candidates)}"
     )
 
 
 def _misfit(function: Callable[..., Any], options: Iterable[str], error: TypeError) -> str:
     """Returns what is wrong with the arguments of a call that has raised `error`."""
     parameters = inspect.signature(function).parameters
-    names = [name for name, one in parameters.items() if one.kind is not one.POSITIONAL_ONLY]
+    names = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind is not parameter.POSITIONAL_ONLY
+    ]
     for name in options:
         if name not in names:
             return (
                 f"{function.__name__} has no option {name}=; it has "
                 f"{', '.join(names)}{nearest(name, names, '=')}"
             )
-    plain = inspect.Signature([one.replace(annotation=one.empty) for one in parameters.values()])
+    plain = inspect.Signature(
+        [parameter.replace(annotation=parameter.empty) for parameter in parameters.values()]
+    )
     return f"{error}; write {function.__name__}{plain}"
 
 
@@ -278,13 +344,13 @@ class RankConstant(Enum):
         )
 
     def _way_out(self) -> str:
-        asked = {
+        hints = {
             "RANK": ". A function may ask synk.rank() instead",
             "WORLD_SIZE": ". Or ask synk.world_size()",
         }
         return (
             f". Pass it, as in f(x, {self!r}), and look at it in the kernel or "
-            f"function{asked.get(self.name, '')}"
+            f"function{hints.get(self.name, '')}"
         )
 
     def __repr__(self) -> str:

@@ -99,16 +99,17 @@ def scaling(
         time.set_ylabel("time")
     if efficiency is not None:
         shares = [
-            base / (speedup * one) for speedup, one in zip(speedups, series.values(), strict=True)
+            base / (speedup * rank_count)
+            for speedup, rank_count in zip(speedups, series.values(), strict=True)
         ]
         _draw_limit(efficiency, ranks, np.ones(len(ranks)), "perfect scaling")
         _draw_spread(efficiency, ranks, shares, label)
         _start_at_zero(efficiency)
         efficiency.set_ylabel("efficiency")
-    for one in _those(axes):
-        _mark_ranks(one)
-        one.set_xlabel("ranks")
-        _add_legend(one)
+    for panel in _those(axes):
+        _mark_ranks(panel)
+        panel.set_xlabel("ranks")
+        _add_legend(panel)
     return axes
 
 
@@ -221,12 +222,12 @@ def timeline(trace: Trace | str | os.PathLike[str] | list[Record], *, ax: Axes =
         else read(Path(trace))
     )
     names = {
-        one["pid"]: one["args"]["name"]
-        for one in records
-        if one["ph"] == "M" and one["name"] == "process_name"
+        record["pid"]: record["args"]["name"]
+        for record in records
+        if record["ph"] == "M" and record["name"] == "process_name"
     }
-    spans = [one for one in records if one["ph"] == "X" and one["cat"] in _DRAWN]
-    functions = sorted({one["name"] for one in spans if one["cat"] == "wait"})
+    spans = [record for record in records if record["ph"] == "X" and record["cat"] in _DRAWN]
+    functions = sorted({span["name"] for span in spans if span["cat"] == "wait"})
     if not functions:
         raise ArgumentError("the trace has no rounds to draw; make calls in its with block")
     lines = {
@@ -236,7 +237,7 @@ def timeline(trace: Trace | str | os.PathLike[str] | list[Record], *, ax: Axes =
         )
     }
     colors = {name: COLORS[place % len(COLORS)] for place, name in enumerate(functions)}
-    first, last = min(one["ts"] for one in spans), max(one["ts"] + one["dur"] for one in spans)
+    first, last = min(span["ts"] for span in spans), max(span["ts"] + span["dur"] for span in spans)
     unit, factor = next(
         (name, size)
         for name, size in (("s", 1e6), ("ms", 1e3), ("µs", 1.0))
@@ -248,13 +249,13 @@ def timeline(trace: Trace | str | os.PathLike[str] | list[Record], *, ax: Axes =
         else _checked(ax, "timeline")
     )
     bars: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
-    for one in spans:
+    for span in spans:
         # thinner, it would not show
         place = (
-            (one["ts"] - first) / factor,
-            max(one["dur"], (last - first) / 5000) / factor,
+            (span["ts"] - first) / factor,
+            max(span["dur"], (last - first) / 5000) / factor,
         )
-        bars.setdefault((one["pid"], one["cat"], one["name"]), []).append(place)
+        bars.setdefault((span["pid"], span["cat"], span["name"]), []).append(place)
     for (pid, kind, name), places in bars.items():
         low, height = lines[pid] + _DRAWN[kind], 0.3 if kind == "device" else 0.7
         axes.broken_barh(places, (low, height), facecolors=colors.get(name, INK))
@@ -331,9 +332,9 @@ def convergence(
         _draw_points(below, series.counts, series.errors, series.doubts, label or "standard error")
         below.set_yscale("log")
         below.set_ylabel("standard error")
-    for one in _those(axes):
-        one.set_xscale("log")
-        _add_legend(one)
+    for panel in _those(axes):
+        panel.set_xscale("log")
+        _add_legend(panel)
     _those(axes)[-1].set_xlabel("rows n")
     return axes
 
@@ -369,7 +370,7 @@ def _times(times: Any) -> dict[int, Array]:
         raise ArgumentError(
             "scaling needs times of at least one number of ranks, got an empty dict"
         )
-    found = {}
+    arrays = {}
     for ranks, seconds in times.items():
         if not hasattr(ranks, "__index__") or isinstance(ranks, bool) or ranks < 1:
             raise ArgumentError(
@@ -381,8 +382,8 @@ def _times(times: Any) -> dict[int, Array]:
                 f"scaling: times of {ranks} ranks must be positive numbers of seconds, one or a "
                 f"list of repetitions; got {_told(seconds)}"
             )
-        found[operator.index(ranks)] = array
-    return dict(sorted(found.items()))
+        arrays[operator.index(ranks)] = array
+    return dict(sorted(arrays.items()))
 
 
 @shortened
@@ -396,29 +397,29 @@ def _series(estimates: Any, errors: Any, counts: Any) -> _Series:
         )
     if errors is None:
         items = list(estimates) if isinstance(estimates, Iterable) else [estimates]
-        for one in items:
-            if not isinstance(one, Estimate | Measurement):
+        for item in items:
+            if not isinstance(item, Estimate | Measurement):
                 raise ArgumentError(
                     "convergence takes a list of estimates, or means with errors= and counts=; "
-                    f"without errors=, one of the list is {_told(one)}"
+                    f"without errors=, one of the list is {_told(item)}"
                 )
-            if np.ndim(one.mean):
+            if np.ndim(item.mean):
                 raise ArgumentError(
-                    f"convergence draws one value of an estimate, and this has {len(one.mean)}; "
+                    f"convergence draws one value of an estimate, and this has {len(item.mean)}; "
                     "pass one of them, as in convergence([e.mean[0] for e in es], [e.stderr[0] for "
                     "e in es], counts=[e.count for e in es])"
                 )
         if counts is None:
-            missing = next((one for one in items if not isinstance(one, Estimate)), None)
+            missing = next((item for item in items if not isinstance(item, Estimate)), None)
             if missing is not None:
                 raise ArgumentError(
                     f"a Measurement has no number of rows, as {missing}; "
                     f"pass those of all in counts="
                 )
-            counts = [one.count for one in items]
-        means, errors = [one.mean for one in items], [one.stderr for one in items]
+            counts = [item.count for item in items]
+        means, errors = [item.mean for item in items], [item.stderr for item in items]
         doubts = np.array(
-            [one.stderr_error if isinstance(one, Estimate) else np.nan for one in items]
+            [item.stderr_error if isinstance(item, Estimate) else np.nan for item in items]
         )
     elif counts is None:
         raise ArgumentError(
@@ -426,10 +427,10 @@ def _series(estimates: Any, errors: Any, counts: Any) -> _Series:
         )
     else:
         means = estimates
-    given = {"estimates": means, "errors": errors, "counts": counts}
-    arrays = {name: _numbers(f"convergence: {name}", one) for name, one in given.items()}
-    if len({one.shape for one in arrays.values()}) > 1 or not arrays["counts"].size:
-        shapes = ", ".join(f"{name} {one.shape}" for name, one in arrays.items())
+    series = {"estimates": means, "errors": errors, "counts": counts}
+    arrays = {name: _numbers(f"convergence: {name}", values) for name, values in series.items()}
+    if len({array.shape for array in arrays.values()}) > 1 or not arrays["counts"].size:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         raise ArgumentError(
             f"convergence needs as many means, errors and numbers of rows, at least "
             f"one of each; got {shapes}"
@@ -493,12 +494,12 @@ def _figure(what: str, down: int, across: int, inches: tuple[float, float]) -> A
     _, axes = plt.subplots(
         down, across, sharex=down > 1, figsize=inches, layout="constrained", facecolor="none"
     )
-    for one in np.ravel(axes):
-        one.set_facecolor("none")
-        one.spines[:].set_color(INK)
-        one.spines[["top", "right"]].set_visible(False)
-        one.tick_params(which="both", color=INK, labelcolor=INK)
-        for axis in (one.xaxis, one.yaxis):
+    for panel in np.ravel(axes):
+        panel.set_facecolor("none")
+        panel.spines[:].set_color(INK)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.tick_params(which="both", color=INK, labelcolor=INK)
+        for axis in (panel.xaxis, panel.yaxis):
             axis.label.set_color(INK)
             axis.get_offset_text().set_color(INK)
     return axes
@@ -515,8 +516,8 @@ def _pair(ax: Any, what: str, down: int, across: int) -> Any:
             f"{what} draws into two axes, got ax={_told(ax)}; pass those of plt.subplots({down}, "
             f"{across})[1], or (None, ax) or (ax, None) for one of its pictures alone"
         )
-    for one in _those(pair):
-        _checked(one, what)
+    for panel in _those(pair):
+        _checked(panel, what)
     return ax
 
 
@@ -530,7 +531,7 @@ def _checked(ax: Any, what: str) -> Any:
 
 def _those(axes: Any) -> list[Any]:
     """Returns the axes that are not None."""
-    return [one for one in axes if one is not None]
+    return [panel for panel in axes if panel is not None]
 
 
 def _ink(axes: Any) -> Any:
@@ -583,7 +584,7 @@ def _draw_spread(axes: Any, x: Array, values: Sequence[Array], name: str | None)
     """Draws medians, with error bars from the lower to the upper quartile if there are repeated
     values.
     """
-    low, middle, high = np.array([np.percentile(one, [25, 50, 75]) for one in values]).T
+    low, middle, high = np.array([np.percentile(sample, [25, 50, 75]) for sample in values]).T
     if max(map(len, values)) > 1:
         _draw_points(
             axes,
@@ -620,7 +621,9 @@ def _use_seconds(axes: Any, *, linear: bool) -> None:
 def _mark_ranks(axes: Any) -> None:
     """Makes the horizontal axis logarithmic, with labels at the numbers of ranks that are drawn."""
     ticker = _matplotlib("scaling").ticker
-    there = sorted({int(x) for one in axes.containers for x in one.lines[0].get_xdata()})
+    there = sorted(
+        {int(x) for container in axes.containers for x in container.lines[0].get_xdata()}
+    )
     powers = [1 << k for k in range(there[-1].bit_length()) if 1 << k >= there[0]]
     axes.set_xscale("log", base=2)
     axes.set_xticks(there if len(there) <= MOST_TICKS else powers)

@@ -396,15 +396,15 @@ def exponential(seed: Integers, index: Integers, draw: Integers) -> Any:
 
 
 @_for_kernels
-def _carried(product: Any, other: Any, carry: Any) -> Any:
+def _carried(product: Any, addend: Any, carry: Any) -> Any:
     """Returns the carry out of a column of a long multiplication: two products of 32-bit digits
     plus the carry in.
 
     No sum overflows: a product is at most (2^32 - 1)^2, which leaves room for another 32-bit digit.
     """
-    one = product + (carry & _LOW)
-    both = other + (one & _LOW)
-    return (carry >> _HALF) + (one >> _HALF) + (both >> _HALF)
+    low = product + (carry & _LOW)
+    both = addend + (low & _LOW)
+    return (carry >> _HALF) + (low >> _HALF) + (both >> _HALF)
 
 
 @_for_kernels

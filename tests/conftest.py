@@ -22,7 +22,7 @@ from synknumba._device import DeviceReport, probe
 from synknumba._host import segment
 from synknumba._machines import launch
 from synknumba._wire.control import Patience
-from synknumba._world import engine
+from synknumba._world import life
 from tests import environment, quick
 from tests.faults.nursery import Nursery
 
@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     quick.asked = config.option.quick
     config.pluginmanager.register(Failures(config))
     if hasattr(config, "workerinput"):  # several worlds share the cores: who waits gives way
-        engine.CROWDED = engine.ROOMY = Patience(pauses=0, rank=50, coordinator=20)
+        life.CROWDED = life.ROOMY = Patience(pauses=0, rank=50, coordinator=20)
     else:  # a worker of pytest-xdist shares the directory of the process that started it
         # Worlds compile the same kernels: once is enough. Nothing comes from earlier runs, or stays
         # in the user's cache.

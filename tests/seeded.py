@@ -203,9 +203,9 @@ FAULTS = (
     ),
     Fault(
         "world-function-not-sent-again",
-        "synknumba/_world/engine.py",
+        "synknumba/_world/holdings.py",
         "self.shipped: set[int] = set()",
-        'self.shipped: set[int] = vars(_open).setdefault("shipped", set())',
+        'self.shipped: set[int] = globals().setdefault("shipped", set())',
         ("tests/conformance/test_worlds.py",),
     ),
     Fault(
@@ -342,7 +342,7 @@ FAULTS = (
     Fault(
         "variables-plans-of-a-replica-for-shards",
         "synknumba/_variables/state.py",
-        '("shards" if self._sharded else "variable", storage.number)',
+        '("shards" if self._values.sharded else "variable", storage.number)',
         '("variable", storage.number)',
         ("tests/conformance/variables/test_halo.py",),
     ),

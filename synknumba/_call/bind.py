@@ -590,7 +590,7 @@ class Binder:
                 f"ranks ({error}); pass an array, Data, a number, or a picklable object"
             ) from error
         if call.world is not None:
-            call.world.code.uses([value], f"{name} of {self._name}")
+            call.world.holdings.code.uses([value], f"{name} of {self._name}")
         return program.Constant(value)
 
     def _check_written(self, call: Call) -> None:

@@ -16,7 +16,8 @@ from synknumba import simt
 from synknumba._call.arguments import Output
 from synknumba._call.call import Call
 from synknumba._call.outputs import OutputBuilder
-from synknumba._errors import ArgumentError, Finding, KernelCheckError, KernelCheckWarning
+from synknumba._call.work_out import WorkedCall
+from synknumba._errors import Finding, KernelCheckError, KernelCheckWarning
 from synknumba._ops import reduction
 from synknumba._ops.launch import ELEMENTS, Dim3, Extent, LaunchConfig
 from synknumba._ops.rows import Range, Rows
@@ -27,40 +28,24 @@ from synknumba._variables.state import VariableState
 from synknumba._wire import program
 
 
-def check_call(
-    name: str,
-    function: Any,
-    parameters: Mapping[str, Any],
-    outputs: Mapping[str, Output],
-    builder: OutputBuilder,
-    launch: LaunchConfig,
-    limits: Limits,
-    call: Call,
-    source: str | None,
-    signatures: Any,
-) -> None:
-    """Runs a kernel's launches of a planned call under `simt.check`; raises all findings, with the
-    ranks that have them.
-
-    Args:
-        name: of the kernel.
-        function: the kernel as a plain function.
-        parameters: names of its parameters, in order.
-        outputs: declared outputs, by parameter.
-        builder: the kernel's, for the outputs' dtypes and shapes.
-        launch: grid, block and shared memory.
-        limits: those of the kernel's positions.
-        call: the call, with its arguments bound and its rows selected, but not sent.
-        source: the argument that gives launches their size, as for `Extent`.
-        signatures: those with which the kernel is declared; None if it is with none.
+def check_call(worked: WorkedCall) -> None:
+    """Runs the launches of a kernel's call under `simt.check`; raises all findings, with the ranks
+    that have them.
     """
-    compiled, found = simt.jit(signatures)(function), list[tuple[int, Finding]]()
+    planner, call, source = worked.planner, worked.call, worked.source
+    name, launch, outputs = planner.name, planner.options.launch, planner.options.outputs
+    assert launch is not None  # it is a kernel
+    signatures = planner.options.compile_options.get("signatures")
+    compiled, found = simt.jit(signatures)(planner.function), list[tuple[int, Finding]]()
     kernel, parts = simt.check(compiled), list(_parts(call))
     if call.count is not None and len(parts) > 1 and compiled.synchronises_grid:
         found += [(rank, _GRID_OF_A_RANK) for rank, _, _ in parts]
     for rank, low, high in parts:
         count = high - low
-        made = {one: _output(builder, one, output, call, count) for one, output in outputs.items()}
+        made = {
+            key: _output(planner.builder, key, output, call, count)
+            for key, output in outputs.items()
+        }
         given = {
             one: _argument(one, param, call, rank, low, high)
             for one, param in call.parameters.items()
@@ -72,13 +57,14 @@ def check_call(
         grid, block = launch.resolve(*extent)
         every = shapes | {one: array.shape for one, array in made.items()}
         found += [
-            (rank, finding) for finding in _left_out(limits, launch, call, every, (grid, block))
+            (rank, finding)
+            for finding in _left_out(planner.limits, launch, call, every, (grid, block))
         ]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", KernelCheckWarning)
                 kernel[grid, block, 0, launch.smem_bytes](
-                    *({**given, **made}[one] for one in parameters)
+                    *({**given, **made}[one] for one in planner.parameters)
                 )
         except (KernelCheckError, KernelCheckWarning) as error:
             found += [(rank, _advised(finding, call, outputs, every)) for finding in error.findings]
@@ -220,11 +206,6 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
             }
             return known.get(constant, _start(call, low))
         case program.PerRank(values):
-            if len(values) != call.partition.parts:
-                raise ArgumentError(
-                    f"{name}=per_rank(...) has {len(values)} values for {call.partition.parts} "
-                    f"ranks; pass one per rank"
-                )
             return values[rank]
         case program.Held(leaf=leaf):
             return _of_variable(call.variables[name], leaf, rank)

@@ -154,10 +154,12 @@ def is_worthwhile(world: Engine, nbytes: int) -> bool:
         return False
     if world.traits.shares_memory:
         return nbytes >= CORES_BYTES
-    if DRIVERS[world.transport].in_shared_memory or nbytes < DEVICES_BYTES:
+    if DRIVERS[world.life.transport].in_shared_memory or nbytes < DEVICES_BYTES:
         return False
     join(world)
-    return not DRIVERS[world.transport].in_shared_memory  # "host" by now if it could not be set up
+    return not DRIVERS[
+        world.life.transport
+    ].in_shared_memory  # "host" by now if it could not be set up
 
 
 @final

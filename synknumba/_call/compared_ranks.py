@@ -25,7 +25,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import copy
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from itertools import chain
@@ -62,8 +61,8 @@ from synknumba._ops.agreement import Bound
 from synknumba._types import Array
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable
-from synknumba._world.engine import open_world
 from synknumba._world.fork import fork
+from synknumba._world.open_world import open_world
 from synknumba.simt.internals import names_in
 
 T = TypeVar("T")
@@ -445,7 +444,7 @@ def check_ranks(
 def _restored(values: Iterable[tuple[str, Any]]) -> Iterator[None]:
     """Context after which arrays and variables are what they were before."""
     by_label = list(values)
-    states = [(leaf, copy(leaf)) for _, leaf in by_label if isinstance(leaf, VariableState)]
+    states = [(leaf, leaf.noted()) for _, leaf in by_label if isinstance(leaf, VariableState)]
     others = [(label, leaf) for label, leaf in by_label if not isinstance(leaf, VariableState)]
     arrays = [content for content in contents(others).values() if content.assign is not None]
     copies = [content.value.copy() for content in arrays]
@@ -453,7 +452,7 @@ def _restored(values: Iterable[tuple[str, Any]]) -> Iterator[None]:
         yield
     finally:
         for state, before in states:
-            state.trade(before)
+            state.put_back(before)
         for content, before in zip(arrays, copies, strict=True):
             content.set_to(before)
 
@@ -536,9 +535,7 @@ def _has_few_threads(function: Any, rows: int) -> bool:
 
 def _op_of(function: Any, label: str) -> Any:
     """Returns the op of a kernel's output; None for what is no output of a kernel."""
-    ops = getattr(function, "output_modes", None)
-    if not isinstance(ops, dict):
-        return None
+    ops = _ops_by_name(function)
     _, _, name = label.partition(f"{RESULT}.")
     return ops.get(name) if name or label != RESULT else next(iter(ops.values()), None)
 
@@ -547,7 +544,16 @@ def _op_of_sums(function: Any, label: str) -> str:
     """Returns the op of an output to which atomics may add, if it does not add too; else ""."""
     op = _op_of(function, label)
     adds = {"atomic", "add"} <= _names(function)
-    return op if adds and op in _OPS_BUT_SUM and "sum" not in function.output_modes.values() else ""
+    has_sum = "sum" in _ops_by_name(function).values()
+    return op if adds and op in _OPS_BUT_SUM and not has_sum else ""
+
+
+def _ops_by_name(function: Any) -> dict[str, Any]:
+    """Returns the op of each output of a kernel; nothing for what is no kernel."""
+    options = getattr(function, "_options", None)
+    if options is None or options.style != "kernel":
+        return {}
+    return {name: output.op for name, output in options.outputs.items()}
 
 
 def _fold_of_blocks(function: Any, label: str) -> Callable[..., Any] | None:

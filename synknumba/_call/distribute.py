@@ -13,26 +13,37 @@ import itertools
 import linecache
 import os
 import sys
+import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property, partial
 from types import MappingProxyType
-from typing import Any, NoReturn, Self, final
+from typing import TYPE_CHECKING, Any, NoReturn, Self, final
 
 from synknumba._call.options import FunctionOptions
-from synknumba._errors import ArgumentError
+from synknumba._device import fold_kernel
+from synknumba._errors import ArgumentError, depth_of_script
 from synknumba._host.deaths import when_gone
+from synknumba._host.log import log
 from synknumba._host.signals import is_of_handler
 from synknumba._types import WeakTable
 from synknumba._wire import function_pickling as pickling
 from synknumba._wire.messages import Install
-from synknumba._wire.program import FunctionSpec
-from synknumba._world.engine import Engine, current_world
+from synknumba._wire.program import FunctionSpec, Program
+from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
+from synknumba._world.holdings import Uses
+from synknumba._world.open_world import current_world
 from synknumba._world.read_values import MISSING, ReadValues, with_values
-from synknumba.simt.internals import with_function
+from synknumba.simt.internals import check_kernel, cuda_module, with_function
+
+if TYPE_CHECKING:
+    from synknumba._call.plan_cache import KeptPlans
+
+EDITIONS_KEPT = 8  # of a function with other values from outside, which may come again
+MANY_EDITIONS = 8  # after so many, a warning says what to pass as an argument
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
@@ -81,7 +92,7 @@ def _texts_for(world: Engine) -> dict[str, Any]:
     return {
         name: entry
         for name, entry in list(linecache.cache.items())  # another thread may add some
-        if world.texts.get(name) is not entry
+        if world.holdings.texts.get(name) is not entry
         and len(entry) == 4
         and (entry[1] is None or name.startswith("<") or not os.path.exists(name))
     }
@@ -228,7 +239,7 @@ class Distributed(ABC):
         """Reads the values again, of which a name has another object, and takes another number
         if they differ.
         """
-        reads = world.values.read(self._roots())
+        reads = world.holdings.values.read(self._roots())
         if reads.key != self._reads.key:
             self._renumber(world, reads)
         self._reads = reads
@@ -249,8 +260,8 @@ class Distributed(ABC):
 
     def _note_sent(self, world: Engine, spec: FunctionSpec) -> None:
         """Records that the ranks have the function; they drop it when it has died here."""
-        world.shipped.add(self._number)
-        world.texts.update(spec.sources)
+        world.holdings.shipped.add(self._number)
+        world.holdings.texts.update(spec.sources)
         self._places.add((weakref.ref(world), self._number))
 
 
@@ -288,9 +299,8 @@ class InnerFunction(Distributed):
 
     @cached_property
     def _compiled(self) -> tuple[Any, Any]:
-        from numba import cuda  # deferred until needed
-
-        compiled, copies = cuda.jit(device=True), dict[Any, Any]()
+        # deferred: the import takes 0.3 s
+        compiled, copies = cuda_module().jit(device=True), dict[Any, Any]()
         return compiled(self.py_func), compiled(
             with_values(self.py_func, lambda value: _value_of_now(value, copies))
         )
@@ -312,8 +322,8 @@ class InnerFunction(Distributed):
         self.renew()
 
     def _send(self, world: Engine) -> None:
-        if self._number not in world.shipped:
-            self._reads = world.values.read(self._roots())
+        if self._number not in world.holdings.shipped:
+            self._reads = world.holdings.values.read(self._roots())
             spec = make_spec(world, self, self.device_function)
             world.command(Install(spec, None), info=CallInfo(self.name))
             self._note_sent(world, spec)
@@ -334,6 +344,156 @@ def _value_of_now(value: Any, copies: dict[Any, Any]) -> Any:
     return copies[function]
 
 
+class SentFunction(Decorated, Distributed):
+    """A function that ranks run: what they get, and when they need it again.
+
+    With other values from outside it is another edition, with a number and plans of its own.
+
+    Args:
+        function: the plain function.
+        options: those of the decorator.
+        name: name in messages.
+        inner: the function that `function`, a generated kernel, calls; else None.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: FunctionOptions,
+        name: str,
+        inner: InnerFunction | None,
+    ) -> None:
+        super().__init__()
+        self.py_func = function
+        self.name = name
+        self._options = options
+        self._inner = inner
+        self._world: Engine | None = None
+        self._uses: Uses = ()  # functions that the ranks of this world have, with their code
+        self._plans = self._no_plans()
+        # number and plans of editions with other values, by these
+        self._editions = OrderedDict[Any, tuple[int, "KeptPlans"]]()
+        self._editions_sent = 0  # in this world
+        self._of_ops: ReadValues | None = None
+
+    @abstractmethod
+    def _no_plans(self) -> "KeptPlans":
+        """Returns an empty cache of plans."""
+
+    def _roots(self) -> list[Any]:
+        """Returns what the ranks run in calls: the function, that inside a generated kernel, and
+        ops.
+        """
+        inner = [] if self._inner is None else [self._inner.py_func]
+        return [self.py_func, *inner, *(op.function for op in self._options.user_ops())]
+
+    def _numbers(self) -> dict[Distributed, int]:
+        """Returns the numbers of the function and of the one inside a generated kernel."""
+        numbers: dict[Distributed, int] = {self: self._number}
+        if self._inner is not None:
+            numbers[self._inner] = self._inner.number
+        return numbers
+
+    def _leave(self) -> None:
+        """Drops all plans, and the memory of their results."""
+        self._world = None
+        self._uses = ()
+        self._plans.clear()
+        self._editions.clear()
+        self._editions_sent = 0
+
+    def _renumber(self, world: Engine, reads: ReadValues) -> None:
+        """Goes on with other values: with what the ranks got when it had these last, if they
+        have it still.
+        """
+        self._check_ops()
+        self._uses = world.holdings.code.uses(self._roots(), self.name)
+        names, before = ", ".join(reads.differing(self._reads)), self._reads.key
+        self._editions[before] = self._number, self._plans
+        edition = self._editions.pop(reads.key, None)
+        if edition is not None:
+            self._number, self._plans = edition
+            return
+        self._number, self._plans = next_id(), self._no_plans()
+        while len(self._editions) > EDITIONS_KEPT:
+            _, (number, plans) = self._editions.popitem(last=False)
+            plans.clear()
+            world.forget("function", number)
+        self._editions_sent += 1
+        if self._editions_sent == MANY_EDITIONS:
+            warnings.warn(
+                f"{self.name} reads {names}, and has been sent to the ranks and compiled for each "
+                f"of {MANY_EDITIONS + 1} values so far; pass what changes often as an argument",
+                RuntimeWarning,
+                stacklevel=depth_of_script(),
+            )
+
+    def _check_ops(self) -> None:
+        """Raises `ArgumentError` if a value has changed that a user-defined op reads, which is
+        compiled once.
+        """
+        now = ReadValues(op.function for op in self._options.user_ops())
+        if self._of_ops is None:
+            self._of_ops = now
+        elif now.key != self._of_ops.key:
+            raise ArgumentError(
+                f"an op of {self.name} reads {', '.join(now.differing(self._of_ops))}, which has "
+                "changed since the op was compiled; write the value into the op's function, or "
+                "make another function with another op"
+            )
+
+    def _ship(self, world: Engine, program: Program | None, info: CallInfo) -> None:
+        """Installs a program on the ranks, and the function before its first program."""
+        spec = None
+        if self._number not in world.holdings.shipped:
+            if self._inner is None:
+                self._check_ops()
+                self._reads = world.holdings.values.read(self._roots())
+            if world.traits.compiled_by_simt and self._options.style == "kernel":
+                # raises here, with name and line, instead of on every rank
+                check_kernel(self.py_func)
+            for op in self._options.user_ops():
+                fold_kernel.check(op)
+                if self._options.style == "function":  # of results whose dtype is not known yet
+                    fold_kernel.check_any(op, f"outputs of {self.name}")
+            sent = {}
+            if self._inner is not None:
+                self._inner._send(world)  # noqa: SLF001
+                sent[self._inner.number] = self._inner.device_function
+            spec = make_spec(world, self, self.py_func, self._options, sent)
+        if program is not None:
+            log.debug(
+                "%s is planned as program %d, and compiled for its types at "
+                "this call if they are new",
+                info,
+                program.number,
+            )
+        world.command(Install(spec, program), info=info)
+        if spec is not None:
+            self._note_sent(world, spec)
+            log.debug("%s has been sent to the ranks, %d bytes", self.name, len(spec.payload))
+
+    def _send(self, world: Engine) -> None:
+        """Sends the function, unless the ranks have it."""
+        if self._number not in world.holdings.shipped:
+            self._ship(world, None, CallInfo(self.name))
+
+    def _prove(self, world: Engine) -> None:
+        """Notes that the function has run to its end, after which it is not sent again."""
+        world.holdings.proven.update(self._numbers().values())
+
+    def _take_back(self, world: Engine) -> None:
+        """Makes the next call send the function again, unless it has ever run to its end: its
+        globals may have changed by then.
+        """
+        if self._number in world.holdings.proven:
+            return
+        self._plans.forget_all()
+        world.holdings.shipped.discard(self._number)
+        if self._inner is not None and self._inner.number not in world.holdings.proven:
+            world.holdings.shipped.discard(self._inner.number)
+
+
 def distribute() -> None:
     """Sends every function created so far to the ranks now, instead of at its first call. May be
     called again.
@@ -349,7 +509,7 @@ def distribute() -> None:
     world.begin()
     try:
         for one in _made:
-            if isinstance(one, InnerFunction) and one.number not in world.shipped:
+            if isinstance(one, InnerFunction) and one.number not in world.holdings.shipped:
                 one.renew()
         for one in sorted(_made, key=lambda one: one._number):  # noqa: SLF001
             one._send(world)  # noqa: SLF001

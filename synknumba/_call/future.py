@@ -110,7 +110,7 @@ class Future(concurrent.futures.Future[R]):
             TimeoutError: as for `result`.
         """
         self._wait(timeout)
-        self._flight.told = True
+        self._flight.is_reported = True
         if self._flight.error is None and self._value is not None:
             try:
                 self._value(self._flight.result)

@@ -1,11 +1,8 @@
-"""The launches of a call, as the coordinator plans them: each rank's slices, and what each works
-on.
+"""The launches of a call, as the coordinator plans them: each rank's slices, and the grid of
+each.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -13,43 +10,18 @@ from synknumba._call.call import Call
 from synknumba._call.variable_rows import shapes_by_rank
 from synknumba._errors import LaunchError
 from synknumba._ops.launch import ELEMENTS, Dim3, Extent, LaunchConfig
-from synknumba._ops.rows import Partition
+from synknumba._ops.rows import RowPlan
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._source.grid_limits import Limits
 from synknumba._types import Shape
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, Update
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One rank's rows of a call: start and stop of all, and of each slice that has rows."""
-
-    rows: tuple[int, int]
-    slices: tuple[tuple[int, int], ...]
-    own: int | None = None  # number of its rows of sliceable variables
-
-
-def shares(call: Call) -> Iterator[Share]:
-    """Yields the share of each rank that runs."""
-    slicing, count = Partition.even(call.options.num_slices), call.count
-    own, at = None if call.own is None else call.own.counts, 0
-    for rank in range(call.run_partition.parts):
-        if isinstance(count, tuple):
-            cuts: tuple[int, ...] = (at, at + count[rank])
-            at = cuts[1]
-        else:
-            cuts = call.run_partition.shard_edges(count or 0, call.options.shards, rank)
-        mine = None if own is None else own[rank]
-        slices = tuple(one for cut in pairwise(cuts) for one in _slices(*cut, mine or 0, slicing))
-        yield Share((cuts[0], cuts[-1]), slices, mine)
-
-
-def _slices(start: int, stop: int, own: int, slicing: Partition) -> tuple[tuple[int, int], ...]:
-    """Returns the slices that are run: those with rows, or with rows of the rank's own."""
-    cuts = zip(pairwise(slicing.edges(stop - start)), slicing.counts(own), strict=True)
-    return tuple(
-        (start + low, start + high) for (low, high), own_rows in cuts if high > low or own_rows
-    )
+def row_plan(call: Call) -> RowPlan:
+    """Returns the division of the rows of a call."""
+    count = None if call.rows is None else call.rows.count
+    own = None if call.own is None else call.own.counts
+    return RowPlan(call.run_partition, call.options.shards, call.options.num_slices, count, own)
 
 
 def sized_by(call: Call, launch: LaunchConfig, limits: Limits) -> str | None:
@@ -101,8 +73,8 @@ def check_launches(name: str, launch: LaunchConfig, call: Call, source: str | No
     if not launch.is_derived:
         return
     try:
-        for rank, share in enumerate(shares(call)):
-            launches(launch, call, rank, share, source)
+        for rank in range(call.run_partition.parts):
+            launches(launch, call, rank, source)
     except LaunchError as error:
         raise LaunchError(f"{name}: {error}{_without_rows(call)}") from error.__cause__
 
@@ -122,17 +94,19 @@ def _without_rows(call: Call) -> str:
 
 
 def launches(
-    launch: LaunchConfig, call: Call, rank: int, share: Share, source: str | None
+    launch: LaunchConfig, call: Call, rank: int, source: str | None
 ) -> tuple[tuple[Dim3, Dim3], ...]:
     """Returns grid and block of each of a rank's launches, in order; `source` is
     `sized_by(call)`.
     """
-    counts = [None] if call.count is None else [stop - start for start, stop in share.slices]
-    known: dict[int | None, tuple[Dim3, Dim3] | None] = {}
+    counts: list[int | None] = [None]
+    if call.count is not None:
+        counts = [part.stop - part.start for part in row_plan(call).slices(rank)]
+    sizes: dict[int | None, tuple[Dim3, Dim3] | None] = {}
     for count in dict.fromkeys(counts):  # slices of the same number of rows have the same launch
         extent = Extent.of(count, _shapes(call, rank, count), source)
-        known[count] = None if launch.launches_nothing(extent) else launch.resolve(*extent)
-    return tuple(one for one in map(known.get, counts) if one is not None)
+        sizes[count] = None if launch.launches_nothing(extent) else launch.resolve(*extent)
+    return tuple(size for size in map(sizes.get, counts) if size is not None)
 
 
 def held_shapes(call: Call, rank: int) -> dict[str, Shape]:

@@ -22,17 +22,14 @@ from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.program import HeldRows, HostArray, Result, Sharded
-from synknumba._world.engine import Engine
 
 SMALL_RESULT_BYTES = 16 * 1024  # a larger output gets a segment of its own
 
 
-def _place_small(built: "Built", nbytes: int, room: int) -> int | None:
-    """Returns where a result lies among the ranks' small results, which have `room` bytes; None
-    if it is none of them.
-    """
+def _place_small(built: "Built", nbytes: int) -> int | None:
+    """Returns where a result lies among the ranks' small results; None if it is none of them."""
     start = -(-built.used // 64) * 64
-    if nbytes > SMALL_RESULT_BYTES or start + nbytes > room:
+    if nbytes > SMALL_RESULT_BYTES or start + nbytes > RESULT_BYTES:
         return None
     built.used = start + nbytes
     return start
@@ -138,10 +135,10 @@ class OutputBuilder:
             )
 
     def build(
-        self, call: Call, world: Engine, wanted: Sequence[str], used: int = 0, *, lends: bool = True
+        self, call: Call, wanted: Sequence[str], used: int = 0, *, lends: bool = True
     ) -> Built:
-        """Returns all outputs, and allocates memory for those in `wanted`; called between the
-        world's `begin` and `end`.
+        """Returns all outputs, and places those in `wanted`; without a world, only small ones have
+        memory.
 
         The first `used` bytes of the ranks' small results belong to others. With `lends`, a single
         rank's large results may be returned without a copy.
@@ -152,60 +149,34 @@ class OutputBuilder:
             result = Result(name, output.op, dtype, shape, None, filled=output.filled)
             if isinstance(output.op, UserOp):
                 fold_kernel.check_identity(output.op, dtype, f"{name} of {self._name}")
-            built.results[name] = (
-                self._place(built, result, call, world) if name in wanted else result
-            )
+            built.results[name] = self._place(built, result, call) if name in wanted else result
         return built
 
-    def _place(self, built: Built, result: Result, call: Call, world: Engine) -> Result:
-        shards = call.options.shards
+    def _place(self, built: Built, result: Result, call: Call) -> Result:
+        world, shards = call.world, call.options.shards
+        dtype = reduction.result_dtype(result.op, np.dtype(result.dtype))
+        nbytes = int(np.prod(result.shape, dtype=np.int64)) * dtype.itemsize
+        if result.op not in reduction.BY_ROWS and shards is None:
+            start = _place_small(built, nbytes)
+            if start is not None:
+                parts = HostArray(-1, dtype, result.shape, start)
+                return replace(result, parts=parts, is_small=True)
+        if world is None:
+            return replace(result, parts=HostArray(-1, dtype, result.shape))
         if result.op == "gather":
-            return self._in_segment(
-                built,
-                result,
-                np.dtype(result.dtype),
-                (self.capacity(call), *result.shape),
-                lend=True,
-            )
+            shape = (self.capacity(call), *result.shape)
+            return self._in_segment(built, result, dtype, shape, lend=True)
         if result.op in reduction.LOCATING:
             return self._place_located(built, result, shards or world.world_size)
-        dtype = reduction.result_dtype(result.op, np.dtype(result.dtype))
         if shards is not None:
             return self._in_segment(built, result, dtype, (shards, *result.shape), lend=False)
-        nbytes = int(np.prod(result.shape, dtype=np.int64)) * dtype.itemsize
-        if (start := _place_small(built, nbytes, world.ranks.results.shape[1])) is not None:
-            return replace(result, parts=HostArray(-1, dtype, result.shape, start), is_small=True)
         shape = (world.world_size, *result.shape)
         if isinstance(result.op, str) and not call.options.solo and is_worthwhile(world, nbytes):
             built.combined.add(result.name)
             if not world.traits.shares_memory:
                 return replace(result, parts=HostArray(-1, dtype, shape), stays=True)
-        return self._in_segment(
-            built,
-            result,
-            dtype,
-            shape,
-            lend=result.op is not None and world.world_size == 1 and built.lends,
-        )
-
-    def planned(self, call: Call, wanted: Sequence[str], used: int) -> Built:
-        """Returns the outputs that are wanted of a call that is only planned, without memory for
-        those that are not small.
-        """
-        built = Built(used=used)
-        for name in wanted:
-            output = self._outputs[name]
-            dtype, shape = self.resolve(name, output, call)
-            result = Result(name, output.op, dtype, shape, HostArray(-1, dtype, shape))
-            if output.op not in reduction.BY_ROWS and call.options.shards is None:
-                kept = reduction.result_dtype(output.op, np.dtype(dtype))
-                start = _place_small(
-                    built, int(np.prod(shape, dtype=np.int64)) * kept.itemsize, RESULT_BYTES
-                )
-                if start is not None:
-                    result = replace(result, parts=HostArray(-1, kept, shape, start), is_small=True)
-            built.results[name] = result
-        return built
+        lend = result.op is not None and world.world_size == 1 and built.lends
+        return self._in_segment(built, result, dtype, shape, lend=lend)
 
     @staticmethod
     def _place_located(built: Built, result: Result, participants: int) -> Result:

@@ -50,7 +50,7 @@ from synknumba._ops.tree import (
     unflatten,
     unmatched,
 )
-from synknumba._types import Array, Op, UserOp
+from synknumba._types import Array, Cache, Op, UserOp
 from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, Program, Result, next_number
 from synknumba._wire.results import RankReturn, ResultReader
@@ -58,6 +58,8 @@ from synknumba._world.call_in_flight import Flight
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.rounds import RankNews
+
+COMBINERS_KEPT = 1024  # of a function, one for each set of shapes that ranks return
 
 
 class Plan(ABC):
@@ -298,7 +300,9 @@ class KernelPlan(Plan):
             )
             told.append(Combined(result.name, result.op, dtype, count, parts))
         weighted = any(one.op == "mean" for one in told)
-        transport = self.world.transport if results[0].stays else None  # the same for all results
+        transport = (
+            self.world.life.transport if results[0].stays else None
+        )  # the same for all results
         combination = Combination(next_number(), self._number, tuple(told), weighted, transport)
         return Combining(self.world, combination, self.info, self._lenders)
 
@@ -321,7 +325,7 @@ class FunctionPlan(Plan):
         own = self._results[:, first : first + nbytes]
         self._readers = [ResultReader(memory) for memory in own]
         self._numbers = own[:, :8].view(np.int64)[:, 0]
-        self._combiners: dict[tuple[int, ...], Collector] = {}
+        self._combiners: Cache[tuple[int, ...], Collector] = Cache(COMBINERS_KEPT)
 
     @property
     def nbytes(self) -> int:
@@ -336,8 +340,6 @@ class FunctionPlan(Plan):
         numbers = tuple(self._numbers.tolist())
         combiner = self._combiners.get(numbers)
         if combiner is None:
-            if len(self._combiners) > 1024:  # shapes may be new in every call
-                self._combiners.clear()
             combiner = self._combiners[numbers] = self._make_combiner(numbers, count)
         return combiner(count)
 

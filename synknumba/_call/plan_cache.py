@@ -3,7 +3,7 @@ and rank constants.
 """
 
 import weakref
-from collections import OrderedDict
+from functools import partial
 from typing import Any, TypeAlias, final
 
 from synknumba._call.bind import Binder
@@ -15,7 +15,7 @@ from synknumba._host.data import Data
 from synknumba._host.file_data import FileData
 from synknumba._host.log import log
 from synknumba._host.stored import StoredData
-from synknumba._types import RankConstant
+from synknumba._types import Cache, RankConstant
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, layout_of
 
@@ -45,17 +45,14 @@ class KeptPlans:
 
     def __init__(self, binder: Binder) -> None:
         self._binder = binder
-        self._plans: OrderedDict[Any, Plan] = OrderedDict()
         self._known: dict[tuple[Any, ...], KnownCall] = {}
+        self._plans: Cache[Any, Plan] = Cache(PLANS_KEPT, partial(_forget, self._known))
 
     def get(self, key: Any) -> Plan | None:
         """Returns the plan of a call, which becomes the most recently used; None if there is
         none.
         """
-        plan = self._plans.get(key)
-        if plan is not None:
-            self._plans.move_to_end(key)
-        return plan
+        return self._plans.use(key)
 
     def clear(self) -> None:
         """Drops all plans, and the memory of their results."""
@@ -64,8 +61,7 @@ class KeptPlans:
 
     def forget_all(self) -> None:
         """Drops all plans, here and on the ranks."""
-        for one in [*self._plans]:
-            self._drop(one)
+        self._plans.drop_all()
 
     def known(
         self, args: tuple[Any, ...], shards: int | None
@@ -104,44 +100,40 @@ class KeptPlans:
         """Adds a plan. Drops stale ones, and the least recently used if there are too many or
         they hold too much memory.
         """
-        for one in [k for k, old in self._plans.items() if old.stale]:
-            self._drop(one)
-        self._plans[key] = plan
-        while len(self._plans) > PLANS_KEPT:
+        for stale in [k for k, old in self._plans.items() if old.stale]:
+            self._plans.drop(stale)
+        if len(self._plans) == PLANS_KEPT:
             log.debug(
                 "a plan is dropped, since the function has more than %d; calls of "
                 "that form are planned anew",
                 PLANS_KEPT,
             )
-            self._drop(next(iter(self._plans)))
-        held = sum(one.nbytes for one in self._plans.values())
-        if held > BYTES_KEPT:
+        self._plans[key] = plan
+        if self._nbytes > BYTES_KEPT:
             for old in self._plans.values():
                 old.trim()
-            held = sum(one.nbytes for one in self._plans.values())
-        for one in [k for k, old in self._plans.items() if old.nbytes and old is not plan]:
-            if held <= BYTES_KEPT:
+        with_results = [k for k, old in self._plans.items() if old.nbytes and old is not plan]
+        for oldest in with_results:
+            nbytes = self._nbytes
+            if nbytes <= BYTES_KEPT:
                 break
             log.debug(
-                "a plan is dropped, since the results of the function's plans hold %d bytes", held
+                "a plan is dropped, since the results of the function's plans hold %d bytes", nbytes
             )
-            held -= self._plans[one].nbytes
-            self._drop(one)
+            self._plans.drop(oldest)
 
-    def _drop(self, key: Any) -> None:
-        old = self._plans.pop(key)
-        self._known = {k: v for k, v in self._known.items() if v[0] is not old}
-        old.forget()
+    @property
+    def _nbytes(self) -> int:
+        """Bytes of the results of all plans."""
+        return sum(plan.nbytes for plan in self._plans.values())
 
     def remember(self, args: tuple[Any, ...], call: Call, plan: Plan) -> None:
         """Adds a call to the fast path, if its arguments allow it."""
-        scalars = [
-            arg
-            for arg in args
-            if type(arg) is float or (type(arg) is int and -(2**63) <= arg < 2**63)
-        ]
+        key = repeated_key(args)
+        if key is None or len(args) != len(self._binder.passed):
+            return
+        scalars = [arg for arg in args if type(arg) in (float, int)]
         arrays = [arg for arg in args if type(arg) in _ARRAYS]
-        constants = sum(type(arg) is RankConstant for arg in args)
         fixed = self._binder.fixed
         # Numbers and NumPy arrays bound by givens= exclude the fast path: they are not in `args`,
         # but are packed, or copied to shared memory, at each call.
@@ -149,20 +141,36 @@ class KeptPlans:
             isinstance(one, Data) and not isinstance(one, StoredData) for one in (*arrays, *fixed)
         )
         copied = len(call.segments) > kept
-        if (
-            len(scalars) + len(arrays) + constants == len(args) == len(self._binder.passed)
-            and scalars == call.values
-            and not copied
-        ):
-            types = map(_type_key, args)
-            key = (call.options.shards, *(one._layout for one in fixed), *types)  # noqa: SLF001
-            self._known[key] = plan, call.count, tuple(map(weakref.ref, call.changed))
+        if scalars == call.values and not copied:
+            layouts = [value._layout for value in fixed]  # noqa: SLF001  # as above
+            changed = tuple(map(weakref.ref, call.changed))
+            self._known[call.options.shards, *layouts, *key] = plan, call.count, changed
 
 
-def _type_key(arg: Any) -> Any:
-    """Returns what stands for an argument of the fast path in the key of its call."""
-    if isinstance(arg, Data):
-        return arg._layout  # noqa: SLF001  # as above
-    if isinstance(arg, Variable):
-        return layout_of(arg)
-    return arg if isinstance(arg, RankConstant) else type(arg)
+def _forget(known: dict[tuple[Any, ...], KnownCall], plan: Plan) -> None:
+    """Drops a plan on the ranks, and its entries of the fast path."""
+    for key in [key for key, call in known.items() if call[0] is plan]:
+        del known[key]
+    plan.forget()
+
+
+def repeated_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Returns what stands for arguments in the key of a fast path; None if one is of a kind that
+    it does not take.
+
+    The fast paths, of functions and of sequences, look at arguments inline, in the same way.
+    """
+    key: list[Any] = []
+    for arg in args:
+        kind = type(arg)
+        if kind is Variable:
+            key.append(layout_of(arg))
+        elif kind in _ARRAYS:
+            key.append(arg._layout)  # noqa: SLF001  # as above
+        elif kind is float or (kind is int and -(2**63) <= arg < 2**63):
+            key.append(kind)
+        elif kind is RankConstant:
+            key.append(arg)
+        else:
+            return None
+    return tuple(key)

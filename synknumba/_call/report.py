@@ -1,18 +1,18 @@
 """Report on a planned call: the return value of `Function.plan`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from synknumba import _html
 from synknumba._call.call import Call
-from synknumba._call.launches import held_shapes, launches, shares
-from synknumba._call.options import FunctionOptions
+from synknumba._call.launches import held_shapes, launches, row_plan
 from synknumba._call.variable_rows import planned_shape
+from synknumba._call.work_out import WorkedCall
 from synknumba._ops.launch import Dim3, told_size
 from synknumba._types import Shape
-from synknumba._world.engine import open_world
+from synknumba._world.open_world import open_world
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,35 +162,33 @@ class PlanReport:
         return _html.of_plan(self)
 
 
-def make_report(
-    name: str, options: FunctionOptions, updates: Mapping[str, Any], call: Call, source: str | None
-) -> PlanReport:
-    """Makes the report on a call; `source` is the argument that gives a kernel's launches their
-    size.
-    """
+def make_report(worked: WorkedCall) -> PlanReport:
+    """Returns the report on a call."""
+    options, call, source = worked.options, worked.call, worked.source
     (per_row, whole), (file_row, file_whole) = call.sizes(), call.sizes(files=True)
     ranks = []
-    for rank, share in enumerate(shares(call)):
-        (start, stop), launch = share.rows, options.launch
-        sizes = () if launch is None else launches(launch, call, rank, share, source)
+    plan, launch = row_plan(call), options.launch
+    for rank in range(plan.partition.parts):
+        start, stop = plan.span(rank, rank + 1)
+        slices = tuple((part.start, part.stop) for part in plan.slices(rank))
+        own = None if plan.own is None else plan.own[rank]
+        grids = None if launch is None else launches(launch, call, rank, source)
         read, from_files = per_row * (stop - start) + whole, file_row * (stop - start) + file_whole
         held = () if call.count is not None else tuple(held_shapes(call, rank).items())
-        grids = None if launch is None else sizes
-        ranks.append(
-            RankReport(rank, share.rows, share.slices, read, share.own, grids, held, from_files)
-        )
+        ranks.append(RankReport(rank, (start, stop), slices, read, own, grids, held, from_files))
     ops = options.ops if options.style == "function" else None
-    told = tuple((key, output.op) for key, output in options.outputs.items()) or (
-        (("result", ops),) if ops is not None else ()
-    )
+    outputs = tuple((key, output.op) for key, output in options.outputs.items())
+    if not outputs and ops is not None:
+        outputs = (("result", ops),)
+    updates = tuple((key, op) for key, (_, op) in options.updates.items())
     return PlanReport(
-        name,
+        worked.planner.name,
         call.texts(shape_of=partial(planned_shape, call)),
         call.total,
         call.options.num_slices,
         tuple(ranks),
-        told,
-        tuple(updates.items()),
+        outputs,
+        updates,
         call.options.shards,
         _machines(call, ranks),
     )

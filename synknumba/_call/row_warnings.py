@@ -5,28 +5,23 @@ of the call.
 import warnings
 
 from synknumba._call.call import Call
-from synknumba._call.launches import shares
-from synknumba._call.options import FunctionOptions
+from synknumba._call.launches import row_plan
 from synknumba._call.variable_rows import own_by_rank, rows_shapes
+from synknumba._call.work_out import WorkedCall
 from synknumba._errors import depth_of_script
-from synknumba._ops.launch import ELEMENTS, LaunchConfig
+from synknumba._ops.launch import ELEMENTS
 from synknumba._ops.tree import flatten
-from synknumba._source.grid_limits import Limits
 from synknumba._types import Shape
 from synknumba._wire.program import Sharded
 
 
-def warn_of_means(name: str, options: FunctionOptions, call: Call) -> None:
+def warn_of_means(worked: WorkedCall) -> None:
     """Warns if means are asked of a call without rows, whose divided variables have different
-    numbers of rows on the ranks.
+    numbers of rows on the ranks: ranks then count equally.
 
-    Ranks then count equally.
-
-    Args:
-        name: the function's.
-        options: of the function.
-        call: its first call on several ranks, bound.
+    `worked` is the first call of a function on several ranks.
     """
+    options, call = worked.options, worked.call
     ops = [*flatten(options.ops)[0], *(output.op for output in options.outputs.values())]
     if "mean" not in ops or call.lengths or call.own_lengths:
         return
@@ -38,8 +33,8 @@ def warn_of_means(name: str, options: FunctionOptions, call: Call) -> None:
         )
         if len(set(rows)) > 1:
             warnings.warn(
-                f"the op 'mean' of {name} counts each rank equally, since the call has no "
-                f"rows, and {parameter} has "
+                f"the op 'mean' of {worked.planner.name} counts each rank equally, since the call "
+                f"has no rows, and {parameter} has "
                 f'{rows} rows on the ranks; name it in sliceable=("{parameter}",) to weight '
                 f"ranks by them, or gather sums",
                 RuntimeWarning,
@@ -48,21 +43,15 @@ def warn_of_means(name: str, options: FunctionOptions, call: Call) -> None:
             return
 
 
-def warn_of_all_rows(
-    name: str, launch: LaunchConfig, limits: Limits, call: Call, source: str | None
-) -> None:
+def warn_of_all_rows(worked: WorkedCall) -> None:
     """Warns if a kernel compares a position with an argument that is the number of all rows, where
-    ranks have fewer.
-
-    Args:
-        name: the kernel's.
-        launch: its configuration.
-        limits: those of its positions.
-        call: bound, with its rows, on several ranks.
-        source: the argument that gives launches their size.
+    ranks have fewer; `worked` is a call on several ranks.
     """
+    launch, limits, call = worked.options.launch, worked.planner.limits, worked.call
+    if launch is None:
+        return
     numbers = [limit for limit in limits.numbers if type(call.whole.get(limit.parameter)) is int]
-    total, most, axes = _rows(call, source) if numbers else (0, 0, 1)
+    total, most, axes = _rows(call, worked.source) if numbers else (0, 0, 1)
     if launch.grid == ELEMENTS:
         numbers = [limit for limit in numbers if limit.axis == axes - 1]  # along which the rows are
     elif any(limit.axis for limit in (*limits.numbers, *limits.lengths)):
@@ -70,9 +59,9 @@ def warn_of_all_rows(
     for limit in numbers:
         if most < call.whole[limit.parameter] == total:
             warnings.warn(
-                f"{name} compares a position in the grid with {limit.parameter}, which is {total}, "
-                f"the number of all rows, and a rank has at most {most} of them; pass synk.ROWS "
-                f"for {limit.parameter}, the number that each rank has",
+                f"{worked.planner.name} compares a position in the grid with {limit.parameter}, "
+                f"which is {total}, the number of all rows, and a rank has at most {most} of them; "
+                f"pass synk.ROWS for {limit.parameter}, the number that each rank has",
                 RuntimeWarning,
                 stacklevel=depth_of_script(),
             )
@@ -90,11 +79,9 @@ def _rows(call: Call, source: str | None) -> tuple[int, int, int]:
             axes = len(param.array.shape)
         elif source is not None:
             axes = len(call.variables[source].root_shapes()[0])
-        return (
-            call.total,
-            max(stop - start for share in shares(call) for start, stop in share.slices or [(0, 0)]),
-            axes,
-        )
+        plan = row_plan(call)
+        slices = [part for rank in range(plan.partition.parts) for part in plan.slices(rank)]
+        return call.total, max((part.stop - part.start for part in slices), default=0), axes
     variable = call.intact.get(source or "")
     if source is None or variable is None or not variable.sharded:
         return 0, 0, 0

@@ -36,7 +36,7 @@ class RowSelector:
         self._indices: dict[str, Segment] = {}
 
     def select(self, call: Call) -> None:
-        """Selects and checks the rows of a call whose arguments are bound."""
+        """Selects, checks and encodes the rows of a call whose arguments are bound."""
         local_batch = call.options.local_batch
         rows = call.rows = self._select_sharded(call)
         own = call.own = self._select_own(call, local_batch)
@@ -49,6 +49,8 @@ class RowSelector:
             )
         if call.options.shards is not None:
             self._check_shards(call)
+        _check_writable(call)
+        self._encode(call)
 
     def _select_sharded(self, call: Call) -> Rows | None:
         lengths, batch = call.lengths or call.minibatches or call.empties, call.options.batch
@@ -132,9 +134,8 @@ class RowSelector:
             f"{what}; leave shards out"
         )
 
-    def encode(self, call: Call) -> None:
+    def _encode(self, call: Call) -> None:
         """Encodes the selection for the ranks."""
-        _check_writable(call)
         rows, own = call.rows, call.own
         if isinstance(call.options.batch, Line):
             lines = call.options.batch.data
@@ -173,8 +174,10 @@ class RowSelector:
 
     def _list(self, call: Call, kind: str, indices: Array) -> HostArray:
         """Writes row numbers to shared memory, which grows if necessary, and makes them part of
-        the call.
+        the call; of one that is only planned, nothing is written.
         """
+        if call.world is None:
+            return HostArray(-1, np.dtype(np.int64), indices.shape)
         segment = self._indices.get(kind)
         if segment is None:
             segment = self._indices[kind] = Segment(indices.nbytes)

@@ -34,7 +34,7 @@ def add(commands: Subparsers) -> None:
         (
             "bench",
             "bench --quick --device cpu --ranks 4",
-            "bench --json before.json --plot before.png",
+            "bench --json before.json",
             "bench --compare before.json after.json",
         ),
     )
@@ -63,46 +63,36 @@ def add(commands: Subparsers) -> None:
         "--json", metavar="FILE", help="write the results to FILE; - prints them in place of tables"
     )
     parser.add_argument(
-        "--plot", metavar="FILE", help="draw the results into a .png, .svg or .pdf, by matplotlib"
-    )
-    parser.add_argument(
         "--compare", nargs=2, metavar=("A", "B"), help="compare two files; nothing is measured"
     )
 
 
-def _run(told: argparse.Namespace) -> int:
-    if told.compare:
-        if told.json or told.plot or told.ranks:
+def _run(args: argparse.Namespace) -> int:
+    if args.compare:
+        if args.json or args.ranks:
             raise CommandError(
-                "--compare reads two files and measures nothing; leave out "
-                "--json, --plot and --ranks"
+                "--compare reads two files and measures nothing; leave out --json and --ranks"
             )
-        compare(told.compare)
+        compare(args.compare)
         return SUCCESS
-    from synknumba._commands import bench_measure, bench_plot
+    from synknumba._commands import bench_measure
 
-    sizes = bench_measure.QUICK if told.quick else bench_measure.FULL
-    if told.seconds is not None:
-        if not 0 < told.seconds < 86400:
+    sizes = bench_measure.QUICK if args.quick else bench_measure.FULL
+    if args.seconds is not None:
+        if not 0 < args.seconds < 86400:
             raise CommandError(
-                f"--seconds must be more than 0, and less than a day; got {told.seconds:g}"
+                f"--seconds must be more than 0, and less than a day; got {args.seconds:g}"
             )
-        sizes = replace(sizes, seconds=told.seconds)
-    if told.plot:
-        bench_plot.check_plot(told.plot)
-    for path in (told.json, told.plot):
-        if path and path != "-":
-            check_writable(path)
-    report = bench_measure.measure(told.device, told.ranks, sizes, _progress)
+        sizes = replace(sizes, seconds=args.seconds)
+    if args.json and args.json != "-":
+        check_writable(args.json)
+    report = bench_measure.measure(args.device, args.ranks, sizes, _progress)
     _progress("")
-    if told.json == "-":
+    if args.json == "-":
         print_json(report.as_json())
-    elif told.json:
-        report.save(told.json)
-    if told.plot:
-        bench_plot.plot(report, told.plot)
-        sys.stderr.write(f"synknumba bench: wrote {told.plot}\n")
-    if told.json != "-":
+    elif args.json:
+        report.save(args.json)
+    if args.json != "-":
         show(report)
     return SUCCESS
 

@@ -88,7 +88,7 @@ class Measurement:
     def result(self, rounds: list[list[float]]) -> Result:
         """Returns what the times of calls, in seconds, give."""
         medians = [statistics.median(times) for times in rounds]
-        values = [self.moved / one / 1e9 if self.moved else one * 1e6 for one in medians]
+        values = [self.moved / median / 1e9 if self.moved else median * 1e6 for median in medians]
         calls = sum(map(len, rounds))
         return Result(
             self.name,
@@ -151,17 +151,19 @@ def _timed(
 ) -> Iterator[Result]:
     """Yields the result of each, after all have been timed in turns."""
     times: list[list[list[float]]] = [[] for _ in measurements]
-    for one in measurements:
-        progress(f"compiling: {one.name} on {one.ranks} ranks")
+    for measurement in measurements:
+        progress(f"compiling: {measurement.name} on {measurement.ranks} ranks")
         for _ in range(2):  # GPUs record the second call
-            one.call()
+            measurement.call()
     for number in range(ROUNDS):
-        for one, rounds in zip(measurements, times, strict=True):
-            progress(f"round {number + 1} of {ROUNDS}: {one.name} on {one.ranks} ranks")
-            one.call()  # so that each finds its own state warm: awake ranks, caches
-            rounds.append(_round(one.call, seconds / ROUNDS))
-    for one, rounds in zip(measurements, times, strict=True):
-        yield one.result(rounds)
+        for measurement, rounds in zip(measurements, times, strict=True):
+            progress(
+                f"round {number + 1} of {ROUNDS}: {measurement.name} on {measurement.ranks} ranks"
+            )
+            measurement.call()  # so that each finds its own state warm: awake ranks, caches
+            rounds.append(_round(measurement.call, seconds / ROUNDS))
+    for measurement, rounds in zip(measurements, times, strict=True):
+        yield measurement.result(rounds)
 
 
 def _round(call: Callable[[], object], seconds: float) -> list[float]:
@@ -190,10 +192,10 @@ def _scaling(ranks: int, steps: int) -> Iterator[Measurement]:
     from synknumba._commands.kernels import integral
 
     span = synk.arange(steps)
-    found = integral(span, 1.0 / steps) / steps
-    if not math.isclose(found, math.pi, rel_tol=1e-9):
+    estimate = integral(span, 1.0 / steps) / steps
+    if not math.isclose(estimate, math.pi, rel_tol=1e-9):
         raise CommandError(
-            f"the integral on {ranks} ranks is {found} and not π; report "
+            f"the integral on {ranks} ranks is {estimate} and not π; report "
             f"this, with `synknumba info`"
         )
     yield Measurement(SCALING, ranks, steps, lambda: integral(span, 1.0 / steps))
@@ -205,7 +207,7 @@ def _bandwidth(ranks: int, device: str, sizes: Sizes) -> Iterator[Measurement]:
     # five arrays at a time, some of them twice
     nbytes = min(sizes.nbytes[device], memory.available().nbytes // 16) // 8 * 8
     host, target = np.ones(nbytes // 8), np.ones(nbytes // 8)
-    x, y = (synk.scatter(synk.variable(one)) for one in (host, target))
+    x, y = (synk.scatter(synk.variable(array)) for array in (host, target))
     scale(x, y, 3.0)
     for rank in range(ranks):
         if not np.all(np.asarray(synk.get_value(rank, y)) == 3.0):
@@ -241,11 +243,13 @@ def _machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release(),
-        "gpus": [one["name"] for one in visible_gpus()],
+        "gpus": [gpu["name"] for gpu in visible_gpus()],
         "load": os.getloadavg()[0],
     }
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": sys.version.split()[0]}
-    return found | {name: version for name in PACKAGES if (version := version_of(name)) is not None}
+    versions = {"python": sys.version.split()[0]}
+    return versions | {
+        name: version for name in PACKAGES if (version := version_of(name)) is not None
+    }

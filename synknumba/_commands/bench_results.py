@@ -109,7 +109,7 @@ class Report:
     def load(cls, path: str) -> "Report":
         """Reads a report that `save` has written; CommandError if the file is none."""
         try:
-            told = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
         except ValueError as error:
@@ -118,14 +118,16 @@ class Report:
                 f"bench --json FILE` wrote"
             ) from error
         try:
-            if told["schema"] != SCHEMA:
+            if content["schema"] != SCHEMA:
                 raise CommandError(
-                    f"{path} was written by another synknumba (schema {told['schema']!r}, here "
+                    f"{path} was written by another synknumba (schema {content['schema']!r}, here "
                     f"{SCHEMA}); use that to compare"
                 )
-            results = tuple(Result(**_of_types(one, _RESULT)) for one in told["results"])
-            machine = told["machine"] | _of_types(told["machine"], _MACHINE)  # which may have more
-            return cls(**_of_types(told, _REPORT), machine=machine, results=results)
+            results = tuple(Result(**_of_types(fields, _RESULT)) for fields in content["results"])
+            machine = content["machine"] | _of_types(
+                content["machine"], _MACHINE
+            )  # which may have more
+            return cls(**_of_types(content, _REPORT), machine=machine, results=results)
         except (KeyError, TypeError, ValueError) as error:
             raise CommandError(
                 f"{path} has no results of `synknumba bench` ({type(error).__name__}: {error}); "
@@ -133,21 +135,21 @@ class Report:
             ) from error
 
 
-def _of_types(told: dict[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
+def _of_types(fields: dict[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
     """Returns the values of these keys; KeyError, TypeError or ValueError if one lacks or is not
     what it is to be.
     """
-    for name, wanted in types.items():
-        value = told[name]
-        if type(value) is not wanted and (type(value), wanted) != (int, float):
-            raise TypeError(f"{name} must be {_JSON[wanted]}, got {value!r}")
+    for name, expected in types.items():
+        value = fields[name]
+        if type(value) is not expected and (type(value), expected) != (int, float):
+            raise TypeError(f"{name} must be {_JSON[expected]}, got {value!r}")
         if name in _POSITIVE and not 0 < value < math.inf:
             raise ValueError(f"{name} must be positive, got {value!r}")
-        if name == "gpus" and not all(isinstance(one, str) for one in value):
+        if name == "gpus" and not all(isinstance(item, str) for item in value):
             raise TypeError(f"gpus must be a list of strings, got {value!r}")
         if name == "unit" and value not in get_args(Unit):
             raise ValueError(f"unit must be {' or '.join(get_args(Unit))}, got {value!r}")
-    return {name: told[name] for name in types}
+    return {name: fields[name] for name in types}
 
 
 TOLD = {
@@ -171,14 +173,14 @@ def show(report: Report) -> None:
     print()
     rows = [
         (
-            TOLD.get(one.name, one.name),
-            str(one.ranks or "-"),
-            sized(one),
-            one.shown(one.median),
-            spread(one),
+            TOLD.get(result.name, result.name),
+            str(result.ranks or "-"),
+            sized(result),
+            result.shown(result.median),
+            spread(result),
         )
-        for one in sorted(report.results, key=_place)
-        if one.name != SCALING
+        for result in sorted(report.results, key=_place)
+        if result.name != SCALING
     ]
     print_table(("what", "ranks", "size", "median", "of rounds"), rows)
     curve = scaling(report)
@@ -189,30 +191,33 @@ def show(report: Report) -> None:
             head,
             [
                 (
-                    f"{one.ranks} rank{'' if one.ranks == 1 else 's'}",
-                    one.shown(one.median),
-                    spread(one),
+                    f"{result.ranks} rank{'' if result.ranks == 1 else 's'}",
+                    result.shown(result.median),
+                    spread(result),
                     f"{speedup:.2f}",
-                    f"{speedup * curve[0].ranks / one.ranks:.0%}",
+                    f"{speedup * curve[0].ranks / result.ranks:.0%}",
                 )
-                for one in curve
-                for speedup in [curve[0].median / one.median]
+                for result in curve
+                for speedup in [curve[0].median / result.median]
             ],
         )
 
 
-def _place(one: Result) -> tuple[int, int, int]:
+def _place(result: Result) -> tuple[int, int, int]:
     """Returns where a result is in a table: by what was measured, size and ranks."""
     return (
-        list(TOLD).index(one.name) if one.name in TOLD else len(TOLD),
-        one.size if one.name == "all_reduce" else 0,
-        one.ranks,
+        list(TOLD).index(result.name) if result.name in TOLD else len(TOLD),
+        result.size if result.name == "all_reduce" else 0,
+        result.ranks,
     )
 
 
 def scaling(report: Report) -> list[Result]:
     """Returns the results of the scaling curve, by number of ranks."""
-    return sorted((one for one in report.results if one.name == SCALING), key=lambda one: one.ranks)
+    return sorted(
+        (result for result in report.results if result.name == SCALING),
+        key=lambda result: result.ranks,
+    )
 
 
 def described(report: Report) -> Iterator[str]:
@@ -226,21 +231,21 @@ def described(report: Report) -> Iterator[str]:
     yield ", ".join(f"{name} {version}" for name, version in report.versions.items())
 
 
-def sized(one: Result) -> str:
+def sized(result: Result) -> str:
     """Returns the size of a measurement as text."""
-    if not one.size:
+    if not result.size:
         return ""
-    if one.name in {"kernel_sum", SCALING}:
-        return f"{one.size:,} rows"
+    if result.name in {"kernel_sum", SCALING}:
+        return f"{result.size:,} rows"
     for unit, nbytes in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if one.size >= nbytes:
-            return f"{one.size / nbytes:.4g} {unit}"
-    return f"{one.size} B"
+        if result.size >= nbytes:
+            return f"{result.size / nbytes:.4g} {unit}"
+    return f"{result.size} B"
 
 
-def spread(one: Result) -> str:
+def spread(result: Result) -> str:
     """Returns the least and the greatest median of a round."""
-    low, unit = one.shown(one.low), one.shown(one.high)
+    low, unit = result.shown(result.low), result.shown(result.high)
     same = low.split()[1] == unit.split()[1]
     return f"{low.split()[0] if same else low} – {unit}"
 
@@ -255,45 +260,50 @@ def compare(names: Sequence[str]) -> None:
     if first.machine["cpu"] != second.machine["cpu"] or first.device != second.device:
         print("A and B are of different machines or devices")
     print()
-    found = {one.key: one for one in second.results}
+    rest = {result.key: result for result in second.results}
     rows = []
-    for one in sorted(first.results, key=_place):
-        other = found.pop(one.key, None)
+    for result in sorted(first.results, key=_place):
+        counterpart = rest.pop(result.key, None)
         what = (
-            TOLD.get(one.name, one.name),
-            str(one.ranks or "-"),
-            sized(one),
-            one.shown(one.median),
+            TOLD.get(result.name, result.name),
+            str(result.ranks or "-"),
+            sized(result),
+            result.shown(result.median),
         )
-        if other is None:
+        if counterpart is None:
             rows.append((*what, "", "", "only in A"))
         else:
             rows.append(
-                (*what, other.shown(other.median), f"{ratio(one, other):.2f}", verdict(one, other))
+                (
+                    *what,
+                    counterpart.shown(counterpart.median),
+                    f"{ratio(result, counterpart):.2f}",
+                    verdict(result, counterpart),
+                )
             )
     rows += [
         (
-            TOLD.get(one.name, one.name),
-            str(one.ranks or "-"),
-            sized(one),
+            TOLD.get(result.name, result.name),
+            str(result.ranks or "-"),
+            sized(result),
             "",
-            one.shown(one.median),
+            result.shown(result.median),
             "",
             "only in B",
         )
-        for one in found.values()
+        for result in rest.values()
     ]
     print_table(("what", "ranks", "size", "A", "B", "speed of B / A", ""), rows)
     print("\n'faster' and 'slower': the rounds of A and B do not overlap")
 
 
-def ratio(one: Result, other: Result) -> float:
-    """Returns how many times as fast `other` is."""
-    return one.median / other.median if one.unit == "us" else other.median / one.median
+def ratio(first: Result, second: Result) -> float:
+    """Returns how many times as fast `second` is."""
+    return first.median / second.median if first.unit == "us" else second.median / first.median
 
 
-def verdict(one: Result, other: Result) -> str:
+def verdict(first: Result, second: Result) -> str:
     """Returns "faster" or "slower" if the rounds of both do not overlap, else ""."""
-    if one.low <= other.high and other.low <= one.high:
+    if first.low <= second.high and second.low <= first.high:
         return ""
-    return "faster" if ratio(one, other) > 1 else "slower"
+    return "faster" if ratio(first, second) > 1 else "slower"

@@ -52,7 +52,7 @@ def stores(path: Path) -> dict[str, KernelStore]:
     return {"kernels": KernelStore(path), "package": KernelStore(path / "package")}
 
 
-def _run(told: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     path = directory()
     if path is None:
         why = (
@@ -61,16 +61,16 @@ def _run(told: argparse.Namespace) -> int:
             else "there is no home directory"
         )
         raise CommandError(f"there is no cache: {why}; SYNKNUMBA_CACHE_DIR sets its directory")
-    return _show(path, as_json=told.json) if told.action == "info" else _clear(path, sure=told.yes)
+    return _show(path, as_json=args.json) if args.action == "info" else _clear(path, sure=args.yes)
 
 
 def _show(path: Path, *, as_json: bool) -> int:
     used = {name: store.usage() for name, store in stores(path).items()}
     if as_json:
-        told = {
+        usages = {
             name: {"count": usage.kernels, "bytes": usage.nbytes} for name, usage in used.items()
         }
-        print_json({"schema": SCHEMA, "path": str(path), "limit": LARGEST_TOTAL, **told})
+        print_json({"schema": SCHEMA, "path": str(path), "limit": LARGEST_TOTAL, **usages})
         return SUCCESS
     print(f"{'directory':<12}{path}{'' if path.is_dir() else ', which does not exist yet'}")
     print(
@@ -86,7 +86,7 @@ def _show(path: Path, *, as_json: bool) -> int:
 
 def _clear(path: Path, *, sure: bool) -> int:
     used = [store.usage() for store in stores(path).values()]
-    count, nbytes = sum(one.kernels for one in used), sum(one.nbytes for one in used)
+    count, nbytes = sum(usage.kernels for usage in used), sum(usage.nbytes for usage in used)
     if not count:
         print(f"{path} has no kernels")
         return SUCCESS
@@ -95,13 +95,13 @@ def _clear(path: Path, *, sure: bool) -> int:
         return FAILED
     removed = [store.clear() for store in stores(path).values()]
     print(
-        f"{sum(one.kernels for one in removed)} kernels, "
-        f"{mib(sum(one.nbytes for one in removed))}, removed from {path}"
+        f"{sum(usage.kernels for usage in removed)} kernels, "
+        f"{mib(sum(usage.nbytes for usage in removed))}, removed from {path}"
     )
-    left = count - sum(one.kernels for one in removed)
-    if left > 0:
+    remaining = count - sum(usage.kernels for usage in removed)
+    if remaining > 0:
         raise CommandError(
-            f"{left} kernels could not be removed from {path}: permission denied, "
+            f"{remaining} kernels could not be removed from {path}: permission denied, "
             f"or scripts write new ones"
         )
     return SUCCESS

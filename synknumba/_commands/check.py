@@ -90,24 +90,24 @@ def add(commands: Subparsers) -> None:
     add_script(parser)
 
 
-def _run(told: argparse.Namespace) -> int:
-    if not told.is_module:
+def _run(args: argparse.Namespace) -> int:
+    if not args.is_module:
         file = (
-            os.path.join(told.script, "__main__.py") if os.path.isdir(told.script) else told.script
+            os.path.join(args.script, "__main__.py") if os.path.isdir(args.script) else args.script
         )
         try:
             with open(file, "rb"):
                 pass
         except OSError as error:
             raise CommandError(f"cannot read {file}: {error.strerror}") from error
-    compare_ranks.check_options(told)
-    if told.run_in is not None or len(told.ranks or ()) > 1:
-        return compare_ranks.compare(told)
-    ranks = told.ranks[0] if told.ranks else None
+    compare_ranks.check_options(args)
+    if args.run_in is not None or len(args.ranks or ()) > 1:
+        return compare_ranks.compare(args)
+    ranks = args.ranks[0] if args.ranks else None
     os.environ["CUDA_VISIBLE_DEVICES"] = (
         ""  # `fork()` takes cores: the checker looks at kernels in this process
     )
-    found: list[Finding] = []
+    findings: list[Finding] = []
     errors = 0
 
     def report(name: str, place: str, finding: Finding | str, times: int) -> None:
@@ -115,18 +115,18 @@ def _run(told: argparse.Namespace) -> int:
         _report(name, place, finding, times)
         errors += not (isinstance(finding, Finding) and finding.is_warning)
         if isinstance(finding, Finding):
-            found.append(finding)
+            findings.append(finding)
 
-    checks = Checks(report, _slow, told.rows, told.calls)
+    checks = Checks(report, _slow, args.rows, args.calls)
     began = time.perf_counter()
     with ExitStack() as inside:
         # of a simulator, or a broken numba.cuda, which the script may do without
         with suppress(DeviceError):
             inside.enter_context(as_cuda_reported())
         inside.enter_context(checking(checks))
-        code = launch.run(told.script, told.arguments, ranks, is_module=told.is_module)
+        code = launch.run(args.script, args.arguments, ranks, is_module=args.is_module)
     seconds = time.perf_counter() - began
-    _show(found, told.html)
+    _show(findings, args.html)
     _conclude(checks, seconds)
     return FOUND if errors else code
 
@@ -142,10 +142,10 @@ def _report(name: str, place: str, finding: Finding | str, _times: int) -> None:
     sys.stderr.flush()
 
 
-def _show(found: list[Finding], page: str | None) -> None:
+def _show(findings: list[Finding], page: str | None) -> None:
     """Shows the source of the kernels with the findings at their lines, and writes it to a page."""
-    annotated = simt.annotate(found)
-    if found:
+    annotated = simt.annotate(findings)
+    if findings:
         sys.stderr.write(f"\n{annotated.text(colour=has_colours(sys.stderr))}\n\n")
     if page is not None:
         try:
@@ -164,11 +164,11 @@ def _slow(name: str, place: str, before: int) -> None:
 
 
 def _conclude(checks: Checks, seconds: float) -> None:
-    calls, kernels, found = sum(checks.calls.values()), len(checks.calls), len(checks.times)
+    calls, kernels, sites = sum(checks.calls.values()), len(checks.calls), len(checks.times)
     lines = []
-    if found:
+    if sites:
         lines.append(
-            f"{_counted(found, 'finding')}, {_counted(sum(checks.times.values()), 'time')} in all"
+            f"{_counted(sites, 'finding')}, {_counted(sum(checks.times.values()), 'time')} in all"
         )
     if not calls and not checks.left_out:
         lines.append("the script has called no kernel")

@@ -45,24 +45,24 @@ CALLS: list[tuple[Any, str]] = [
 ]
 
 
-def compare(told: argparse.Namespace) -> int:
+def compare(args: argparse.Namespace) -> int:
     """Runs a script once on each number of ranks; returns the exit status."""
-    if told.run_in is not None:
-        return _run_here(told)
-    first, *others = told.ranks
+    if args.run_in is not None:
+        return _run_here(args)
+    first, *summaries_of_rest = args.ranks
     codes = {}
     signal.signal(signal.SIGTERM, _end)  # else the script would run on, and the folder stay
     with tempfile.TemporaryDirectory(prefix="synknumba-check-") as folder:
 
         def run(ranks: int, mode: str) -> str:
-            code, errors = _run(told, folder, ranks, mode)
+            code, errors = _run(args, folder, ranks, mode)
             if mode != "mark":
                 codes[ranks] = code
             return errors
 
         runs = []
         for ranks, (summary, errors) in zip(
-            others, summaries(Store(Path(folder)), told.ranks, run), strict=True
+            summaries_of_rest, summaries(Store(Path(folder)), args.ranks, run), strict=True
         ):
             if not summary.problem and codes[ranks] != codes[first]:
                 sys.stderr.write(errors)
@@ -75,7 +75,7 @@ def compare(told: argparse.Namespace) -> int:
                 sys.stderr.write(f"synknumba check: {head}: {summary.finding}\n")
                 return FOUND
             runs.append(summary)
-    return _conclude(told.ranks, runs, codes[first])
+    return _conclude(args.ranks, runs, codes[first])
 
 
 def _end(number: int, _: object) -> NoReturn:
@@ -99,19 +99,19 @@ def _conclude(sizes: list[int], runs: list[Summary], code: int) -> int:
     return code or (FAILED if most.skipped and not agree else 0)
 
 
-def _run(told: argparse.Namespace, folder: str, ranks: int, mode: str) -> tuple[int, str]:
+def _run(args: argparse.Namespace, folder: str, ranks: int, mode: str) -> tuple[int, str]:
     """Runs the script in a process of its own; returns the exit status, and standard error where
     that is not shown.
     """
     options = [
         "--device",
-        told.device,
+        args.device,
         "--ranks",
         str(ranks),
         "--run-in",
-        f"{mode}:{told.ranks[0]}:{folder}",
+        f"{mode}:{args.ranks[0]}:{folder}",
     ]
-    script = [*(["-m"] if told.is_module else []), told.script, *told.arguments]
+    script = [*(["-m"] if args.is_module else []), args.script, *args.arguments]
     warnings = [f"-W{option}" for option in sys.warnoptions]
     command = [sys.executable, *warnings, "-m", "synknumba", "check", *options, *script]
     # The order of sets of strings, and with it that of calls, must not differ between the runs.
@@ -132,35 +132,35 @@ def _run(told: argparse.Namespace, folder: str, ranks: int, mode: str) -> tuple[
     return done.returncode, done.stderr
 
 
-def _run_here(told: argparse.Namespace) -> int:
+def _run_here(args: argparse.Namespace) -> int:
     """Runs the script in this process, on one number of ranks."""
-    mode, first, folder = told.run_in.split(":", 2)
-    ranks = told.ranks[0]
-    if told.device == "cpu":
+    mode, first, folder = args.run_in.split(":", 2)
+    ranks = args.ranks[0]
+    if args.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    machines.ranks_compared[:] = [(ranks, told.device)]
+    machines.ranks_compared[:] = [(ranks, args.device)]
     comparison = Comparison(Store(Path(folder)), (int(first), ranks), mode)
     with compared(comparison, CALLS):
-        code = launch.run(told.script, told.arguments, None, is_module=told.is_module)
+        code = launch.run(args.script, args.arguments, None, is_module=args.is_module)
     if not comparison.summary.problem:
         comparison.finish()
     return code
 
 
-def check_options(told: argparse.Namespace) -> None:
+def check_options(args: argparse.Namespace) -> None:
     """Raises CommandError for options that go with the checker of races and bounds only, or with
     the comparison only.
     """
-    if len(told.ranks or ()) > 1:
+    if len(args.ranks or ()) > 1:
         named = [
-            f"--{name}" for name in ("rows", "calls", "html") if getattr(told, name) is not None
+            f"--{name}" for name in ("rows", "calls", "html") if getattr(args, name) is not None
         ]
         if named:
             raise CommandError(
                 f"{named[0]} is for the checker of races and bounds; leave it out, or "
                 f"name one number of ranks"
             )
-    elif told.device != "cpu" and told.run_in is None:
+    elif args.device != "cpu" and args.run_in is None:
         raise CommandError(
             "--device is for the comparison, with several numbers in --ranks, as "
             "--ranks 1,2,3; leave it out"

@@ -72,16 +72,22 @@ def findings(
         yield from prove(ranks, device)
 
 
-def _run(told: argparse.Namespace) -> int:
-    found = []
-    for one in findings(world=not told.no_world, ranks=told.ranks, device=told.device):
-        found.append(one)
-        if not told.json:
-            _show(one)
-    counts = Counter(one.level for one in found)
+def _run(args: argparse.Namespace) -> int:
+    reported = []
+    for finding in findings(world=not args.no_world, ranks=args.ranks, device=args.device):
+        reported.append(finding)
+        if not args.json:
+            _show(finding)
+    counts = Counter(finding.level for finding in reported)
     status = next((level for level in ("problem", "warning") if counts[level]), "ok")
-    if told.json:
-        print_json({"schema": SCHEMA, "status": status, "findings": [asdict(one) for one in found]})
+    if args.json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "status": status,
+                "findings": [asdict(finding) for finding in reported],
+            }
+        )
     else:
         print(
             f"\n{_counted(counts['problem'], 'problem')}, "
@@ -95,16 +101,16 @@ def _counted(number: int, name: str) -> str:
     return f"{number or 'no'} {name}{'' if number == 1 else 's'}"
 
 
-def _show(one: Finding) -> None:
-    sign = coloured(f"{_SIGNS[one.level]:<8}", one.level)
+def _show(finding: Finding) -> None:
+    sign = coloured(f"{_SIGNS[finding.level]:<8}", finding.level)
     margin = " " * 24
     text = textwrap.fill(
-        one.text, WIDTH, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
+        finding.text, WIDTH, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
     )
-    print(f"{sign}{one.check:<16}{text.lstrip()}", flush=True)
-    if one.remedy:
+    print(f"{sign}{finding.check:<16}{text.lstrip()}", flush=True)
+    if finding.remedy:
         lines = textwrap.fill(
-            one.remedy,
+            finding.remedy,
             WIDTH,
             initial_indent=margin,
             subsequent_indent=margin + "  ",

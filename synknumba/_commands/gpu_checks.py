@@ -72,10 +72,10 @@ def visible_gpus() -> list[dict[str, Any]]:
             check=False,
             timeout=_SECONDS,
         )
-        told = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
         return []
-    return list(told["gpus"])
+    return list(answer["gpus"])
 
 
 def _files() -> list[str]:
@@ -103,22 +103,22 @@ def _check_visible() -> Iterator[Finding]:
         if _driver() is not None:
             yield ok("visible GPUs", "CUDA_VISIBLE_DEVICES is not set: all of them")
         return
-    found = len(visible_gpus())
-    if files and not found:
+    count = len(visible_gpus())
+    if files and not count:
         yield warning(
             "visible GPUs",
             f"CUDA_VISIBLE_DEVICES={visible!r} hides all {len(files)} GPUs",
             "unset it, or list GPUs that exist, as in CUDA_VISIBLE_DEVICES=0,1",
         )
-    elif listed := [one for one in visible.split(",") if one.strip()]:
-        if found < len(listed) and files:
+    elif listed := [number for number in visible.split(",") if number.strip()]:
+        if count < len(listed) and files:
             yield warning(
                 "visible GPUs",
-                f"CUDA_VISIBLE_DEVICES={visible!r} lists {len(listed)}, and {found} are found",
+                f"CUDA_VISIBLE_DEVICES={visible!r} lists {len(listed)}, and {count} are found",
                 "list GPUs that exist: an unknown number hides those after it",
             )
         else:
-            yield ok("visible GPUs", f"CUDA_VISIBLE_DEVICES={visible!r}: {found} of {len(files)}")
+            yield ok("visible GPUs", f"CUDA_VISIBLE_DEVICES={visible!r}: {count} of {len(files)}")
     else:
         yield ok("visible GPUs", f"CUDA_VISIBLE_DEVICES={visible!r}, and there is no GPU")
 
@@ -127,9 +127,9 @@ def _check_gpus() -> Iterator[Finding]:
     if _driver() is None:
         yield skipped("GPUs", "not checked without a driver")
         return
-    told, report = visible_gpus(), probe(thorough=True)
+    gpus, report = visible_gpus(), probe(thorough=True)
     names = ", ".join(
-        f"{i}: {one['name']}, {one['bytes'] / 2**30:.0f} GiB" for i, one in enumerate(told)
+        f"{i}: {gpu['name']}, {gpu['bytes'] / 2**30:.0f} GiB" for i, gpu in enumerate(gpus)
     )
     if report.problem:
         yield problem(
@@ -141,19 +141,19 @@ def _check_gpus() -> Iterator[Finding]:
         yield skipped("GPUs", "the driver shows no GPU; ranks run on CPU cores")
     else:
         yield ok("GPUs", f"{report.count} ({names})" if names else str(report.count))
-    for i, one in enumerate(told):
+    for i, gpu in enumerate(gpus):
         major = (_driver() or 0) // 1000
-        if one["mode"] == _PROHIBITED:
+        if gpu["mode"] == _PROHIBITED:
             yield problem(
                 "GPUs",
                 f"GPU {i} is in the compute mode Prohibited",
                 f"nvidia-smi -i {i} -c DEFAULT, as root",
             )
-        if tuple(one["capability"]) < (_OLDEST_13 if _toolkit_major(major) >= 13 else _OLDEST):
-            shown = ".".join(map(str, one["capability"]))
+        if tuple(gpu["capability"]) < (_OLDEST_13 if _toolkit_major(major) >= 13 else _OLDEST):
+            capability = ".".join(map(str, gpu["capability"]))
             yield problem(
                 "GPUs",
-                f"GPU {i} ({one['name']}) has compute capability {shown}, for which "
+                f"GPU {i} ({gpu['name']}) has compute capability {capability}, for which "
                 f"this CUDA does not compile",
                 "the extra cuda12, for 5.0 to 7.2; older GPUs are not supported",
             )
@@ -161,70 +161,78 @@ def _check_gpus() -> Iterator[Finding]:
 
 def _toolkit_major(default: int) -> int:
     """Returns the major version of the CUDA that CuPy brings; the driver's without CuPy."""
-    found = _libraries()
-    return int(found.runtime.split(".")[0]) if found is not None and found.runtime else default
+    libraries = _libraries()
+    return (
+        int(libraries.runtime.split(".")[0])
+        if libraries is not None and libraries.runtime
+        else default
+    )
 
 
 def _check_cupy() -> Iterator[Finding]:
-    driver, found = _driver(), _libraries()
-    if found is None:
+    driver, libraries = _driver(), _libraries()
+    if libraries is None:
         if driver is None:
             yield skipped("CuPy", "not installed, and not needed on CPU cores")
         else:
             yield problem("CuPy", "not installed; GPUs need it", install_extra(driver // 1000))
         return
-    if found.problem or found.runtime is None:
+    if libraries.problem or libraries.runtime is None:
         yield problem(
             "CuPy",
-            f"does not import: {found.problem}",
-            to_install(driver, found) or install_extra(),
+            f"does not import: {libraries.problem}",
+            to_install(driver, libraries) or install_extra(),
         )
         return
-    major = int(found.runtime.split(".")[0])
+    major = int(libraries.runtime.split(".")[0])
     if driver is not None and major > driver // 1000:
         yield problem(
             "CuPy",
-            f"is for CUDA {found.runtime}, and the driver supports CUDA {cuda_version(driver)}",
-            to_install(driver, found) or "",
+            f"is for CUDA {libraries.runtime}, and the driver supports CUDA {cuda_version(driver)}",
+            to_install(driver, libraries) or "",
         )
     else:
         yield ok(
             "CuPy",
-            f"for CUDA {found.runtime}"
+            f"for CUDA {libraries.runtime}"
             + ("" if driver is None else f", which the driver ({cuda_version(driver)}) runs"),
         )
 
 
 def _check_libraries() -> Iterator[Finding]:
-    found = _libraries()
-    if found is None or found.problem:
+    libraries = _libraries()
+    if libraries is None or libraries.problem:
         yield skipped("CUDA libraries", "not checked without CuPy, which loads them")
         return
-    missing = [name for name in found.missing if name != "NCCL"]
+    missing = [name for name in libraries.missing if name != "NCCL"]
     if missing:
         yield warning(
             "CUDA libraries",
             f"missing: {', '.join(missing)}",
-            to_install(_driver(), found) or install_extra(),
+            to_install(_driver(), libraries) or install_extra(),
         )
     else:
         yield ok(
             "CUDA libraries",
-            ", ".join(f"{name} {version}" for name, version in found.libraries.items()),
+            ", ".join(f"{name} {version}" for name, version in libraries.libraries.items()),
         )
 
 
 def _check_numba_cuda() -> Iterator[Finding]:
     version = version_of("numba-cuda")
     name = "Numba's own numba.cuda" if version is None else f"numba-cuda {version}"
-    told = numba_cuda()
-    if told.startswith("cannot be tried"):
-        yield skipped("numba.cuda", f"{name} {told}")
+    state = numba_cuda()
+    if state.startswith("cannot be tried"):
+        yield skipped("numba.cuda", f"{name} {state}")
         return
-    if told != "imports":
+    if "cannot import name 'cuda' from 'numba'" in state:
+        instead = "kernels on cores name synknumba.simt.cuda in its place"
+        yield skipped("numba.cuda", f"this Numba has none; {instead}")
+        return
+    if state != "imports":
         yield problem(
             "numba.cuda",
-            f"{name} {told}",
+            f"{name} {state}",
             "see there; kernels of `from numba import cuda` need it, on cores too",
         )
         return
@@ -258,10 +266,12 @@ def _numpy() -> tuple[int, ...]:
 
 
 def _check_nccl() -> Iterator[Finding]:
-    found, count = _libraries(), len(visible_gpus())
-    reason = "" if found is None or found.no_nccl4py is None else f" ({found.no_nccl4py})"
-    if found is not None and found.nccl is not None:
-        yield ok("NCCL", f"{found.nccl}, by {found.bindings}{reason}")
+    libraries, count = _libraries(), len(visible_gpus())
+    reason = (
+        "" if libraries is None or libraries.no_nccl4py is None else f" ({libraries.no_nccl4py})"
+    )
+    if libraries is not None and libraries.nccl is not None:
+        yield ok("NCCL", f"{libraries.nccl}, by {libraries.bindings}{reason}")
     elif count > 1:
         yield warning(
             "NCCL",
@@ -283,9 +293,9 @@ def _check_peers() -> Iterator[Finding]:
         return
     lacking = [
         (i, j)
-        for i, one in enumerate(gpus)
+        for i, gpu in enumerate(gpus)
         for j in range(len(gpus))
-        if i != j and j not in one["peers"]
+        if i != j and j not in gpu["peers"]
     ]
     if not lacking:
         yield ok("peer access", f"each of {len(gpus)} GPUs reads the memory of the others")

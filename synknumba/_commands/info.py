@@ -61,12 +61,12 @@ def add(commands: Subparsers) -> None:
     )
 
 
-def _run(told: argparse.Namespace) -> int:
-    found = collect()
-    if told.json:
-        print_json(found)
+def _run(args: argparse.Namespace) -> int:
+    facts = collect()
+    if args.json:
+        print_json(facts)
     else:
-        for name, value in lines(found):
+        for name, value in lines(facts):
             print(f"{name:<14}{value}")
     return SUCCESS
 
@@ -103,38 +103,38 @@ def collect_cuda(gpus: DeviceReport) -> dict[str, Any]:
     """
     driver = driver_version()
     has_cupy = any(version_of(name) is not None for name in CUPY)
-    found = find_libraries() if has_cupy else None
+    libraries = find_libraries() if has_cupy else None
     return {
         "driver": None if driver is None else cuda_version(driver),
-        "runtime": None if found is None else found.runtime,
-        "cupy_problem": None if found is None else found.problem,
-        "nccl": None if found is None else found.nccl,
-        "nccl_bindings": None if found is None else found.bindings,
+        "runtime": None if libraries is None else libraries.runtime,
+        "cupy_problem": None if libraries is None else libraries.problem,
+        "nccl": None if libraries is None else libraries.nccl,
+        "nccl_bindings": None if libraries is None else libraries.bindings,
         "libraries": None
-        if found is None
-        else {told: found.libraries.get(name) for name, told in LIBRARIES.items()},
-        "transport": _transport(gpus.count, found),
-        "install": to_install(driver, found),
+        if libraries is None
+        else {title: libraries.libraries.get(name) for name, title in LIBRARIES.items()},
+        "transport": _transport(gpus.count, libraries),
+        "install": to_install(driver, libraries),
     }
 
 
-def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields the lines of `info`: what a line is about, and what is found."""
-    yield "python", f"{found['python']} on {found['system']} {found['release']} {found['machine']}"
-    for name, version in found["packages"].items():
+    yield "python", f"{facts['python']} on {facts['system']} {facts['release']} {facts['machine']}"
+    for name, version in facts["packages"].items():
         if version is not None or name in REQUIRED:
             yield name, version or "not installed as a package"
-    yield "cores", f"{found['cores']['usable']} usable of {found['cores']['present']}"
-    shared = found["shared_memory"]
+    yield "cores", f"{facts['cores']['usable']} usable of {facts['cores']['present']}"
+    shared = facts["shared_memory"]
     free = shared["problem"] or f"{gib(shared['free'])} free of {gib(shared['total'])}"
     yield "/dev/shm", free
-    yield "segments", found["segments"]
-    used, njit = found["vector_math"]["kernels"], found["vector_math"]["njit"]
+    yield "segments", facts["segments"]
+    used, njit = facts["vector_math"]["kernels"], facts["vector_math"]["njit"]
     kernels = (
         f"vector versions by {' '.join(used)}" if used else "no vector versions of exp, log etc."
     )
     yield "math", f"{kernels} in kernels; {njit or 'none'} in njit functions"
-    cache = found["cache"]
+    cache = facts["cache"]
     yield (
         "cache",
         (
@@ -143,69 +143,69 @@ def lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
             else f"{cache['path']}: {cache['kernels']} kernels, {mib(cache['bytes'])}"
         ),
     )
-    yield "numba.cuda", found["numba_cuda"]
-    gpus = found["gpus"]
+    yield "numba.cuda", facts["numba_cuda"]
+    gpus = facts["gpus"]
     yield (
         "GPUs",
         str(gpus["count"]) if gpus["problem"] is None else f"cannot be used: {gpus['problem']}",
     )
-    yield from cuda_lines(found)
+    yield from cuda_lines(facts)
 
 
-def cuda_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def cuda_lines(cuda: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields the lines on CUDA."""
     yield (
         "driver",
-        "none: there is no libcuda.so.1" if found["driver"] is None else f"CUDA {found['driver']}",
+        "none: there is no libcuda.so.1" if cuda["driver"] is None else f"CUDA {cuda['driver']}",
     )
-    if found["libraries"] is not None:
+    if cuda["libraries"] is not None:
         yield (
             "runtime",
-            f"CUDA {found['runtime']}"
-            if found["runtime"]
-            else f"CuPy does not import: {found['cupy_problem']}",
+            f"CUDA {cuda['runtime']}"
+            if cuda["runtime"]
+            else f"CuPy does not import: {cuda['cupy_problem']}",
         )
         yield (
             "NCCL",
-            f"{found['nccl']}, by {found['nccl_bindings']}" if found["nccl"] else "missing",
+            f"{cuda['nccl']}, by {cuda['nccl_bindings']}" if cuda["nccl"] else "missing",
         )
-        for name, version in found["libraries"].items():
+        for name, version in cuda["libraries"].items():
             yield name, version or "missing"
-    yield "transport", found["transport"]
-    if found["install"] is not None:
-        yield "install", found["install"]
+    yield "transport", cuda["transport"]
+    if cuda["install"] is not None:
+        yield "install", cuda["install"]
 
 
-def _transport(gpus: int, found: GpuLibraries | None) -> str:
+def _transport(gpus: int, libraries: GpuLibraries | None) -> str:
     """Describes the transport of collectives that `fork()` would choose."""
     if gpus == 0:
         return "host: ranks would run on CPU cores"
     if gpus == 1:
         return "none is needed: there is one GPU, so one rank"
-    if found is None or found.nccl is None:
+    if libraries is None or libraries.nccl is None:
         return "host, which is slower than NCCL: none is found"
     return f"nccl, between {gpus} GPUs"
 
 
-def to_install(driver: int | None, found: GpuLibraries | None) -> str | None:
+def to_install(driver: int | None, libraries: GpuLibraries | None) -> str | None:
     """Returns what to install where a part of CUDA lacks; None if nothing does, or there are no
     GPUs to use it for.
     """
-    if found is None:
+    if libraries is None:
         return None if driver is None else f"for GPUs: {install_extra(driver // 1000)}"
     if (
         driver is not None
-        and found.runtime is not None
-        and int(found.runtime.split(".")[0]) > driver // 1000
+        and libraries.runtime is not None
+        and int(libraries.runtime.split(".")[0]) > driver // 1000
     ):
         return (
-            f"a driver of CUDA {found.runtime.split('.')[0]}, or in a new environment the packages "
-            f"for this one, of CUDA {cuda_version(driver)}: pip install "
+            f"a driver of CUDA {libraries.runtime.split('.')[0]}, or in a new environment the "
+            f"packages for this one, of CUDA {cuda_version(driver)}: pip install "
             f"'synknumba[cuda{driver // 1000}]'"
         )
-    if found.missing == ["NCCL"]:
+    if libraries.missing == ["NCCL"]:
         return install_nccl()
-    if found.missing or found.problem:
+    if libraries.missing or libraries.problem:
         return install_extra(None if driver is None else driver // 1000)
     return (
         "an NVIDIA driver, which is the system's and not from pip, to use GPUs"

@@ -4,9 +4,10 @@ it imports numba.cuda.
 
 import math
 
-from numba import cuda
-
 import synknumba as synk
+from synknumba.simt.internals import cuda_module
+
+cuda = cuda_module()
 
 
 @synk.parallel(

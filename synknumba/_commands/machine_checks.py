@@ -74,16 +74,16 @@ def _python() -> Iterator[Finding]:
 
 
 def _variables() -> Iterator[Finding]:
-    given = sorted(name for name in os.environ if name.startswith("SYNKNUMBA_"))
-    for name in given:
+    names = sorted(name for name in os.environ if name.startswith("SYNKNUMBA_"))
+    for name in names:
         if name not in VARIABLES:
             yield warning(
                 "variables",
                 f"{name} is set, which synknumba does not know",
                 f"it reads {', '.join(sorted(VARIABLES))}",
             )
-    known = [f"{name}={os.environ[name]}" for name in given if name in VARIABLES]
-    yield ok("variables", ", ".join(known) or "no SYNKNUMBA_ variable is set")
+    settings = [f"{name}={os.environ[name]}" for name in names if name in VARIABLES]
+    yield ok("variables", ", ".join(settings) or "no SYNKNUMBA_ variable is set")
 
 
 def _system_calls() -> Iterator[Finding]:
@@ -116,8 +116,8 @@ def _shared_memory() -> Iterator[Finding]:
         yield ok("shared memory", f"memory files (memfd); {SHM} cannot be used: {error.strerror}")
         return
     size = f"{SHM} has {gib(usage.free)} free of {gib(usage.total)}"
-    asked = os.environ.get(SEGMENTS, "")
-    if asked == "posix" and usage.free < SMALL_SHM:
+    method = os.environ.get(SEGMENTS, "")
+    if method == "posix" and usage.free < SMALL_SHM:
         yield warning(
             "shared memory",
             f"{size}, and {SEGMENTS}=posix allows nothing else",
@@ -131,11 +131,11 @@ def _shared_memory() -> Iterator[Finding]:
 
 
 def _memory() -> Iterator[Finding]:
-    left = memory.available()
-    if left.nbytes < SMALL_SHM:
-        yield warning("memory", f"{left.limit} has {mib(left.nbytes)} left", left.remedy)
+    room = memory.available()
+    if room.nbytes < SMALL_SHM:
+        yield warning("memory", f"{room.limit} has {mib(room.nbytes)} left", room.remedy)
     else:
-        yield ok("memory", f"{gib(left.nbytes)} left for arrays and ranks, limited by {left.limit}")
+        yield ok("memory", f"{gib(room.nbytes)} left for arrays and ranks, limited by {room.limit}")
 
 
 def _locked_memory() -> Iterator[Finding]:
@@ -162,17 +162,17 @@ def _locked_memory() -> Iterator[Finding]:
 
 def _open_files() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    shown = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard:,}"
+    limit = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard:,}"
     if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
         yield warning(
             "open files",
-            f"at most {shown} (`ulimit -Hn`); a rank takes 6 while it starts, each "
+            f"at most {limit} (`ulimit -Hn`); a rank takes 6 while it starts, each "
             f"Data and Variable one or two",
             "raise the hard limit where the shell or the job starts, as by nofile in "
             "/etc/security/limits.conf",
         )
     else:
-        yield ok("open files", f"{soft:,}, raised to {shown} when they are needed")
+        yield ok("open files", f"{soft:,}, raised to {limit} when they are needed")
 
 
 def _room() -> Iterator[Finding]:
@@ -366,8 +366,8 @@ def _leftovers() -> Iterator[Finding]:
             f"see what they are: ps {pids}",
         )
     if not names and not orphans:
-        others = f"; {len(held)} processes of yours use shared memory of synknumba" if held else ""
-        yield ok("leftovers", f"none{others}")
+        holders = f"; {len(held)} processes of yours use shared memory of synknumba" if held else ""
+        yield ok("leftovers", f"none{holders}")
 
 
 def _holders() -> tuple[list[int], list[int]]:
@@ -398,20 +398,20 @@ def _launcher() -> Iterator[Finding]:
     folders = os.pathsep.join(
         [os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]
     )
-    found = {name: path for name in LAUNCHERS if (path := shutil.which(name, path=folders))}
+    launchers = {name: path for name in LAUNCHERS if (path := shutil.which(name, path=folders))}
     version = version_of("mpi4py")
-    if not found:
+    if not launchers:
         yield skipped(
             "launcher", "no mpiexec, mpirun or srun here; only scripts on several machines need one"
         )
     elif version is None:
         yield ok(
             "launcher",
-            f"{', '.join(found.values())}; mpi4py is not installed",
+            f"{', '.join(launchers.values())}; mpi4py is not installed",
             "for several machines: pip install 'synknumba[mpi]'",
         )
     else:
-        yield ok("launcher", f"{', '.join(found.values())}, and mpi4py {version}")
+        yield ok("launcher", f"{', '.join(launchers.values())}, and mpi4py {version}")
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (

@@ -24,7 +24,7 @@ def prove(ranks: int | None, device: str) -> Iterator[Finding]:
         device: "auto", "cuda" or "cpu".
     """
     began = time.perf_counter()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             text, wrong = _run(ranks, device)
@@ -39,8 +39,8 @@ def prove(ranks: int | None, device: str) -> Iterator[Finding]:
                 yield problem("world", wrong, "report this, with the output of `synknumba info`")
             else:
                 yield ok("world", f"{text} ({time.perf_counter() - began:.1f} s)")
-    for one in dict.fromkeys(str(one.message) for one in told):
-        yield warning("world", one, "see the message")
+    for message in dict.fromkeys(str(message.message) for message in warned):
+        yield warning("world", message, "see the message")
 
 
 def _run(ranks: int | None, device: str) -> tuple[str, str]:
@@ -64,11 +64,11 @@ def _run(ranks: int | None, device: str) -> tuple[str, str]:
             "",
             f"a kernel on {size} {where} ranks has added up 0 … {number - 1} to {result.total}",
         )
-    if any(not np.all(one == size) for one in sums):
+    if any(not np.all(total == size) for total in sums):
         return (
             "",
             f"an all_reduce of ones over {transport} has given "
-            f"{[float(one[0]) for one in sums]} on {size} ranks",
+            f"{[float(total[0]) for total in sums]} on {size} ranks",
         )
     return (
         f"{size} {where} ranks: a kernel on each of them, its sum, and an all_reduce "

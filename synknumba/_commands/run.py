@@ -63,8 +63,8 @@ def add_script(parser: argparse.ArgumentParser) -> None:
     rest.required = False  # argparse before Python 3.12 asks for it where SCRIPT is missing
 
 
-def _run(told: argparse.Namespace) -> int:
-    code = launch.run(told.script, told.arguments, told.ranks_per_node, is_module=told.is_module)
+def _run(args: argparse.Namespace) -> int:
+    code = launch.run(args.script, args.arguments, args.ranks_per_node, is_module=args.is_module)
     # The error that has ended the script, if one has: numba.cuda's for a driver or a GPU that is
     # not there.
     if type(getattr(sys, "last_value", None)).__name__ == "CudaSupportError" and not os.environ.get(

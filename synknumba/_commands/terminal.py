@@ -51,7 +51,7 @@ def add_command(
         description: what the command does, as lines that are printed as they are.
         examples: of command lines, without the program's name.
     """
-    lines = "\n".join(f"  synknumba {one}" for one in examples)
+    lines = "\n".join(f"  synknumba {example}" for example in examples)
     parser = commands.add_parser(
         name,
         help=summary,

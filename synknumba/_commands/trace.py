@@ -3,6 +3,7 @@ in a table or a picture.
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 import warnings
@@ -11,7 +12,6 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from synknumba import plot
-from synknumba._commands.bench_plot import check_plot, draw_plot
 from synknumba._commands.run import add_script
 from synknumba._commands.terminal import (
     CommandError,
@@ -68,44 +68,44 @@ def add(commands: Subparsers) -> None:
     add_script(parser)
 
 
-def _run(told: argparse.Namespace) -> int:
-    if told.plot is not None:
-        check_plot(told.plot)
-        check_writable(told.plot)
-    if told.script.endswith(ENDINGS) and not told.is_module:
-        _check_record(told)
-        _tell(_read(told.script), told)
+def _run(args: argparse.Namespace) -> int:
+    if args.plot is not None:
+        _check_plot(args.plot)
+        check_writable(args.plot)
+    if args.script.endswith(ENDINGS) and not args.is_module:
+        _check_record(args)
+        _tell(_read(args.script), args)
         return 0
     if launch.index() == 0:  # the first machine tells what is wrong
-        _check_script(told)
-    output = told.output or OUTPUT
-    made = trace(output, records=told.records)
+        _check_script(args)
+    output = args.output or OUTPUT
+    recording = trace(output, records=args.records)
     if os.environ.pop(VARIABLE, ""):
         sys.stderr.write(
             f"synknumba trace: {VARIABLE} is not used, as the trace goes to {output}; "
             f"name another file by -o\n"
         )
-    made.start()
+    recording.start()
     try:
-        code = launch.run(told.script, told.arguments, None, is_module=told.is_module)
+        code = launch.run(args.script, args.arguments, None, is_module=args.is_module)
     finally:
-        write(output, made.stop)
+        write(output, recording.stop)
     sys.stderr.write(f"synknumba trace: wrote {output}\n")
-    _tell(made.records(), told)
+    _tell(recording.records(), args)
     return code
 
 
-def _check_record(told: argparse.Namespace) -> None:
-    if not told.summary and told.plot is None:
-        raise CommandError(f"{told.script} is a record; say --summary or --plot FILE")
-    if told.arguments:
+def _check_record(args: argparse.Namespace) -> None:
+    if not args.summary and args.plot is None:
+        raise CommandError(f"{args.script} is a record; say --summary or --plot FILE")
+    if args.arguments:
         raise CommandError(
-            f"takes one record at a time, got {told.script} and "
-            f"{' '.join(told.arguments)}; options go before it"
+            f"takes one record at a time, got {args.script} and "
+            f"{' '.join(args.arguments)}; options go before it"
         )
-    if told.output is not None:
+    if args.output is not None:
         raise CommandError(
-            f"-o names the file that is written of a script, and {told.script} "
+            f"-o names the file that is written of a script, and {args.script} "
             f"is a record; leave -o out"
         )
 
@@ -123,13 +123,13 @@ def _read(path: str) -> list[Record]:
     return records
 
 
-def _check_script(told: argparse.Namespace) -> None:
+def _check_script(args: argparse.Namespace) -> None:
     """Raises CommandError for what cannot be run, before a former trace is written over."""
-    if told.is_module:
-        if PathFinder.find_spec(told.script.partition(".")[0], [os.getcwd(), *sys.path]) is None:
-            raise CommandError(f"there is no module {told.script}")
+    if args.is_module:
+        if PathFinder.find_spec(args.script.partition(".")[0], [os.getcwd(), *sys.path]) is None:
+            raise CommandError(f"there is no module {args.script}")
         return
-    path = Path(told.script)
+    path = Path(args.script)
     if path.is_dir():
         path /= "__main__.py"
     if zipfile.is_zipfile(path):
@@ -147,8 +147,35 @@ def _check_script(told: argparse.Namespace) -> None:
         ) from error
 
 
-def _tell(records: list[Record], told: argparse.Namespace) -> None:
-    if told.summary:
+def _tell(records: list[Record], args: argparse.Namespace) -> None:
+    if args.summary:
         print_after_script(str(summarise(records)))
-    if told.plot is not None:
-        draw_plot("trace", told.plot, lambda: plot.timeline(records))
+    if args.plot is not None:
+        _draw(records, args.plot)
+
+
+def _check_plot(path: str) -> None:
+    """Raises CommandError without matplotlib, or for a file that it cannot write; called before
+    the script runs.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise CommandError(
+            "--plot needs matplotlib, which is not installed: pip install matplotlib"
+        )
+    from matplotlib.figure import Figure
+
+    ending = Path(path).suffix.lower().removeprefix(".")
+    endings = Figure().canvas.get_supported_filetypes()
+    if ending not in endings:
+        raise CommandError(
+            f"cannot draw {path}: its ending must be one of {', '.join(sorted(endings))}"
+        )
+
+
+def _draw(records: list[Record], path: str) -> None:
+    import matplotlib as mpl
+
+    mpl.use("agg")  # no display is needed
+    axes = plot.timeline(records)
+    write(path, lambda: axes.figure.savefig(path))
+    sys.stderr.write(f"synknumba trace: wrote {path}\n")

@@ -4,7 +4,6 @@ loads no GPU library.
 
 from synknumba._device.base import TRAITS as TRAITS
 from synknumba._device.base import Buffer as Buffer
-from synknumba._device.base import Chain as Chain
 from synknumba._device.base import Device as Device
 from synknumba._device.base import DeviceKernel as DeviceKernel
 from synknumba._device.base import DeviceTraits as DeviceTraits
@@ -12,7 +11,7 @@ from synknumba._device.base import Gather as Gather
 from synknumba._device.base import LineRows as LineRows
 from synknumba._device.base import RecordedCall as RecordedCall
 from synknumba._device.base import Recorder as Recorder
-from synknumba._device.base import Replay as Replay
+from synknumba._device.base import Recording as Recording
 from synknumba._device.base import SliceSteps as SliceSteps
 from synknumba._device.base import Step as Step
 from synknumba._device.base import StrandedError as StrandedError

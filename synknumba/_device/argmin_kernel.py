@@ -10,6 +10,10 @@ does not matter. Row −1 means no candidate.
 from collections.abc import Callable
 from typing import Any
 
+from numba import from_dtype, int64
+
+from synknumba.simt.internals import cuda_module
+
 THREADS = 256  # per block
 MOST_BLOCKS = 256  # per column: `settle` has a thread for each candidate
 MOST_COLUMNS = 65_535  # blocks along the second axis, by CUDA's limit
@@ -22,8 +26,7 @@ def search_grid(rows: int, columns: int) -> tuple[int, int, int]:
 
 def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable[..., None]]:
     """Returns `search` and `settle` for values of a dtype, in Numba's CUDA dialect."""
-    from numba import cuda, from_dtype, int64  # not when synknumba is imported
-
+    cuda = cuda_module()  # not when synknumba is imported
     value_type = from_dtype(dtype)
     is_better = cuda.jit(device=True)(_is_less if op == "argmin" else _is_greater)
 

@@ -249,61 +249,48 @@ class DeviceKernel(ABC):
         return arg
 
 
-class Replay(ABC):
-    """Recorded steps, repeated by one launch."""
+class Recording(ABC):
+    """Recorded steps, repeated by one launch.
 
-    # address of the `_wire.relaunch.Relaunch` by which compiled code launches them; 0 if there is
-    # none
+    Launches are waited for, as those of a call are (`Device.record`), or queued one behind the
+    other (`Device.record_queued`). Steps are addressed by their positions in the recording.
+
+    Attributes:
+        relaunch: address of the `_wire.relaunch.Relaunch` by which compiled code launches the
+            steps; 0 if there is none.
+    """
+
     relaunch: int = 0
-    scalars: Scalars | None = (
-        # where the scalars' values are, for whoever launches; None if unknown, or before `renew`
-        None
-    )
 
     @abstractmethod
-    def __call__(self) -> None:
+    def launch(self) -> None:
         """Launches the steps and waits for their end."""
+
+    @abstractmethod
+    def queue(self) -> None:
+        """Queues a launch behind the one before."""
 
     @abstractmethod
     def wait(self) -> None:
         """Waits for the end of the last launch."""
 
     @abstractmethod
-    def renew(self) -> bool:
-        """Updates the launches' scalars from their argument lists; False if impossible."""
+    def renew(self, first: int = 0, after: int | None = None) -> bool:
+        """Gives steps the scalars that their argument lists have now, from the next launch on.
 
-    @abstractmethod
-    def close(self) -> None:
-        """Frees the recording; idempotent."""
-
-
-class Chain(ABC):
-    """Steps recorded as one launch. Launches are queued, each behind the one before, and nothing
-    waits for their end.
-    """
-
-    @abstractmethod
-    def __call__(self) -> None:
-        """Queues a launch."""
-
-    @abstractmethod
-    def renew(self, first: int, after: int) -> None:
-        """Gives steps, by their positions, the scalars that their arguments have now, from the next
-        launch on.
-
-        Launches that are queued keep theirs. Raises an exception if that is not possible; the chain
-        must not be used then.
+        Launches that are queued keep theirs. Returns False if that is not possible; the recording
+        must not be launched then.
         """
 
     @abstractmethod
-    def scalars(self, first: int, after: int) -> Scalars:
-        """Returns where these steps have their scalars, for compiled code that renews them;
-        raises as `renew` does.
+    def scalars(self, first: int = 0, after: int | None = None) -> Scalars | None:
+        """Returns where steps have their scalars, for compiled code that renews them; None if
+        compiled code cannot.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Frees the recording, after queued launches have ended; idempotent."""
+        """Frees the recording, after its launches have ended; idempotent."""
 
 
 class RecordedCall(ABC):
@@ -376,7 +363,7 @@ class Device(ABC):
         """
         return step
 
-    def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
+    def record(self, steps: Sequence[Step], *, alone: bool = True) -> Recording | None:
         """Records steps that were run before, without running them; None if that is impossible or
         of no use.
 
@@ -385,15 +372,15 @@ class Device(ABC):
         """
         return None
 
-    def record_chain(self, steps: Iterable[Step]) -> Chain | None:
-        """Records steps that were run before, each with the arguments that it has when it is taken;
-        None if impossible.
+    def record_queued(self, steps: Iterable[Step]) -> Recording | None:
+        """Records steps that were run before, for launches that are queued; None if impossible.
 
-        All of them are in `can_chain`'s.
+        `can_queue` holds for all of them. Each is recorded with the arguments that it has when it
+        is taken.
         """
         return None
 
-    def can_chain(self, steps: Sequence[Step]) -> bool:
+    def can_queue(self, steps: Sequence[Step]) -> bool:
         """Whether steps only put work on the device's stream, so that they need not wait for
         each other's end.
         """
@@ -419,7 +406,7 @@ class Device(ABC):
         """Returns what a step does, in a word or two, and how many bytes it moves, as far as
         that shows; for traces.
         """
-        if isinstance(step, Replay):
+        if isinstance(getattr(step, "__self__", None), Recording):
             return "recorded steps", 0
         if not isinstance(step, partial):
             return str(getattr(step, "__name__", type(step).__name__)).strip("_"), 0

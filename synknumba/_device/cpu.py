@@ -14,14 +14,14 @@ from synknumba._device.base import (
     DeviceKernel,
     Gather,
     LineRows,
-    Replay,
+    Recording,
     Step,
     Three,
     Workspace,
     read_rows,
     unmasked,
 )
-from synknumba._device.cpu_replay import record
+from synknumba._device.cpu_recording import record
 from synknumba._host.stored import Reader
 from synknumba._ops.reduction import accumulate, locate
 from synknumba._ops.rows import InLine, Range, Rows
@@ -197,7 +197,7 @@ class CpuDevice(Device):
             )(function)
         )
 
-    def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
+    def record(self, steps: Sequence[Step], *, alone: bool = True) -> Recording | None:
         return record(steps)
 
     def told(self, step: Step) -> tuple[str, int]:

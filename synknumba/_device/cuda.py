@@ -22,11 +22,10 @@ import numpy as np
 from cupy.cuda import nvtx, runtime
 
 from synknumba._device.base import (
-    Chain,
     Device,
     DeviceKernel,
     Recorder,
-    Replay,
+    Recording,
     Step,
     StrandedError,
     Workspace,
@@ -35,9 +34,8 @@ from synknumba._device.base import (
 from synknumba._device.compilers import Compilers
 from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_calls import RecordedFunction
-from synknumba._device.cuda_chain import record_chain
 from synknumba._device.cuda_code import ADD_WEIGHTED, BUSY, DIVIDE, Mailbox, launch_own
-from synknumba._device.cuda_graph import record
+from synknumba._device.cuda_graph import record, record_queued
 from synknumba._device.cuda_memory import (
     CudaWorkspace,
     LockedMemory,
@@ -115,13 +113,13 @@ class CudaDevice(Device):
     def on_stream(self, step: Step) -> Step:
         return Meeting(self._meet, step)
 
-    def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
+    def record(self, steps: Sequence[Step], *, alone: bool = True) -> Recording | None:
         return record(steps, self.stream, self._box, self._await, alone=alone)
 
-    def record_chain(self, steps: Iterable[Step]) -> Chain | None:
-        return record_chain(steps, self.stream)
+    def record_queued(self, steps: Iterable[Step]) -> Recording | None:
+        return record_queued(steps, self.stream)
 
-    def can_chain(self, steps: Sequence[Step]) -> bool:
+    def can_queue(self, steps: Sequence[Step]) -> bool:
         return all_on_stream(steps)
 
     def only_copies_to(self, host: Array, step: Step) -> bool:

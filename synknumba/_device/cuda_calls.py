@@ -18,9 +18,8 @@ read the same address of the host again, whatever lies there by then.
 import os
 import sys
 import traceback
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, final
 
 import cupy
@@ -28,14 +27,15 @@ import numpy as np
 from cupy.cuda import runtime
 
 from synknumba._device.base import RecordedCall, Recorder, Step
-from synknumba._device.cuda_nodes import free_graph, host_work
+from synknumba._device.cuda_graph import GraphRecording
+from synknumba._device.cuda_nodes import capture, host_work
 from synknumba._device.cuda_steps import OnStream
 from synknumba._device.cuda_torch import FunctionScope, TorchPool
 from synknumba._errors import RecordError
 from synknumba._ops.tree import flatten, unflatten
+from synknumba._types import Cache
 
 MOST_KINDS = 16  # recordings of one function that are kept
-_RELAXED = 2  # cudaStreamCaptureModeRelaxed: memory may be allocated meanwhile
 # Of the largest number of an array. Sums by atomic operations differ by rounding from run to run;
 # random numbers by far more.
 _TOLERANCE = {
@@ -64,23 +64,19 @@ class RecordedFunction(Recorder):
     def __init__(self, name: str, stream: Any, scope: FunctionScope) -> None:
         self._name, self._stream, self._scope = name, stream, scope
         self._pool = _Pools()
-        self._kinds: OrderedDict[Any, _Recording] = OrderedDict()
+        self._kinds: Cache[Any, _GraphCall] = Cache(MOST_KINDS, _GraphCall.close)
 
     def recorded(self, call: Call, arguments: Any, written: Sequence[Any]) -> RecordedCall:
         kind = tuple(_kind(self._name, leaf) for leaf in flatten(arguments)[0])
-        recording = self._kinds.get(kind)
-        if recording is None:
-            recording = self._kinds[kind] = _Recording(
+        graph_call = self._kinds.use(kind)
+        if graph_call is None:
+            graph_call = self._kinds[kind] = _GraphCall(
                 self._name, call, written, self._stream, self._scope, self._pool
             )
-        self._kinds.move_to_end(kind)
-        while len(self._kinds) > MOST_KINDS:
-            self._kinds.popitem(last=False)[1].close()
-        return recording
+        return graph_call
 
     def close(self) -> None:
-        while self._kinds:
-            self._kinds.popitem()[1].close()
+        self._kinds.drop_all()
         self._pool.close()
 
 
@@ -117,7 +113,7 @@ def _kind(name: str, leaf: Any) -> Any:
 
 
 @final
-class _Recording(RecordedCall):
+class _GraphCall(RecordedCall):
     """One call of a function, as a graph once it has been made."""
 
     def __init__(
@@ -131,18 +127,18 @@ class _Recording(RecordedCall):
     ) -> None:
         self._name, self._function, self._written = name, call, written
         self._stream, self._scope, self._pool = stream, scope, pool
-        self._graph = self._executable = 0
+        self._recording: GraphRecording | None = None
         self._result: Any = None
 
     def __call__(self) -> Any:
-        if not self._executable:
+        if self._recording is None:
             return self._first()
-        runtime.graphLaunch(self._executable, self._stream.ptr)
+        self._recording.queue()
         return self._result
 
     def step(self) -> tuple[Step, Any] | None:
         leaves, structure = flatten(self._result)
-        if not self._executable or not all(isinstance(leaf, cupy.ndarray) for leaf in leaves):
+        if self._recording is None or not all(isinstance(leaf, cupy.ndarray) for leaf in leaves):
             return None
         with self._stream:
             outputs = [cupy.empty_like(leaf, order="C") for leaf in leaves]
@@ -172,9 +168,8 @@ class _Recording(RecordedCall):
         after = [array.copy() for array in self._written]
         self._put_back(before)
         try:
-            self._result = self._capture()
-            self._executable = runtime.graphInstantiate(self._graph)
-            runtime.graphLaunch(self._executable, self._stream.ptr)
+            self._recording, self._result = self._record()
+            self._recording.queue()
             self._compare(usual, after)
         except BaseException:
             self._put_back(after)
@@ -191,32 +186,37 @@ class _Recording(RecordedCall):
         for array, content in zip(self._written, contents, strict=True):
             array[...] = content
 
-    def _capture(self) -> Any:
-        runtime.streamBeginCapture(self._stream.ptr, _RELAXED)
-        try:
+    def _record(self) -> tuple[GraphRecording, Any]:
+        """Returns the recorded call, and the result that each launch of it fills."""
+        result: Any = None
+
+        def call() -> None:
+            nonlocal result
             with self._pool.used():
                 result = self._call()
             self._check_leaves(result)
-        except BaseException as error:
-            with suppress(runtime.CUDARuntimeError):  # the error has ended the capture
-                graph = runtime.streamEndCapture(self._stream.ptr)
-                if graph:
-                    runtime.graphDestroy(graph)
-            if isinstance(error, RecordError) or not isinstance(error, Exception):
-                raise
+
+        try:
+            captured = capture([call], self._stream)
+        except RecordError:
+            raise
+        except Exception as error:
             raise self._refusal(error) from error
         try:
-            self._graph = runtime.streamEndCapture(self._stream.ptr)
-        except runtime.CUDARuntimeError as error:
-            raise self._refusal(error) from error
-        what = host_work(self._graph)
+            self._check_work(captured.graph)
+        except BaseException:
+            runtime.graphDestroy(captured.graph)
+            raise
+        return GraphRecording(captured, self._stream), result
+
+    def _check_work(self, graph: int) -> None:
+        what = host_work(graph)
         if what is not None:
             raise RecordError(
                 f"{self._name} cannot be recorded: it {what} in each call. Make NumPy arrays CuPy "
                 "arrays before, or pass them as arguments; return what the script is to have. Or "
                 "leave record=True out."
             )
-        return result
 
     def _check_leaves(self, result: Any) -> None:
         for leaf in flatten(result)[0]:
@@ -281,11 +281,9 @@ class _Recording(RecordedCall):
         )
 
     def close(self) -> None:
-        if self._executable:
-            free_graph(self._graph, self._executable, self._stream)
-        elif self._graph:
-            runtime.graphDestroy(self._graph)
-        self._graph = self._executable = 0
+        if self._recording is not None:
+            self._recording.close()
+            self._recording = None
         self._result = None
 
 

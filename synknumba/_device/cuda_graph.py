@@ -9,16 +9,24 @@ run, if nothing else runs these steps.
 
 Changed scalars are written into the nodes of kernels. Where that is not possible, the steps are run
 one by one.
+
+Steps of many iterations are recorded the same way, and their launches queued without a wait between
+them:
+
+    graph of 64 iterations ──launch──launch──launch──> event
+                                └── scalars are rewritten before a launch; those that are queued keep theirs
 """  # noqa: E501
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
 from cupy.cuda import runtime
 
-from synknumba._device.base import Replay, Step
+from synknumba._device.base import Recording, Step
 from synknumba._device.cuda_code import MAILED_WORDS, Copy, Mailbox, mail, publish
 from synknumba._device.cuda_nodes import (
+    Captured,
     KernelNode,
     ScalarPlace,
     UnknownNodeError,
@@ -58,7 +66,7 @@ def spin(is_done: Callable[[], bool]) -> None:
 
 def record(
     steps: Sequence[Step], stream: Any, box: Mailbox, wait: Wait = spin, *, alone: bool = True
-) -> Replay | None:
+) -> Recording | None:
     """Records steps that were run before; None if they do more than put work on this stream and on
     streams that join it.
 
@@ -79,7 +87,9 @@ def record(
         return None
 
 
-def _record(steps: Sequence[Step], stream: Any, box: Mailbox, wait: Wait, *, alone: bool) -> Replay:
+def _record(
+    steps: Sequence[Step], stream: Any, box: Mailbox, wait: Wait, *, alone: bool
+) -> Recording:
     prints = any(
         step.kernel is not None and step.kernel.prints()
         for step in steps
@@ -96,23 +106,25 @@ def _record(steps: Sequence[Step], stream: Any, box: Mailbox, wait: Wait, *, alo
         end, targets = _tell(copies, box, stream)
         rest = [*(step for step in rest if not (alone and _is_private(step))), end, *fills]
     rest += joins
-    graph, nodes = capture(rest, stream)
-    try:
-        executable = runtime.graphInstantiate(graph)
-    except BaseException:
-        runtime.graphDestroy(graph)
-        raise
-    relaunch = (
-        Relaunch(launcher(), executable, stream.ptr, box.address, targets) if targets else None
-    )
-    replay = _GraphReplay(graph, executable, stream, relaunch, [*rest, *steps], nodes, wait)
+    captured = capture(rest, stream)
+    recording = GraphRecording(captured, stream, keeps=steps, wait=wait, box=box, targets=targets)
     try:
         for fill in fills:
             fill()
     except BaseException:
-        replay.close()
+        recording.close()
         raise
-    return replay
+    return recording
+
+
+def record_queued(steps: Iterable[Step], stream: Any) -> Recording | None:
+    """Records steps, each with the arguments that it has when it is taken, for launches that are
+    queued; None if one cannot be recorded.
+    """
+    try:
+        return GraphRecording(capture(steps, stream), stream)
+    except Exception:  # noqa: BLE001  # as above
+        return None
 
 
 def _split(steps: Sequence[Step]) -> tuple[list[Step], list[Copy] | None]:
@@ -151,35 +163,58 @@ def _is_private(step: Step) -> bool:
 
 
 @final
-class _GraphReplay(Replay):
+class GraphRecording(Recording):
+    """A captured graph, and what launches it.
+
+    Args:
+        captured: the graph, which the recording owns, also if it cannot be instantiated.
+        stream: on which it is launched.
+        keeps: what else the graph addresses.
+        wait: waits for work that meets other ranks.
+        box: mailbox to which it sends its results.
+        targets: where the words of the mailbox belong; none if results are copied otherwise.
+    """
+
     def __init__(
         self,
-        graph: int,
-        executable: int,
+        captured: Captured,
         stream: Any,
-        relaunch: Relaunch | None,
-        steps: Sequence[Step],
-        nodes: dict[int, int],
-        wait: Wait,
+        *,
+        keeps: Sequence[Step] = (),
+        wait: Wait = spin,
+        box: Mailbox | None = None,
+        targets: Sequence[int] = (),
     ) -> None:
-        self._graph, self._executable = graph, executable
+        self._captured, self._keeps = captured, keeps
         self._stream, self._pointer, self._await = stream, stream.ptr, wait
-        self._relaunch = relaunch
-        self.relaunch = 0 if relaunch is None else relaunch.address
-        self._steps = steps  # keeps alive what the graph addresses; the recorded steps come first
-        self._nodes = nodes
-        self._changing = len(
-            {id(step) for step in steps if isinstance(step, CudaLaunch) and step.changing}
-        )
-        self._kernels: list[tuple[KernelNode, list[Any]]] | None = (
-            None  # with the arguments of their launches
-        )
+        try:
+            self._executable = runtime.graphInstantiate(captured.graph)
+        except BaseException:
+            runtime.graphDestroy(captured.graph)
+            raise
+        self._relaunch: Relaunch | None = None
+        if targets:
+            assert box is not None  # the targets are those of its words
+            self._relaunch = Relaunch(
+                launcher(), self._executable, self._pointer, box.address, targets
+            )
+            self.relaunch = self._relaunch.address
+        # positions of launches with scalars that change
+        self._changing = [
+            position
+            for position, step in enumerate(captured.steps)
+            if isinstance(step, CudaLaunch) and step.changing
+        ]
+        self._kernels: dict[int, tuple[KernelNode, list[Any]]] = {}  # with their arguments
+        self._places: dict[Any, list[ScalarPlace]] = {}  # by layout
 
-    def __call__(self) -> None:
+    def launch(self) -> None:
         if not self.relaunch or doorbell.launch(self.relaunch) != 0:
-            # raises the error of the first launch
-            runtime.graphLaunch(self._executable, self._pointer)
+            self.queue()  # raises the error of the first launch
         self.wait()
+
+    def queue(self) -> None:
+        runtime.graphLaunch(self._executable, self._pointer)
 
     def wait(self) -> None:
         if self.relaunch:
@@ -204,39 +239,48 @@ class _GraphReplay(Replay):
     def _is_idle(self) -> bool:
         return bool(runtime.streamQuery(self._pointer) != NOT_READY)
 
-    def renew(self) -> bool:
+    def renew(self, first: int = 0, after: int | None = None) -> bool:
         try:
-            if self._kernels is None:
-                self._kernels = self._find_kernels()
-                places = [place for kernel, _ in self._kernels for place in kernel.scalars]
-                calls = [(self._executable, *kernel.node_and_params) for kernel, _ in self._kernels]
-                self.scalars = Scalars(places, rewriter(), calls)
-            for kernel, arguments in self._kernels:
+            for kernel, arguments in self._launches(first, after):
                 kernel.renew(self._executable, arguments)
         except Exception:  # noqa: BLE001  # a scalar that does not fit, a driver that refuses: the steps are run one by one
             return False
         return True
 
-    def _find_kernels(self) -> list[tuple[KernelNode, list[Any]]]:
-        launches = {
-            i: step
-            for i, step in enumerate(self._steps)
-            if isinstance(step, CudaLaunch) and i in self._nodes
-        }
-        if len(launches) != self._changing:
-            raise UnknownNodeError("nodes")
-        places: dict[Any, list[ScalarPlace]] = {}
-        for step in launches.values():
-            if step.layout not in places:
-                places[step.layout] = find_scalars(step, self._stream)
-        return [
-            (KernelNode(self._nodes[i], places[step.layout]), step.arguments)
-            for i, step in launches.items()
-        ]
+    def scalars(self, first: int = 0, after: int | None = None) -> Scalars | None:
+        try:
+            kernels = [kernel for kernel, _ in self._launches(first, after)]
+        except Exception:  # noqa: BLE001  # as above
+            return None
+        places = [place for kernel in kernels for place in kernel.scalars]
+        calls = [(self._executable, *kernel.node_and_params) for kernel in kernels]
+        return Scalars(places, rewriter(), calls)
+
+    def _launches(self, first: int, after: int | None) -> list[tuple[KernelNode, list[Any]]]:
+        """Returns the nodes of launches whose scalars change, with the launches' arguments."""
+        begin = bisect_left(self._changing, first)
+        end = None if after is None else bisect_left(self._changing, after)
+        return [self._launch_at(position) for position in self._changing[begin:end]]
+
+    def _launch_at(self, position: int) -> tuple[KernelNode, list[Any]]:
+        launch = self._kernels.get(position)
+        if launch is None:
+            step = self._captured.steps[position]
+            assert isinstance(step, CudaLaunch)  # others have no scalars
+            if position not in self._captured.nodes:
+                raise UnknownNodeError("node", position)
+            kernel = KernelNode(self._captured.nodes[position], self._places_of(step))
+            launch = self._kernels[position] = kernel, step.arguments
+        return launch
+
+    def _places_of(self, launch: CudaLaunch) -> list[ScalarPlace]:
+        places = self._places.get(launch.layout)
+        if places is None:
+            places = self._places[launch.layout] = find_scalars(launch, self._stream)
+        return places
 
     def close(self) -> None:
         if self._executable:
-            free_graph(self._graph, self._executable, self._stream)
+            free_graph(self._captured.graph, self._executable, self._stream)
             self._executable = self.relaunch = 0
-            self.scalars = None
-            self._steps = ()
+            self._captured, self._keeps = Captured(0, (), {}), ()

@@ -9,7 +9,7 @@ its kernels' parameters. A launch of the graph that is queued already keeps its 
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -111,25 +111,41 @@ def _ask(function: str, *args: Any) -> None:
         raise UnknownNodeError(function, code)
 
 
-def capture(steps: Iterable[Step], stream: Any) -> tuple[int, dict[int, int]]:
-    """Captures a graph of the steps. Returns it with the nodes of launches with scalars, by the
-    step's position.
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A graph of steps.
+
+    Attributes:
+        graph: handle of the graph.
+        steps: the steps, in the order in which they were taken.
+        nodes: of launches with scalars that change, by the step's position; without those whose
+            node the driver does not tell.
     """
+
+    graph: int
+    steps: Sequence[Step]
+    nodes: Mapping[int, int]
+
+
+def capture(steps: Iterable[Step], stream: Any) -> Captured:
+    """Captures a graph of steps, each with the arguments that it has when it is taken."""
+    taken: list[Step] = []
     nodes: dict[int, int] = {}
     runtime.streamBeginCapture(stream.ptr, _RELAXED)
     try:
-        for position, step in enumerate(steps):
+        for step in steps:
             step()
             if isinstance(step, CudaLaunch) and step.changing:
                 with suppress(UnknownNodeError):
-                    nodes[position] = _last_node(step.stream or stream)
+                    nodes[len(taken)] = _last_node(step.stream or stream)
+            taken.append(step)
     except BaseException:
         with suppress(runtime.CUDARuntimeError):
             graph = runtime.streamEndCapture(stream.ptr)
             if graph:
                 runtime.graphDestroy(graph)
         raise
-    return runtime.streamEndCapture(stream.ptr), nodes
+    return Captured(runtime.streamEndCapture(stream.ptr), taken, nodes)
 
 
 def host_work(graph: int) -> str | None:
@@ -267,16 +283,16 @@ def _captured_params(
     parameters.
     """
     step = make_launch(launch.args[0], arguments, (0,))
-    graph, nodes = capture([step], launch.stream or stream)
+    captured = capture([step], launch.stream or stream)
     try:
-        if not nodes:
+        if not captured.nodes:
             raise UnknownNodeError("node")
-        node_params, parameters = _read_node(nodes[0])
+        node_params, parameters = _read_node(captured.nodes[0])
         return node_params.func or node_params.kern or 0, [
             ctypes.string_at(address, nbytes) for address, nbytes in parameters
         ]
     finally:
-        runtime.graphDestroy(graph)
+        runtime.graphDestroy(captured.graph)
 
 
 def _read_node(node: int) -> tuple[_NodeParams, list[tuple[int, int]]]:
@@ -307,7 +323,7 @@ class KernelNode:
     """A launch in a graph, with a copy of its parameters that can be rewritten."""
 
     def __init__(self, node: int, places: Sequence[ScalarPlace]) -> None:
-        self._told, parameters = _read_node(node)
+        self._params, parameters = _read_node(node)
         starts = np.cumsum([0] + [-(-nbytes // 16) * 16 for _, nbytes in parameters]).tolist()
         self._memory = ctypes.create_string_buffer(starts[-1])
         base = ctypes.addressof(self._memory)
@@ -316,8 +332,8 @@ class KernelNode:
         )
         for (address, nbytes), start in zip(parameters, starts[:-1], strict=True):
             ctypes.memmove(base + start, address, nbytes)
-        self._told.params = ctypes.cast(self._pointers, ctypes.POINTER(ctypes.c_void_p))
-        self.node_and_params = node, ctypes.addressof(self._told)
+        self._params.params = ctypes.cast(self._pointers, ctypes.POINTER(ctypes.c_void_p))
+        self.node_and_params = node, ctypes.addressof(self._params)
         self.scalars = [  # where they are written
             Scalar(place.position, number, letter, base + starts[i] + offset)
             for place in places

@@ -19,7 +19,7 @@ from synknumba._ops import reduction
 from synknumba._ops.reduction import identity
 from synknumba._types import Array, Op, UserOp, WeakTable
 from synknumba.simt import Kernel, jit
-from synknumba.simt.internals import cause, explain
+from synknumba.simt.internals import cause, cuda_module, explain
 
 THREADS = 256  # per block
 MOST_BLOCKS = 4096  # beyond, a thread takes several elements
@@ -44,8 +44,7 @@ def fold_kernel(op: UserOp) -> Callable[..., None]:
     """Returns the kernel of an op: a plain function of `target`, shape (n,), and `parts`, shape
     (P, n).
     """
-    from numba import cuda  # not when synknumba is imported
-
+    cuda = cuda_module()  # not when synknumba is imported
     combine = cuda.jit(device=True)(op.function)
 
     def fold(target: Any, parts: Any) -> None:

@@ -465,19 +465,6 @@ class Data(ArrayOperations):
         self._segment.close()
         self._open((0, *self.shape[1:]), 1.0)
 
-    def condition_data(self, value: ArrayLike, *, force_cast: bool = False) -> Array:
-        """Returns the array that `set_value` would store, C-contiguous and of this dtype.
-
-        Returns `value` itself if it is such an array already. Errors as in `set_value`.
-        """
-        force_cast = as_flag(force_cast, "force_cast")
-        source = self._accept(value, self.ndim, force_cast=force_cast)
-        if source.dtype == self._dtype and source.dtype.isnative and source.flags.c_contiguous:
-            return source
-        conditioned = np.empty(source.shape, self._dtype)
-        fill(conditioned, source)
-        return conditioned
-
     def __setitem__(self, index: Any, value: Any) -> None:
         self._check_thawed()
         value = unwrap(value)

@@ -40,8 +40,7 @@ _AGAIN_SECONDS = (
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # frames below a rank's loop are the script's fork() call
 _LOOP = f'File "{_PACKAGE}_rank/loop.py", line '
-_SEQUENCE = f'File "{_PACKAGE}_rank/sequence_routine.py", line '
-_TABLE = f'File "{_PACKAGE}_rank/sequence_table.py", line '
+_ROWS = f'File "{_PACKAGE}_rank/sequence_program.py", line '
 _WATCHER = f'File "{_PACKAGE}_rank/startup.py", line '  # the thread of a rank in a sandbox
 
 
@@ -204,9 +203,7 @@ def _without_loop(frames: list[str]) -> list[str]:
         len(frames),
     )
     inner = frames[:loop]
-    if inner and _SEQUENCE in inner[0] and inner[0].endswith(" in _until"):
-        return ["  waits for other ranks"]
-    if inner and _TABLE in inner[0]:
+    if inner and _ROWS in inner[0]:
         if inner[0].endswith(" in _handle"):
             return ["  waits for other ranks"]
         return ["  runs compiled code, or waits for other ranks"]

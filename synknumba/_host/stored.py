@@ -15,6 +15,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import methodcaller
 from typing import Any, Literal, NoReturn, TypeAlias, final
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import DTypeLike
 
 from synknumba._errors import DataError
 from synknumba._host.data import Data, next_version
-from synknumba._types import Array, Shape
+from synknumba._types import Array, Cache, Shape
 
 # What to pass to synk.columns, or in its place, of files that are no Parquet files.
 OTHER_FILES = {
@@ -389,8 +390,8 @@ class Reader(ABC):
         """Closes the file."""
 
 
-_open: dict[Source, Reader] = {}
-KEPT = 64  # open files of a process
+FILES_OPEN = 64  # of a process
+_open: Cache[Source, Reader] = Cache(FILES_OPEN, methodcaller("close"))
 
 
 def opened(source: Source) -> Reader:
@@ -403,8 +404,6 @@ def opened(source: Source) -> Reader:
     _close_changed()
     if source.is_spread:
         return _SpreadReader(source)
-    while len(_open) >= KEPT:
-        _open.pop(next(iter(_open))).close()
     reader: Reader
     match source.kind:
         case "h5py":
@@ -425,7 +424,7 @@ def _close_changed() -> None:
         except DataError:  # deleted
             is_changed = True
         if is_changed:
-            _open.pop(source).close()
+            _open.drop(source)
 
 
 def _changed(source: Source) -> DataError:

@@ -147,14 +147,14 @@ class Batches:
         """
         if isinstance(position, Mapping):
             mine = self._arguments()
-            others = [
+            differences = [
                 f"{key}={position.get(key)!r} for {key}={mine[key]!r}"
                 for key in mine
                 if position.get(key) != mine[key]
             ]
-            if others:
+            if differences:
                 raise ArgumentError(
-                    f"start_at: the position is one of other batches, with {', '.join(others)}"
+                    f"start_at: the position is one of other batches, with {', '.join(differences)}"
                 )
             position = position.get("step", -1)
         step = _integer(position, "start_at: position", 0)
@@ -190,8 +190,8 @@ class Batches:
     def __repr__(self) -> str:
         """Shows the arguments, and where they start."""
         options = {**self._arguments(), "epochs": self._epochs}
-        told = ", ".join(f"{name}={value}" for name, value in options.items())
-        return f"<Batches {told}>" + (f" from step {self._start}" if self._start else "")
+        arguments = ", ".join(f"{name}={value}" for name, value in options.items())
+        return f"<Batches {arguments}>" + (f" from step {self._start}" if self._start else "")
 
 
 @known_options

@@ -94,12 +94,12 @@ def save(path: "str | os.PathLike[str]", tree: Any) -> None:
     """
     _refuse("save")
     package = _safetensors("save")
-    told = _path_of(path, "save")
+    file_path = _path_of(path, "save")
     encoded = encode(_with_parts(tree), (Part, Data))
     _check_header(encoded)
-    check_writable(told)  # before anything is fetched
+    check_writable(file_path)  # before anything is fetched
     arrays = {name: as_tensor(array) for name, array in _fetched(encoded.arrays)}
-    with replacing(told) as new:
+    with replacing(file_path) as new:
         _write(package, new, arrays, encoded.text)
 
 
@@ -136,9 +136,9 @@ def load(path: "str | os.PathLike[str]", *, like: Any = None) -> Any:
     """
     _refuse("load")
     package = _safetensors("load")
-    told = _path_of(path, "load")
-    with _opened(package, told) as file:
-        tree = _tree_of(file, told)
+    file_path = _path_of(path, "load")
+    with _opened(package, file_path) as file:
+        tree = _tree_of(file, file_path)
         if like is None:
             return _filled(tree, file)
         match = _Match()
@@ -147,7 +147,7 @@ def load(path: "str | os.PathLike[str]", *, like: Any = None) -> Any:
         if match.problems:
             differences = "".join(f"\n  {problem}" for problem in match.problems)
             raise DataError(
-                f"load: {told} does not fit like=, so nothing has changed:{differences}"
+                f"load: {file_path} does not fit like=, so nothing has changed:{differences}"
             )
         result = _filled(result, file)
     match.store(values)
@@ -179,13 +179,13 @@ def _safetensors(what: str) -> Any:
 
 def _path_of(path: Any, what: str) -> str:
     """Returns a path as a string."""
-    told = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(told, str) or "\0" in told:
+    file_path = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(file_path, str) or "\0" in file_path:
         raise ArgumentError(
             f"{what}: path must be a str or an os.PathLike of one, got {_shortened(path)}; "
             f"write synk.{what}(path, " + ("tree)" if what == "save" else "like=tree)")
         )
-    return told
+    return file_path
 
 
 # ---- what is saved
@@ -302,7 +302,11 @@ def _tree_of(file: Any, path: str) -> Any:
     slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # no dict
     try:
         return decode(
-            text, {name: (one.get_dtype(), one.get_shape()) for name, one in slices.items()}
+            text,
+            {
+                name: (state_slice.get_dtype(), state_slice.get_shape())
+                for name, state_slice in slices.items()
+            },
         )
     except ValueError as error:
         raise DataError(f"load: {path} cannot be read: {error}") from None
@@ -335,95 +339,95 @@ class _Match:
         # arrays for a target that is twice in `like`
         self._again: list[tuple[Stored, Stored, str]] = []
 
-    def merge(self, like: Any, found: Any, name: str) -> Any:
+    def merge(self, like: Any, content: Any, name: str) -> Any:
         """Compares two trees; returns one like `like`, with what the file has for arrays and
         values.
         """
         match like:
             case Variable():
-                self.merge(_parts(like), found, name)
+                self.merge(_parts(like), content, name)
                 return like
             case Part() | Data():
-                self._note_target(like, found, name)
+                self._note_target(like, content, name)
                 return like
             case np.ndarray():
-                self._note_difference(like, found, name)
-                return found
+                self._note_difference(like, content, name)
+                return content
             case dict() if is_nested(like):
-                return self._merge_dict(like, found, name)
+                return self._merge_dict(like, content, name)
             case list() | tuple():
-                return self._merge_list(like, found, name)
+                return self._merge_list(like, content, name)
         if not (is_plain(like) or isinstance(like, np.generic)):
             raise unsupported(like, name)
-        if not (is_plain(found) or (isinstance(found, Stored) and found.is_scalar)):
-            self._note(like, found, name)
-        return found
+        if not (is_plain(content) or (isinstance(content, Stored) and content.is_scalar)):
+            self._note(like, content, name)
+        return content
 
-    def _merge_dict(self, like: Mapping[Any, Any], found: Any, name: str) -> Any:
-        if not isinstance(found, dict):
-            return self._note(like, found, name)
-        names = {key: child_name(name, key) for key in (*like, *found)}
+    def _merge_dict(self, like: Mapping[Any, Any], content: Any, name: str) -> Any:
+        if not isinstance(content, dict):
+            return self._note(like, content, name)
+        names = {key: child_name(name, key) for key in (*like, *content)}
         self.problems += [
             f"{names[key]}: the file has nothing, like= has {_told(like[key])}"
             for key in like
-            if key not in found
+            if key not in content
         ]
         self.problems += [
-            f"{names[key]}: the file has {_told(found[key])}, like= has nothing"
-            for key in found
+            f"{names[key]}: the file has {_told(content[key])}, like= has nothing"
+            for key in content
             if key not in like
         ]
         return {
-            key: self.merge(one, found[key], names[key])
-            for key, one in like.items()
-            if key in found
+            key: self.merge(value, content[key], names[key])
+            for key, value in like.items()
+            if key in content
         }
 
-    def _merge_list(self, like: Sequence[Any], found: Any, name: str) -> Any:
+    def _merge_list(self, like: Sequence[Any], content: Any, name: str) -> Any:
         fields = getattr(like, "_fields", None)
         if (
-            not isinstance(found, list | tuple)
-            or len(like) != len(found)
-            or fields != getattr(found, "_fields", None)
+            not isinstance(content, list | tuple)
+            or len(like) != len(content)
+            or fields != getattr(content, "_fields", None)
         ):
-            return self._note(like, found, name)
+            return self._note(like, content, name)
         names = [
             position_name(name, k) if fields is None else child_name(name, fields[k])
             for k in range(len(like))
         ]
-        children = [self.merge(*triple) for triple in zip(like, found, names, strict=True)]
+        children = [self.merge(*triple) for triple in zip(like, content, names, strict=True)]
         if fields is not None:
             return type(like)(*children)
         return children if isinstance(like, list) else tuple(children)
 
-    def _note_target(self, target: Part | Data, found: Any, name: str) -> None:
+    def _note_target(self, target: Part | Data, content: Any, name: str) -> None:
         if isinstance(target, Data):
             try:
                 target._check_thawed()  # noqa: SLF001  # refuses files too, as set_value does
             except DataError as error:
                 self.problems.append(f"{name}: in like=, {error}")
-        if not self._note_difference(target, found, name):
+        if not self._note_difference(target, content, name):
             key = (
                 (id(target), 0) if isinstance(target, Data) else (id(target.variable), target.leaf)
             )
-            _, first = self._targets.setdefault(key, (target, found))
-            if first is not found:
-                self._again.append((first, found, name))
+            _, first = self._targets.setdefault(key, (target, content))
+            if first is not content:
+                self._again.append((first, content, name))
 
-    def _note_difference(self, like: Any, found: Any, name: str) -> bool:
+    def _note_difference(self, like: Any, content: Any, name: str) -> bool:
         """Notes if an array differs; returns whether it does."""
-        fits = isinstance(found, Stored) and not found.is_scalar
-        differs = not fits or (found.dtype, found.shape) != (
+        fits = isinstance(content, Stored) and not content.is_scalar
+        differs = not fits or (content.dtype, content.shape) != (
             like.dtype.newbyteorder("="),
             like.shape,
         )
         if differs:
-            self._note(like, found, name)
+            self._note(like, content, name)
         return differs
 
-    def _note(self, like: Any, found: Any, name: str) -> None:
+    def _note(self, like: Any, content: Any, name: str) -> None:
         self.problems.append(
-            f"{name or 'the tree'}: the file has {_told(found)}, like= has {_told(like)}"
+            f"{name or 'the tree'}: the file has {_told(content)}, like= has {_told(like)}"
         )
 
     def read(self, file: Any) -> dict[tuple[int, int], Array]:
@@ -479,5 +483,5 @@ def _told(value: Any) -> str:
 
 def _shortened(value: object) -> str:
     """Returns the repr of a value, or its type if that is long."""
-    told = shown(value)
-    return told if len(told) <= _LONGEST_TOLD else f"a {type(value).__name__}"
+    text = shown(value)
+    return text if len(text) <= _LONGEST_TOLD else f"a {type(value).__name__}"

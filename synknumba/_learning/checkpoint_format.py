@@ -112,15 +112,15 @@ class _Encoder:
         raise unsupported(value, name)
 
     def _array(self, value: Any, name: str) -> Node:
-        told = name or LONE_ARRAY
+        array_name = name or LONE_ARRAY
         if isinstance(value, np.ma.MaskedArray):
             raise ArgumentError(
-                f"save: {told} is a masked array; save value.filled(…), and the "
+                f"save: {array_name} is a masked array; save value.filled(…), and the "
                 f"mask as an array of its own"
             )
-        self.arrays[told] = value
-        dtype = check_dtype(value.dtype, told)
-        node = {"scalar" if isinstance(value, np.generic) else "array": told}
+        self.arrays[array_name] = value
+        dtype = check_dtype(value.dtype, array_name)
+        node = {"scalar" if isinstance(value, np.generic) else "array": array_name}
         return {**node, "dtype": dtype.name} if dtype.name in _COMPLEX else node
 
 
@@ -147,7 +147,7 @@ def encode(tree: Any, kinds: tuple[type, ...] = ()) -> Encoded:
 def unsupported(value: object, name: str) -> ArgumentError:
     """Returns the error for a value that checkpoints do not hold."""
     kind = type(value)
-    told = (
+    type_name = (
         kind.__qualname__
         if kind.__module__ == "builtins"
         else f"{kind.__module__}.{kind.__qualname__}"
@@ -155,12 +155,12 @@ def unsupported(value: object, name: str) -> ArgumentError:
     state = getattr(kind, "state", None)
     way_out = "Convert it, as by np.asarray(…), list(…) or int(…)"
     if kind.__module__.startswith("synknumba.") and state is not None:
-        way_out = (
-            f"Save its state, {name or 'step'}.state{'' if isinstance(state, property) else '()'}"
-        )
+        call = "" if isinstance(state, property) else "()"
+        way_out = f"Save its state, {name or 'step'}.state{call}"
     return ArgumentError(
-        f"{name or 'the tree'} has type {told}; checkpoints hold variables, Data, NumPy arrays, "
-        f"numbers, strings, bools and None, in dicts, lists, tuples and named tuples. {way_out}"
+        f"{name or 'the tree'} has type {type_name}; checkpoints hold variables, Data, NumPy "
+        f"arrays, numbers, strings, bools and None, in dicts, lists, tuples and named "
+        f"tuples. {way_out}"
     )
 
 
@@ -186,8 +186,8 @@ def child_name(parent: str, key: Any) -> str:
     return f"{parent}.{step}" if parent else step
 
 
-def _escape(found: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
+def _escape(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
 
 
 def _key(key: Any, name: str) -> Node:

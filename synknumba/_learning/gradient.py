@@ -41,7 +41,7 @@ from synknumba._source.access import element_uses
 from synknumba._types import Array, Block, Grid, Span, shown
 from synknumba._variables.collectives import get_lengths
 from synknumba._variables.variable import Variable, state_of, vector_of
-from synknumba._world.engine import current_world
+from synknumba._world.open_world import current_world
 
 
 @final
@@ -99,16 +99,20 @@ class Gradient:
         self._after = _names(plain)[len(self.inputs) :]
         if self.is_kernel:
             self._check_order(plain)
-        for what, several in (("broadcast", broadcast), ("sliceable", sliceable)):
-            for one in several:
-                if one not in self.inputs:
+        for what, option_names in (("broadcast", broadcast), ("sliceable", sliceable)):
+            for name_in_option in option_names:
+                if name_in_option not in self.inputs:
                     raise ArgumentError(
-                        f"{what}= names {one!r}, but the inputs of {self.name} are "
+                        f"{what}= names {name_in_option!r}, but the inputs of {self.name} are "
                         f"{', '.join(self.inputs)}"
                     )
         self._broadcast, self._sliceable = broadcast, sliceable
         self._block, self._grid = block, grid
-        self.divided = [index for index, one in enumerate(self.inputs) if one not in broadcast]
+        self.divided = [
+            index
+            for index, name_of_input in enumerate(self.inputs)
+            if name_of_input not in broadcast
+        ]
         if not self.divided:
             raise ArgumentError(
                 f"all inputs of {self.name} are in broadcast=, so that it has no rows to divide"
@@ -139,7 +143,9 @@ class Gradient:
         meant = (
             None
             if "loss" in loss.lower()
-            else next((one for one in (*params, *slopes) if "loss" in one.lower()), None)
+            else next(
+                (slot_name for slot_name in (*params, *slopes) if "loss" in slot_name.lower()), None
+            )
         )
         order = (
             "A kernel has the parameters (*batch, *params, loss, *slopes), in this order, with a "
@@ -179,19 +185,19 @@ class Gradient:
                 f"a step takes {', '.join(self.inputs)}, got {len(batch)} "
                 f"arguments{self._told_roles()}"
             )
-        given = dict(zip(self.inputs, batch, strict=False))
+        arguments = dict(zip(self.inputs, batch, strict=False))
         for name, value in named.items():
             if name not in self.inputs:
                 raise ArgumentError(
                     f"a step takes {', '.join(self.inputs)}, batch= and num_slices=; got {name}="
                 )
-            if name in given:
+            if name in arguments:
                 raise ArgumentError(f"a step got {name} twice")
-            given[name] = value
-        missing = [name for name in self.inputs if name not in given]
+            arguments[name] = value
+        missing = [name for name in self.inputs if name not in arguments]
         if missing:
             raise ArgumentError(f"a step is missing {', '.join(missing)}{self._told_roles()}")
-        ordered = [given[name] for name in self.inputs]
+        ordered = [arguments[name] for name in self.inputs]
         self._check_rows(ordered)
         return ordered
 
@@ -201,30 +207,30 @@ class Gradient:
         """
         if not self._after:
             return ""
-        told = (
+        text = (
             f"; of {self.name}, {', '.join(self.inputs)} are inputs, and {', '.join(self._after)}"
         )
         if self.is_kernel:
-            return f"{told} params, the loss, and slopes"
-        told += f" for params, {self._told_params}"
+            return f"{text} params, the loss, and slopes"
+        text += f" for params, {self._told_params}"
         if any(
             word in name.lower()
             for name in (*self.inputs, *self._after)
             for word in ("loss", "slope")
         ):
-            told += (
+            text += (
                 ". If it is a kernel, which is given the loss and the slopes, "
                 "decorate it by @cuda.jit"
             )
-        return told
+        return text
 
-    def _check_rows(self, given: Sequence[Any]) -> None:
+    def _check_rows(self, arguments: Sequence[Any]) -> None:
         """Raises `BatchError` for inputs without rows, whose mean is NaN, and `ArgumentError` if
         the first is no array.
         """
         name, (first, *_) = (
             self.inputs[self.divided[0]],
-            take_apart(given[self.divided[0]])[0] or [None],
+            take_apart(arguments[self.divided[0]])[0] or [None],
         )
         rows = first.size or sum(_lengths(first)) if isinstance(first, Variable) else _length(first)
         if rows is None:
@@ -235,9 +241,9 @@ class Gradient:
             )
         if not rows:
             raise BatchError(f"a step of {self.name} needs rows, and {name} has none")
-        self._check_lists(given)
+        self._check_lists(arguments)
         if self._weights is not None:
-            self._check_weights(given[self._weights], first)
+            self._check_weights(arguments[self._weights], first)
 
     def _check_weights(self, weights: Any, first: Any) -> None:
         """Raises `ArgumentError` unless weights are those of the rows of the first input."""
@@ -258,64 +264,69 @@ class Gradient:
                 "weights=, and return the sum of the weights: return loss, slopes, count"
             )
 
-    def _check_lists(self, given: Sequence[Any]) -> None:
+    def _check_lists(self, arguments: Sequence[Any]) -> None:
         """Raises `ArgumentError` for lists of numbers as long as the rows beside them, which
         every rank would get whole.
         """
         lists = [
-            (self.inputs[index], one) for index in self.divided for one in _lists(given[index])
+            (self.inputs[index], items)
+            for index in self.divided
+            for items in _lists(arguments[index])
         ]
         if not lists:
             return
-        leaves = [leaf for index in self.divided for leaf in take_apart(given[index])[0]]
+        leaves = [leaf for index in self.divided for leaf in take_apart(arguments[index])[0]]
         lengths = {_rows_beside(leaf) for leaf in leaves}
-        if isinstance(given[self.divided[0]], range):
-            lengths.add(len(given[self.divided[0]]))
-        for name, one in lists:
-            if len(one) in lengths:
+        if isinstance(arguments[self.divided[0]], range):
+            lengths.add(len(arguments[self.divided[0]]))
+        for name, items in lists:
+            if len(items) in lengths:
                 instead = f"np.asarray({name})"
-                if isinstance(one, range):
+                if isinstance(items, range):
                     instead = (
-                        f"synk.arange({len(one)})"
-                        if one == range(len(one))
-                        else f"np.arange{str(one)[5:]}"
+                        f"synk.arange({len(items)})"
+                        if items == range(len(items))
+                        else f"np.arange{str(items)[5:]}"
                     )
                 raise ArgumentError(
-                    f"{name} is a {type(one).__name__} as long as the rows, {len(one)}, which "
+                    f"{name} is a {type(items).__name__} as long as the rows, {len(items)}, which "
                     f"every rank would get whole; pass "
                     f'{instead} to have its rows divided, or name it in broadcast=("{name}",)'
                 )
 
-    def rows_to_select(self, given: Sequence[Any], option: str) -> int:
+    def rows_to_select(self, arguments: Sequence[Any], option: str) -> int:
         """Returns the number of rows among which `batch=` or `order=` selects; raises
         `BatchError` where it cannot.
         """
         for index in self.divided:
-            if isinstance(given[index], IndexRange):
+            value = arguments[index]
+            if isinstance(value, IndexRange):
                 raise BatchError(
                     f"{option}= selects rows by number, but {self.inputs[index]} is an index "
-                    f"range; pass the numbers as an array, such as np.arange({len(given[index])})"
+                    f"range; pass the numbers as an array, such as np.arange({len(value)})"
                 )
         leaves = [
             (self.inputs[index], leaf)
             for index in self.divided
-            for leaf in take_apart(given[index])[0]
+            for leaf in take_apart(arguments[index])[0]
         ]
         of_batch = (
-            one
-            for one in leaves
-            if not isinstance(one[1], Variable) and not getattr(one[1], "minibatch", False)
+            pair
+            for pair in leaves
+            if not isinstance(pair[1], Variable) and not getattr(pair[1], "minibatch", False)
         )
-        selected, array = next((one for one in of_batch if _length(one[1]) is not None), ("", None))
+        selected, array = next(
+            (pair for pair in of_batch if _length(pair[1]) is not None), ("", None)
+        )
         if array is None:
             names = [self.inputs[index] for index in self.divided]
-            several = (
+            owners = (
                 f"{', '.join(names)} are variables"
                 if len(names) > 1
                 else f"{names[0]} is a variable"
             )
             raise BatchError(
-                f"{option}= selects rows of arrays, but {several}, whose rows are on the ranks. "
+                f"{option}= selects rows of arrays, but {owners}, whose rows are on the ranks. "
                 f"Pass an array of their numbers there: def {self.name}(rows, "
                 f"{', '.join(self.inputs)}, …), which takes {names[0]}[rows]"
             )
@@ -335,11 +346,11 @@ class Gradient:
             )
         return len(array)
 
-    def check(self, given: Sequence[Any], rows: Any, params: Any) -> None:
+    def check(self, arguments: Sequence[Any], rows: Any, params: Any) -> None:
         """Tries the gradient out with rows of the inputs, None for the first; see
         `TrainFunction.check`.
         """
-        selected = None if rows is None else select(rows, self.rows_to_select(given, "batch"))
+        selected = None if rows is None else select(rows, self.rows_to_select(arguments, "batch"))
         numbers = (
             selected.indices()
             if isinstance(selected, Range)
@@ -348,7 +359,7 @@ class Gradient:
             else selected.indices
         )
         divided = [self.inputs[index] for index in self.divided]
-        named = dict(zip(self.inputs, given, strict=True))
+        named = dict(zip(self.inputs, arguments, strict=True))
         span = Span if self.is_kernel else range
         inputs = Inputs(named, divided, self._sliceable, numbers, span, current_world().world_size)
         if not inputs.count:
@@ -360,34 +371,36 @@ class Gradient:
         run: list[Any] = [simt.check]  # once; without its shadow memory it is faster
 
         def evaluate(positions: Array, leaves: Sequence[Array]) -> tuple[Array, list[Array]]:
-            batch, copies = inputs.rows(positions), [one.copy() for one in leaves]
+            batch, copies = inputs.rows(positions), [leaf.copy() for leaf in leaves]
             if not self.is_kernel:
                 value = unflatten(structure, copies)
-                found = self._function(*batch, *(value if self._spreads else (value,)))
+                returned = self._function(*batch, *(value if self._spreads else (value,)))
                 count = None if self._weights is None else sum_of_weights(batch[self._weights])
                 targets = [*leaves, np.zeros(()), np.zeros(())]
                 *slopes, loss, count = map(
-                    np.asarray, checked(found, structure, targets, len(positions), count)
+                    np.asarray, checked(returned, structure, targets, len(positions), count)
                 )
                 return loss, [*slopes, count]
             shapes = {
-                name: one.shape
-                for name, one in zip(self.inputs, batch, strict=True)
-                if isinstance(one, np.ndarray)
+                name: array.shape
+                for name, array in zip(self.inputs, batch, strict=True)
+                if isinstance(array, np.ndarray)
             }
             source = next((name for name in divided if name in shapes), None)
             grid, block = LaunchConfig(self._block, self._grid).resolve(
                 len(positions), shapes, source
             )
             sums = [
-                np.zeros(one.shape or (1,), one.dtype)
-                for one in (np.zeros((), leaves[0].dtype), *leaves)
+                np.zeros(leaf.shape or (1,), leaf.dtype)
+                for leaf in (np.zeros((), leaves[0].dtype), *leaves)
             ]
             how = run.pop() if run else simt.debug
             how(self._function)[grid, block](
-                *batch, *(one.reshape(one.shape or (1,)) for one in copies), *sums
+                *batch, *(array.reshape(array.shape or (1,)) for array in copies), *sums
             )
-            slopes = [one.reshape(like.shape) for one, like in zip(sums[1:], leaves, strict=True)]
+            slopes = [
+                total.reshape(like.shape) for total, like in zip(sums[1:], leaves, strict=True)
+            ]
             return sums[0].reshape(()), [*slopes, np.zeros(())]
 
         names = [f"params{path}" for path in paths(structure)]
@@ -396,17 +409,17 @@ class Gradient:
         )
 
     def leaves_out_ranks(
-        self, given: Sequence[Any], selected: int | None, partition: Partition
+        self, arguments: Sequence[Any], selected: int | None, partition: Partition
     ) -> bool:
         """Returns whether a rank may have no rows, on which a function is not called.
 
         Args:
-            given: inputs.
+            arguments: inputs.
             selected: number of rows that are selected; None for all.
             partition: of rows into ranks.
         """
         for index in self.divided:
-            for leaf in take_apart(given[index])[0]:
+            for leaf in take_apart(arguments[index])[0]:
                 if isinstance(leaf, Variable):
                     if self.inputs[index] in self._sliceable and 0 in _lengths(leaf):
                         return True
@@ -493,8 +506,8 @@ def _lists(value: Any) -> Iterator[Sequence[Any]]:
     if isinstance(value, range):
         yield value
     elif isinstance(value, dict):
-        for one in value.values():
-            yield from _lists(one)
+        for item in value.values():
+            yield from _lists(item)
     elif isinstance(value, list | tuple):
         leaves = take_apart(value)[0]
         if len(value) > 1 and not any(
@@ -502,8 +515,8 @@ def _lists(value: Any) -> Iterator[Sequence[Any]]:
         ):
             yield value
         else:
-            for one in value:
-                yield from _lists(one)
+            for item in value:
+                yield from _lists(item)
 
 
 def _rows_beside(leaf: Any) -> int | None:
@@ -536,9 +549,9 @@ def _names(gradient: Any) -> list[str]:
         return []
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [
-        one.name
-        for one in parameters
-        if one.kind in plain and one.default is inspect.Parameter.empty
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in plain and parameter.default is inspect.Parameter.empty
     ]
 
 
@@ -554,40 +567,37 @@ def _inputs(gradient: Any, name: str, after: int, *, is_kernel: bool) -> tuple[s
     while parameters and parameters[-1].default is not inspect.Parameter.empty:
         parameters = parameters[:-1]
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if not parameters or any(one.kind not in plain for one in parameters):
+    if not parameters or any(parameter.kind not in plain for parameter in parameters):
         raise ArgumentError(
             f"the parameters of {name} cannot be read by name; name its "
             f'inputs, as in inputs=("x", "y")'
         )
-    if len(parameters) <= after and is_kernel:
+    names = tuple(parameter.name for parameter in parameters)
+    if len(names) <= after and is_kernel:
         raise ArgumentError(
-            f"{name} takes {', '.join(one.name for one in parameters)}, of which the last {after} "
+            f"{name} takes {', '.join(names)}, of which the last {after} "
             "would be the model's parameters, the loss, and a slope for each of the parameters, so "
             "that none is left for the batch; a kernel has the parameters (*batch, *params, loss, "
             "*slopes)"
         )
-    if len(parameters) <= after:
+    if len(names) <= after:
         raise ArgumentError(
-            f"{name} takes {', '.join(one.name for one in parameters)}, of which the last {after} "
+            f"{name} takes {', '.join(names)}, of which the last {after} "
             "are for the model's parameters, so that none is left for the batch; write it as "
             "gradient(x, y, *params)"
         )
-    return tuple(one.name for one in parameters[: len(parameters) - after])
+    return names[: len(names) - after]
 
 
 def _check_names(inputs: tuple[str, ...]) -> None:
     """Raises `ArgumentError` for inputs that cannot be the parameters of a function."""
-    for one in inputs:
-        if (
-            not isinstance(one, str)
-            or not one.isidentifier()
-            or iskeyword(one)
-            or one.startswith("synk_")
-        ):
+    for name in inputs:
+        is_name = isinstance(name, str) and name.isidentifier() and not iskeyword(name)
+        if not is_name or name.startswith("synk_"):
             raise ArgumentError(
-                f"inputs need names of parameters, which do not begin with synk_; got {one!r}"
+                f"inputs need names of parameters, which do not begin with synk_; got {name!r}"
             )
-    twice = [one for one in inputs if inputs.count(one) > 1]
+    twice = [name for name in inputs if inputs.count(name) > 1]
     if twice:
         raise ArgumentError(f"inputs name {twice[0]!r} twice")
 

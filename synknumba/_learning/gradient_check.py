@@ -46,16 +46,18 @@ def check_gradient(
         name: of the gradient.
     """
     rng, rows = np.random.default_rng(0), np.arange(count)
-    near = [_beside(rng, one, _AWAY) for one in params]
+    near = [_beside(rng, param, _AWAY) for param in params]
     loss, slopes = evaluate(rows, near)
-    told = "the loss", *(f"the slope of {path}" for path in paths), "the count"
-    for value, what in zip((loss, *slopes), told, strict=True):
+    what_they_are = "the loss", *(f"the slope of {path}" for path in paths), "the count"
+    for value, what in zip((loss, *slopes), what_they_are, strict=True):
         if not np.isfinite(value).all():
             raise DataError(
                 f"{what} by {name} has a NaN or an infinity, for parameters near those of the step"
             )
     eps = max(
-        float(np.finfo(one.dtype).eps) for one in (loss, *slopes, *params) if one.dtype.kind == "f"
+        float(np.finfo(array.dtype).eps)
+        for array in (loss, *slopes, *params)
+        if array.dtype.kind == "f"
     )
     again, _ = evaluate(rows, near)
     if not np.isclose(again, loss, rtol=1e4 * eps, atol=0):
@@ -66,7 +68,7 @@ def check_gradient(
         )
     parts = [evaluate(half, near) for half in np.split(rows, 2)]
     for what, total, *halves in zip(
-        told, (loss, *slopes), *((one, *more) for one, more in parts), strict=True
+        what_they_are, (loss, *slopes), *((array, *more) for array, more in parts), strict=True
     ):
         _check_sum(name, what, count, total, halves, eps)
     for number in range(min(len(near), _DIRECTIONS)):
@@ -80,7 +82,7 @@ def check_gradient(
             rng,
             eps,
             name,
-            ", ".join(paths[one] for one in chosen),
+            ", ".join(paths[index] for index in chosen),
         )
 
 
@@ -98,11 +100,11 @@ def _check_sum(
     name: str, what: str, rows: int, all_rows: Array, halves: Sequence[Array], eps: float
 ) -> None:
     total = halves[0] + halves[1]
-    largest = max(float(np.abs(one).max(initial=0)) for one in (all_rows, *halves))
+    largest = max(float(np.abs(total).max(initial=0)) for total in (all_rows, *halves))
     allowed = max(1e3 * eps, 1e-8) * largest
 
-    def is_close(one: Any, other: Any) -> bool:
-        return bool((np.abs(np.asarray(one, np.float64) - other) <= allowed).all())
+    def is_close(left_side: Any, right_side: Any) -> bool:
+        return bool((np.abs(np.asarray(left_side, np.float64) - right_side) <= allowed).all())
 
     if is_close(all_rows, total):
         return
@@ -137,22 +139,25 @@ def _check_direction(
     rng: np.random.Generator,
     eps: float,
     name: str,
-    told: str,
+    quantity: str,
 ) -> None:
     """Compares the slopes of some arrays with central differences along a random direction."""
     directions = {
-        one: rng.choice([-1.0, 1.0], size=params[one].shape) * _size(params[one]) for one in chosen
+        index: rng.choice([-1.0, 1.0], size=params[index].shape) * _size(params[index])
+        for index in chosen
     }
     by_slopes = sum(
-        float((slopes[one].astype(np.float64) * directions[one]).sum()) for one in chosen
+        float((slopes[index].astype(np.float64) * directions[index]).sum()) for index in chosen
     )
 
     def difference(h: float) -> tuple[float, float]:
         losses = []
         for sign in (1, -1):
             moved = [*params]
-            for one in chosen:
-                moved[one] = (params[one] + sign * h * directions[one]).astype(params[one].dtype)
+            for index in chosen:
+                moved[index] = (params[index] + sign * h * directions[index]).astype(
+                    params[index].dtype
+                )
             losses.append(float(evaluate(rows, moved)[0]))
         return (losses[0] - losses[1]) / (2 * h), abs(losses[0])
 
@@ -163,8 +168,8 @@ def _check_direction(
     if not abs(by_slopes - fine) <= allowed:
         ratio = f", {by_slopes / fine:.3g} times as much" if fine else ""
         raise DataError(
-            f"the slope of {told} by {name} is not that of its loss: along a random direction the "
-            f"loss changes by {fine:.6g}, by central differences, and by the slope "
+            f"the slope of {quantity} by {name} is not that of its loss: along a random direction "
+            f"the loss changes by {fine:.6g}, by central differences, and by the slope "
             f"{by_slopes:.6g}{ratio}. Look for a factor, a sign, a missing term, or arrays that "
             "broadcast"
         )
@@ -191,15 +196,15 @@ class Inputs:
 
     def __init__(
         self,
-        given: Mapping[str, Any],
+        arguments: Mapping[str, Any],
         divided: Collection[str],
         sliceable: Collection[str],
         numbers: Array | None,
         span: Callable[[int, int], Any],
         world_size: int,
     ) -> None:
-        self._given, self._divided, self._span = given, divided, span
-        leaves = [(name, leaf) for name in divided for leaf in flatten(given[name])[0]]
+        self._given, self._divided, self._span = arguments, divided, span
+        leaves = [(name, leaf) for name in divided for leaf in flatten(arguments[name])[0]]
         scattered = {
             name for name, leaf in leaves if isinstance(leaf, Variable) and state_of(leaf).sharded
         }
@@ -209,10 +214,10 @@ class Inputs:
         by_number = bool(arrays) and leaves[0][0] not in scattered and may_be_row_numbers(arrays[0])
         self._cut = {name for name in scattered if name in sliceable or not by_number}
         parts = world_size if scattered - self._cut else 1
-        lengths = [len(one) // parts for one in arrays]
+        lengths = [len(array) // parts for array in arrays]
         for name, leaf in leaves:
             if name in self._cut and isinstance(leaf, Variable) and state_of(leaf).sharded:
-                lengths += [len(one) for one in flatten(leaf.get_value(rank=0))[0]]
+                lengths += [len(array) for array in flatten(leaf.get_value(rank=0))[0]]
         self._numbers = (
             np.arange(min([ROWS, *lengths]))
             if numbers is None
@@ -231,20 +236,20 @@ class Inputs:
         if name not in self._divided:
             return unflatten(structure, [_whole(leaf, len(positions)) for leaf in leaves])
         numbers = self._numbers[positions]
-        made = []
+        selected = []
         for leaf in leaves:
             if isinstance(leaf, Variable) and name in self._cut and state_of(leaf).sharded:
                 parts, inner = flatten(leaf.get_value(rank=0))
-                made.append(unflatten(inner, [one[numbers] for one in parts]))
+                selected.append(unflatten(inner, [part[numbers] for part in parts]))
             elif isinstance(leaf, IndexRange):
-                made.append(self._span(int(numbers[0]), int(numbers[-1]) + 1))
+                selected.append(self._span(int(numbers[0]), int(numbers[-1]) + 1))
             elif isinstance(leaf, Data) and leaf.minibatch:
-                made.append(leaf.data[positions])
+                selected.append(leaf.data[positions])
             else:
-                made.append(
+                selected.append(
                     np.asarray(leaf)[numbers] if _has_rows(leaf) else _whole(leaf, len(positions))
                 )
-        return unflatten(structure, made)
+        return unflatten(structure, selected)
 
 
 def _has_rows(leaf: Any) -> bool:
@@ -260,8 +265,8 @@ def may_be_row_numbers(array: Any) -> bool:
     """Returns whether an array can be an index of rows: ints, or a mask, along one axis."""
     if isinstance(array, IndexRange):
         return False
-    found = array if isinstance(array, Data | np.ndarray) else np.asarray(array)
-    return found.ndim == 1 and found.dtype.kind in "iub"
+    numbers = array if isinstance(array, Data | np.ndarray) else np.asarray(array)
+    return numbers.ndim == 1 and numbers.dtype.kind in "iub"
 
 
 def _whole(leaf: Any, rows: int) -> Any:

@@ -13,12 +13,13 @@ from synknumba._errors import (
 from synknumba._ops.tree import describe, parts_like, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._types import shown
+from synknumba.simt.internals import cuda_module
 
 
 @cache
 def clear() -> Any:
     """Returns the kernel that sets a vector to zero."""
-    from numba import cuda  # not when synknumba is imported
+    cuda = cuda_module()  # not when synknumba is imported
 
     @parallel
     def clear(v: Any) -> None:
@@ -79,9 +80,9 @@ def add_sums(
         for target in () if adds else targets:
             target[...] = 0
         return
-    given = _read_only(params)
+    arguments = _read_only(params)
     try:
-        found = gradient(*batch, *(given if spreads else (given,)))
+        returned = gradient(*batch, *(arguments if spreads else (arguments,)))
     except ValueError as error:
         if "read-only" in str(error):
             error.add_note(
@@ -90,7 +91,7 @@ def add_sums(
             )
         raise
     count = None if weights is None else sum_of_weights(batch[weights])
-    values = checked(found, structure, targets, rows, count)
+    values = checked(returned, structure, targets, rows, count)
     _check_range(values[-2], targets[-2].dtype)
     for target, value in zip(targets, values, strict=True):
         target[...] = target + value if adds else value
@@ -122,44 +123,49 @@ def _read_only(params: Any) -> Any:
     return unflatten(structure, views)
 
 
-def checked(found: Any, structure: Any, targets: Sequence[Any], rows: int, count: Any) -> list[Any]:
+def checked(
+    result: Any, structure: Any, targets: Sequence[Any], rows: int, count: Any
+) -> list[Any]:
     """Returns the slopes, loss and count of rows; raises `DataError` for another structure or
     shape.
 
     Args:
-        found: what the gradient has returned.
+        result: what the gradient has returned.
         structure: of the parameters.
         targets: arrays for slopes, loss and count.
         rows: their number, the count where the gradient returns none.
         count: sum of the weights; None without `weights=`.
     """
-    if not isinstance(found, tuple) or len(found) not in ((2, 3) if count is None else (2,)):
-        told = (
-            f"a tuple of {len(found)}" if isinstance(found, tuple) else f"a {type(found).__name__}"
+    if not isinstance(result, tuple) or len(result) not in ((2, 3) if count is None else (2,)):
+        description = (
+            f"a tuple of {len(result)}"
+            if isinstance(result, tuple)
+            else f"a {type(result).__name__}"
         )
         instead = (
             " or (loss, slopes, count)" if count is None else ", of which weights= give the count"
         )
         raise DataError(
             f"the gradient must return the sum of the loss and that of its gradient, (loss, "
-            f"slopes){instead}; got {told}"
+            f"slopes){instead}; got {description}"
         )
     if count is None:
-        count = found[2] if len(found) == 3 else rows
-    leaves = parts_like(structure, found[1])
+        count = result[2] if len(result) == 3 else rows
+    leaves = parts_like(structure, result[1])
     if (
         leaves is None
-        and isinstance(found[1], tuple)
-        and len(found[1]) == 1
+        and isinstance(result[1], tuple)
+        and len(result[1]) == 1
         and structure == ("leaf",)
     ):
-        leaves = list(found[1])
+        leaves = list(result[1])
     if leaves is None:
         raise DataError(
-            f"the gradient returned slopes {describe(take_apart(found[1])[1])}, but the parameters "
-            f"are {describe(structure)}; return the loss first, then one slope for each parameter"
+            f"the gradient returned slopes {describe(take_apart(result[1])[1])}, but the "
+            f"parameters are {describe(structure)}; return the loss first, then one "
+            f"slope for each parameter"
         )
-    returned = [*leaves, found[0], count]
+    returned = [*leaves, result[0], count]
     names = [f"the slope of params{path}" for path in paths(structure)]
     names += ["the loss, a sum over rows,", "the count, a sum over rows,"]
     values = [_like(target, value) for target, value in zip(targets, returned, strict=True)]
@@ -169,13 +175,13 @@ def checked(found: Any, structure: Any, targets: Sequence[Any], rows: int, count
             continue
         if kind.kind not in "fiub":
             raise DataError(f"{name} must be of real numbers, got {shown(raw)}")
-        way_out = _way_out(found, structure, targets[:-1], np.shape(value), rows)
+        way_out = _way_out(result, structure, targets[:-1], np.shape(value), rows)
         raise DataError(f"{name} must have shape {target.shape}, got {np.shape(value)}{way_out}")
     return values
 
 
 def _way_out(
-    found: tuple[Any, ...],
+    returned: tuple[Any, ...],
     structure: Any,
     targets: Sequence[Any],
     shape: tuple[int, ...],
@@ -184,9 +190,9 @@ def _way_out(
     """Returns what may be the reason for a shape in what a gradient has returned; "" if nothing
     is likely.
     """
-    slopes = parts_like(structure, found[0])
-    if slopes is not None and [np.shape(one) for one in (*slopes, found[1])] == [
-        one.shape for one in targets
+    slopes = parts_like(structure, returned[0])
+    if slopes is not None and [np.shape(leaf) for leaf in (*slopes, returned[1])] == [
+        target.shape for target in targets
     ]:
         return "; return the loss first, then slopes"
     if rows > 1 and shape.count(rows) > 1:

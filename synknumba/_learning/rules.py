@@ -240,8 +240,8 @@ def adam(
     rate, b1, b2, eps = _moments("adam", learning_rate, beta1, beta2, epsilon)
 
     def numbers(count: float) -> tuple[float, ...]:
-        made = count + 1
-        corrected = math.sqrt(1.0 - b2**made) / (1.0 - b1**made)
+        steps = count + 1
+        corrected = math.sqrt(1.0 - b2**steps) / (1.0 - b1**steps)
         return b1, 1.0 - b1, b2, 1.0 - b2, -rate(count) * corrected, eps
 
     return Optimizer((Transform(moments, numbers, (Slot("m"), Slot("v"))),))
@@ -281,9 +281,9 @@ def adamw(
     _, b1, b2, eps = _moments("adamw", 1.0, beta1, beta2, epsilon)
 
     def numbers(count: float) -> tuple[float, ...]:
-        made = count + 1
-        root = math.sqrt(1.0 - b2**made)
-        return b1, 1.0 - b1, b2, 1.0 - b2, root / (1.0 - b1**made), eps * root
+        steps = count + 1
+        root = math.sqrt(1.0 - b2**steps)
+        return b1, 1.0 - b1, b2, 1.0 - b2, root / (1.0 - b1**steps), eps * root
 
     direction = Optimizer((Transform(moments, numbers, (Slot("m"), Slot("v"))),))
     return chain(
@@ -491,18 +491,18 @@ def decay_weights(decay: Rate, mask: Any = None) -> Optimizer:
         return Optimizer((Transform(decayed, numbers, goes_up=True),))
 
     def chosen(params: Any) -> Any:
-        given = mask(params) if callable(mask) else mask
+        choice = mask(params) if callable(mask) else mask
         structure = flatten(params)[1]
-        spread_out = spread(given, structure)
+        spread_out = spread(choice, structure)
         if spread_out is None:
             raise DataError(
-                f"the mask is {describe(flatten(given)[1])}, but the parameters "
+                f"the mask is {describe(flatten(choice)[1])}, but the parameters "
                 f"are {describe(structure)}"
             )
-        for path, one in zip(paths(structure), spread_out, strict=True):
-            if not isinstance(one, bool | bool_):
-                raise DataError(f"the mask needs True or False for params{path}, got {one!r}")
-        return unflatten(structure, [float(one) for one in spread_out])
+        for path, decision in zip(paths(structure), spread_out, strict=True):
+            if not isinstance(decision, bool | bool_):
+                raise DataError(f"the mask needs True or False for params{path}, got {decision!r}")
+        return unflatten(structure, [float(decision) for decision in spread_out])
 
     return Optimizer(
         (
@@ -543,7 +543,7 @@ def averaged(optimizer: Optimizer, decay: float = 0.999) -> Optimizer:
     """
     check_optimizer("averaged", optimizer)
     d = _fraction("averaged", "decay", decay)
-    if any(slot.name == "average" for one in optimizer.transforms for slot in one.slots):
+    if any(slot.name == "average" for part in optimizer.transforms for slot in part.slots):
         raise ArgumentError("averaged got an optimiser that keeps an average already")
 
     def numbers(count: float) -> tuple[float, ...]:

@@ -54,13 +54,13 @@ from synknumba._rowwise.generate import define
 from synknumba._sequence.sequence import Sequence as CallSequence
 from synknumba._sequence.sequence import sequence
 from synknumba._tracing import STEP
-from synknumba._types import Array, Block, Grid, known_options
+from synknumba._types import Array, Block, Cache, Grid, known_options
 from synknumba._variables.collectives import all_reduce
 from synknumba._variables.create import flatten
 from synknumba._variables.variable import Variable, state_of
 from synknumba._world.call_in_flight import Flight
-from synknumba._world.engine import current_world
 from synknumba._world.failure import CallInfo
+from synknumba._world.open_world import current_world
 
 # Of an epoch that a signal may stop. Other numbers of steps are planned anew, so parts grow fast.
 SHORT_PART_SECONDS = 0.5
@@ -100,7 +100,7 @@ class TrainFunction:
             optimizer, params, self._sums, on_nonfinite=on_nonfinite, has_sums=True
         )
         self._sequences: dict[tuple[bool, bool, bool, int], CallSequence[..., Any]] = {}
-        self._orders: dict[tuple[int, ...], Data] = {}
+        self._orders: Cache[tuple[int, ...], Data] = Cache(ORDERS_KEPT)
         self._part_steps = 1  # in a round of an epoch that a signal may stop
         # row numbers that ranks may still be reading, of a submitted step
         self._read: tuple[Data, ...] = ()
@@ -155,8 +155,8 @@ class TrainFunction:
             BatchError: there are no rows, or `batch` selects none.
             SynkError: as for a call.
         """
-        given, order = self._minibatch(batch, named)
-        return self._loss(self._run(given, order, num_slices, {}))
+        arguments, order = self._minibatch(batch, named)
+        return self._loss(self._run(arguments, order, num_slices, {}))
 
     @shortened
     def submit(self, *batch: Any, num_slices: int = 1, **named: Any) -> Future[float]:
@@ -169,22 +169,22 @@ class TrainFunction:
         Returns:
             The future of the mean loss.
         """
-        given, order = self._minibatch(batch, named)
+        inputs, order = self._minibatch(batch, named)
         if self._tries and current_world().device == "cuda":
-            found = self._run(given, order, num_slices, {})
+            results = self._run(inputs, order, num_slices, {})
             name = CallInfo(self._gradient.name)
-            flight = Flight(current_world(), name, lambda _: None, lambda: found, lambda _: None)
+            flight = Flight(current_world(), name, lambda _: None, lambda: results, lambda _: None)
             flight.complete()
             return Future(flight, self._loss)
         arguments, new, before = (
-            self._arguments(given, order),
+            self._arguments(inputs, order),
             () if order is None else (order,),
             self._read,
         )
         self._read = (*before, *new)  # Ctrl-C in `submit` leaves open which step is in flight
         try:
             future = self._with_scratch(
-                lambda: self._sequence(given, order, num_slices).submit(*arguments)
+                lambda: self._sequence(inputs, order, num_slices).submit(*arguments)
             )
         except SynkError:
             self._read = before
@@ -234,8 +234,8 @@ class TrainFunction:
             )
         if isinstance(every, bool) or not isinstance(every, int | np.integer) or every < 1:
             raise ArgumentError(f"every must be a positive int, got {every!r}")
-        given = self._gradient.named(batch, named)
-        length = self._gradient.rows_to_select(given, "order")
+        arguments = self._gradient.named(batch, named)
+        length = self._gradient.rows_to_select(arguments, "order")
         lines = _lines(order)
         if every > len(lines):
             raise ArgumentError(
@@ -248,7 +248,7 @@ class TrainFunction:
                 f"order has row {low if low < 0 else high}, but there are rows 0 to {length - 1}"
             )
         if not stopping.is_asked_for():
-            return self._steps(given, lines, num_slices, every, range(len(lines)), progress)
+            return self._steps(arguments, lines, num_slices, every, range(len(lines)), progress)
         losses = [np.empty(0)]
         with Bar(wanted(progress, "epoch"), self._gradient.name, "it", len(lines)) as bar:
             first = 0
@@ -257,7 +257,7 @@ class TrainFunction:
                 began = time.monotonic()
                 losses.append(
                     self._steps(
-                        given, lines, num_slices, every, range(first, after), progress=False
+                        arguments, lines, num_slices, every, range(first, after), progress=False
                     )
                 )
                 if time.monotonic() - began < SHORT_PART_SECONDS:
@@ -275,7 +275,7 @@ class TrainFunction:
 
     def _steps(
         self,
-        given: list[Any],
+        arguments: list[Any],
         lines: Any,
         num_slices: int,
         every: int,
@@ -289,7 +289,7 @@ class TrainFunction:
         if not isinstance(lines, Data) or lines.dtype != np.int64:
             lines = self._order(np.asarray(lines))
         loss, done = self._run(
-            given, lines, num_slices, {"times": len(part), "every": every, "progress": progress}
+            arguments, lines, num_slices, {"times": len(part), "every": every, "progress": progress}
         )
         if (
             self._on_nonfinite == "raise"
@@ -301,16 +301,16 @@ class TrainFunction:
         if not np.all(done == MADE):
             at = int(np.argmax(done != MADE))
             first, last = part.start + at * every + 1, part.start + min((at + 1) * every, len(part))
-            told = f" of step {first}{f' to {last}' if last > first else ''} of {total}"
-            self._refuse(told, float(done[at]))
+            which = f" of step {first}{f' to {last}' if last > first else ''} of {total}"
+            self._refuse(which, float(done[at]))
         return np.asarray(loss)
 
     def plan(self, *batch: Any, num_slices: int = 1, **named: Any) -> Any:
         """Returns the plan of a step: its calls, what they read and write, and what ranks wait
         for.
         """
-        given, order = self._minibatch(batch, named)
-        return self._sequence(given, order, num_slices).plan(*self._arguments(given, order))
+        arguments, order = self._minibatch(batch, named)
+        return self._sequence(arguments, order, num_slices).plan(*self._arguments(arguments, order))
 
     @shortened
     def check(self, *batch: Any, **named: Any) -> None:
@@ -372,11 +372,11 @@ class TrainFunction:
         """Returns the inputs of a step, and its rows if it selects some."""
         _refuse_in_sequences()
         rows = named.pop("batch", None)
-        given = self._gradient.named(batch, named)
+        arguments = self._gradient.named(batch, named)
         if rows is None:
-            return given, None
-        selected = select(rows, self._gradient.rows_to_select(given, "batch"))
-        return given, self._order(
+            return arguments, None
+        selected = select(rows, self._gradient.rows_to_select(arguments, "batch"))
+        return arguments, self._order(
             (selected.indices() if isinstance(selected, Range) else selected.indices)[None]
         )
 
@@ -387,23 +387,20 @@ class TrainFunction:
         It is not the `Data` of a submitted step, which may be in flight: that would get other rows.
         """
         turn = 0
-        while any(self._orders.get((*lines.shape, turn)) is one for one in self._read):
+        while any(self._orders.get((*lines.shape, turn)) is buffer for buffer in self._read):
             turn += 1
         key = *lines.shape, turn
-        kept = self._orders.pop(key, None)
-        if kept is None:
-            kept = Data(np.zeros(lines.shape, np.int64))
-        self._orders[key] = kept
-        while len(self._orders) > ORDERS_KEPT:
-            del self._orders[next(iter(self._orders))]
-        kept.set_value(lines.astype(np.int64))
-        return kept
+        lines_on_host = self._orders.use(key)
+        if lines_on_host is None:
+            lines_on_host = self._orders[key] = Data(np.zeros(lines.shape, np.int64))
+        lines_on_host.set_value(lines.astype(np.int64))
+        return lines_on_host
 
-    def _asked(self, flight: Flight, found: tuple[Any, Any]) -> float:
+    def _asked(self, flight: Flight, results: tuple[Any, Any]) -> float:
         """Returns the loss of a submitted step, from what its sequence has returned."""
         if self._unasked is not None and self._unasked[1] is flight:
             self._unasked = None
-        return self._loss(found)
+        return self._loss(results)
 
     def _warn_of_dropped(self) -> None:
         """Warns if the submitted step before this one was not made, and its future has been
@@ -418,9 +415,9 @@ class TrainFunction:
             message = f"a submitted step was not made, and nobody asked for its result(): {error}"
             warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
 
-    def _loss(self, found: tuple[Any, Any]) -> float:
+    def _loss(self, results: tuple[Any, Any]) -> float:
         """Returns the loss of a step, from what its sequence has returned."""
-        loss, done = found
+        loss, done = results
         if done != MADE:
             self._refuse("", float(done))
         return float(loss)
@@ -443,7 +440,7 @@ class TrainFunction:
                 "have the weight 0, or pass "
                 'on_nonfinite="skip" to make_train_function'
             )
-        found = f"the gradient{which} by {self._gradient.name} has a NaN or an infinity"
+        problem = f"the gradient{which} by {self._gradient.name} has a NaN or an infinity"
         try:
             is_finite = all(
                 np.isfinite(leaf).all() for leaf in take_apart(self.params.get_value())[0]
@@ -452,38 +449,38 @@ class TrainFunction:
             is_finite = True
         if not is_finite:
             raise NonFiniteError(
-                f"{found}, and so have the parameters themselves, so no step can be made. Write "
+                f"{problem}, and so have the parameters themselves, so no step can be made. Write "
                 "step.params.set_value(…), or synk.load a checkpoint from before"
             )
         after = f", after {self.steps} steps" if which else ""
         raise NonFiniteError(
-            f"{found}, so this step was not made, and the parameters are as before{after}. If "
+            f"{problem}, so this step was not made, and the parameters are as before{after}. If "
             f"the inputs have no NaN or "
             "infinity, lower the learning rate, put clip_by_global_norm before the optimiser, or "
             'pass on_nonfinite="skip" to make_train_function to leave out such steps'
         )
 
-    def _arguments(self, given: Sequence[Any], order: Data | None) -> list[Any]:
-        return [*given, self.params, self._sums, *([] if order is None else [order])]
+    def _arguments(self, arguments: Sequence[Any], order: Data | None) -> list[Any]:
+        return [*arguments, self.params, self._sums, *([] if order is None else [order])]
 
     def _run(
-        self, given: Sequence[Any], order: Data | None, num_slices: int, options: dict[str, Any]
+        self, inputs: Sequence[Any], order: Data | None, num_slices: int, options: dict[str, Any]
     ) -> Any:
-        arguments = self._arguments(given, order)
+        arguments = self._arguments(inputs, order)
 
         def make() -> Any:
-            return self._sequence(given, order, num_slices)(*arguments, **options)
+            return self._sequence(inputs, order, num_slices)(*arguments, **options)
 
         try:
-            found = self._with_scratch(make)
+            results = self._with_scratch(make)
         except RecordError as error:
             if self._record is not None:
                 raise
             self._record, self.not_recorded = False, str(error)
-            found = make()
+            results = make()
         self._tries = False
         self._warn_of_dropped()
-        return found
+        return results
 
     def _with_scratch(self, call: Callable[[], Any]) -> Any:
         """Makes a call; again, if variables that do not outlive a step had lost their values
@@ -496,7 +493,7 @@ class TrainFunction:
         return call()
 
     def _sequence(
-        self, given: Sequence[Any], order: Data | None, num_slices: int
+        self, arguments: Sequence[Any], order: Data | None, num_slices: int
     ) -> CallSequence[..., Any]:
         """Returns the sequence that makes a step."""
         if (
@@ -507,7 +504,9 @@ class TrainFunction:
             raise ArgumentError(f"num_slices must be a positive int, got {num_slices!r}")
         world, has_order = current_world(), order is not None
         selected = None if order is None else order.shape[1]
-        clears = num_slices > 1 or self._gradient.leaves_out_ranks(given, selected, world.partition)
+        clears = num_slices > 1 or self._gradient.leaves_out_ranks(
+            arguments, selected, world.partition
+        )
         record = world.device == "cuda" and self._record is not False and num_slices == 1
         key = record, has_order, clears, num_slices
         if key not in self._sequences:
@@ -619,28 +618,32 @@ def make_train_function(
     if (
         isinstance(params, list | tuple)
         and params
-        and all(isinstance(one, int | float | np.number) for one in params)
+        and all(isinstance(param, int | float | np.number) for param in params)
     ):
-        arrays = ", ".join(f"np.array({float(one)})" for one in params[:2])
+        arrays = ", ".join(f"np.array({float(param)})" for param in params[:2])
         more = ", …" if len(params) > 2 else ""
         raise ArgumentError(
             f"params are a {type(params).__name__} of numbers, one array or {len(params)}; pass "
             f"[{arrays}{more}] for {len(params)}, each an argument of the gradient, or "
             "np.asarray(…) of it for one"
         )
-    made = params if isinstance(params, Variable) else flatten(params, name="params")
-    check_vector("make_train_function", "params", made)
-    for what, several in (("inputs", inputs), ("broadcast", broadcast), ("sliceable", sliceable)):
-        if isinstance(several, str):
+    variable = params if isinstance(params, Variable) else flatten(params, name="params")
+    check_vector("make_train_function", "params", variable)
+    for what, names_of_inputs in (
+        ("inputs", inputs),
+        ("broadcast", broadcast),
+        ("sliceable", sliceable),
+    ):
+        if isinstance(names_of_inputs, str):
             raise ArgumentError(
-                f"{what} takes a tuple of names, got the string {several!r}; "
-                f'write {what}=("{several}",)'
+                f"{what} takes a tuple of names, got the string {names_of_inputs!r}; "
+                f'write {what}=("{names_of_inputs}",)'
             )
     names = None if inputs is None else tuple(inputs)
-    given = Gradient(
-        gradient, made, names, tuple(broadcast), tuple(sliceable), weights, block, grid
+    work = Gradient(
+        gradient, variable, names, tuple(broadcast), tuple(sliceable), weights, block, grid
     )
-    return TrainFunction(given, made, optimizer, record, on_nonfinite)
+    return TrainFunction(work, variable, optimizer, record, on_nonfinite)
 
 
 def _refuse_in_sequences() -> None:

@@ -109,8 +109,11 @@ class Optimizer:
         """
         leaves, structure = _parameters(params)
         parts = tuple(
-            {slot.name: unflatten(structure, _first(slot, params, leaves)) for slot in one.slots}
-            for one in self.transforms
+            {
+                slot.name: unflatten(structure, _first(slot, params, leaves))
+                for slot in transform.slots
+            }
+            for transform in self.transforms
         )
         gathered = (
             unflatten(structure, [_zeros(leaf) for leaf in leaves]) if self.every > 1 else None
@@ -136,8 +139,8 @@ class Optimizer:
             return unflatten(structure, steps), State(state.steps + 1, parts)
         weight = 1.0 / (state.waiting + 1)
         gathered = [
-            mean + (one - mean) * weight
-            for mean, one in zip(flatten(state.gathered)[0], steps, strict=True)
+            mean + (step_leaf - mean) * weight
+            for mean, step_leaf in zip(flatten(state.gathered)[0], steps, strict=True)
         ]
         if state.waiting + 1 < self.every:
             nothing = unflatten(structure, [_zeros(leaf) for leaf in leaves])
@@ -151,21 +154,21 @@ class Optimizer:
 
     def _check_state(self, state: State, params: Sequence[Any], structure: Structure) -> None:
         """Raises `DataError` for the state of another optimiser, or of other parameters."""
-        wanted = [{slot.name for slot in one.slots} for one in self.transforms]
+        slot_names = [{slot.name for slot in transform.slots} for transform in self.transforms]
         parts = getattr(state, "parts", None)
         same = (
             parts is not None
-            and [{*part} for part in parts] == wanted
+            and [{*part} for part in parts] == slot_names
             and (self.every > 1) == (state.gathered is not None)
         )
         if same:
             trees = [
-                *(one for part in state.parts for one in part.values()),
+                *(slot_value for part in state.parts for slot_value in part.values()),
                 *([state.gathered] if self.every > 1 else []),
             ]
-            shapes = [np.shape(one) for one in params]
+            shapes = [np.shape(param) for param in params]
             same = all(
-                shapes == [np.shape(one) for one in parts_like(structure, tree) or ()]
+                shapes == [np.shape(leaf) for leaf in parts_like(structure, tree) or ()]
                 for tree in trees
             )
         if not same:
@@ -177,41 +180,41 @@ class Optimizer:
         self, steps: list[Any], state: State, params: list[Any], structure: Structure
     ) -> tuple[list[Any], tuple[dict[str, Any], ...]]:
         parts = []
-        for one, part in zip(self.transforms, state.parts, strict=True):
+        for transform, part in zip(self.transforms, state.parts, strict=True):
             # NumPy's float64 would make float32 so
-            numbers = tuple(map(float, one.numbers(float(state.steps))))
-            if one.needs_norm:
+            numbers = tuple(map(float, transform.numbers(float(state.steps))))
+            if transform.needs_norm:
                 numbers = (*numbers, global_norm(steps))
-            slots = [flatten(part[slot.name])[0] for slot in one.slots]
+            slots = [flatten(part[slot.name])[0] for slot in transform.slots]
             new = [
-                _applied(one, step, *values, numbers=numbers)
+                _applied(transform, step, *values, numbers=numbers)
                 for step, *values in zip(steps, params, *slots, strict=True)
             ]
             steps = [step for step, _ in new]
             changed = {
-                slot.name: unflatten(structure, [kept[i] for _, kept in new])
-                for i, slot in enumerate(one.changing)
+                slot.name: unflatten(structure, [values[i] for _, values in new])
+                for i, slot in enumerate(transform.changing)
             }
             parts.append({**part, **changed})
         return steps, tuple(parts)
 
     def __repr__(self) -> str:
         """Shows the parts by name."""
-        told = ", ".join(one.rule.__name__ for one in self.transforms)
+        rules = ", ".join(transform.rule.__name__ for transform in self.transforms)
         return (
             "<Optimizer "
-            f"{told}{f', a step every {self.every} gradients' if self.every > 1 else ''}>"
+            f"{rules}{f', a step every {self.every} gradients' if self.every > 1 else ''}>"
         )
 
 
 def _applied(
-    one: Transform, step: Any, *values: Any, numbers: Sequence[float]
+    transform: Transform, step: Any, *values: Any, numbers: Sequence[float]
 ) -> tuple[Any, tuple[Any, ...]]:
     """Returns the new step and slots of one array."""
-    found = one.rule(step, *values, *numbers)
-    if not one.changing:
-        return found, ()
-    step, slots = found[0], found[1:]
+    result = transform.rule(step, *values, *numbers)
+    if not transform.changing:
+        return result, ()
+    step, slots = result[0], result[1:]
     # the caller may change it in place
     return (step.copy() if any(step is slot for slot in slots) else step), slots
 
@@ -244,15 +247,15 @@ def chain(*optimizers: Optimizer) -> Optimizer:
             "chain takes each optimiser as an argument of its own; write "
             "chain(*optimizers) of a list"
         )
-    for one in optimizers:
-        check_optimizer("chain", one)
-        if one.every > 1 and len(optimizers) > 1:
+    for optimizer in optimizers:
+        check_optimizer("chain", optimizer)
+        if optimizer.every > 1 and len(optimizers) > 1:
             raise ArgumentError(
                 "chain got an optimiser that accumulates gradients; write "
                 "accumulate(chain(…), steps=…)"
             )
-        if one is not optimizers[-1] and any(
-            slot.name == "average" for part in one.transforms for slot in part.slots
+        if optimizer is not optimizers[-1] and any(
+            slot.name == "average" for part in optimizer.transforms for slot in part.slots
         ):
             raise ArgumentError(
                 "chain got averaged(…) before another part, which changes the step; "
@@ -260,7 +263,7 @@ def chain(*optimizers: Optimizer) -> Optimizer:
             )
     if len(optimizers) == 1:
         return optimizers[0]
-    return Optimizer(tuple(part for one in optimizers for part in one.transforms))
+    return Optimizer(tuple(part for optimizer in optimizers for part in optimizer.transforms))
 
 
 def accumulate(optimizer: Optimizer, steps: int) -> Optimizer:
@@ -292,8 +295,8 @@ def apply_updates(params: Any, step: Any) -> Any:
     return unflatten(
         structure,
         [
-            one + more
-            for one, more in zip(
+            leaf + more
+            for leaf, more in zip(
                 leaves, _gradient(step, leaves, structure, "the step"), strict=True
             )
         ],
@@ -303,16 +306,16 @@ def apply_updates(params: Any, step: Any) -> Any:
 def global_norm(leaves: Any) -> Any:
     """Returns the Euclidean norm of all elements of a tree of arrays."""
     return math.sqrt(
-        sum(float((one.astype(np.float64, copy=False) ** 2).sum()) for one in flatten(leaves)[0])
+        sum(float((leaf.astype(np.float64, copy=False) ** 2).sum()) for leaf in flatten(leaves)[0])
     )
 
 
-def check_optimizer(what: str, one: Any) -> None:
+def check_optimizer(what: str, optimizer: Any) -> None:
     """Raises `ArgumentError` for what is no optimiser."""
-    if not isinstance(one, Optimizer):
-        hint = "; call it, as in adam(1e-3)" if callable(one) else ""
+    if not isinstance(optimizer, Optimizer):
+        hint = "; call it, as in adam(1e-3)" if callable(optimizer) else ""
         raise ArgumentError(
-            f"{what} needs an optimiser of synk.optim, such as adam(1e-3); got {one!r}{hint}"
+            f"{what} needs an optimiser of synk.optim, such as adam(1e-3); got {optimizer!r}{hint}"
         )
 
 
@@ -338,14 +341,14 @@ def _parameters(params: Any) -> tuple[list[Any], Structure]:
                 else f"params{path} is a Data: init and update return new arrays; pass its "
                 f"array, {path or 'x'}.data"
             )
-    made = [np.asarray(leaf) if not hasattr(leaf, "dtype") else leaf for leaf in leaves]
-    for path, leaf in zip(paths(structure), made, strict=True):
+    arrays = [np.asarray(leaf) if not hasattr(leaf, "dtype") else leaf for leaf in leaves]
+    for path, leaf in zip(paths(structure), arrays, strict=True):
         if leaf.dtype.kind != "f":
             raise DataError(
                 f"params{path} has dtype {leaf.dtype}; optimisers take floats: "
                 f"convert it, as by astype(float)"
             )
-    return made, structure
+    return arrays, structure
 
 
 def _gradient(
@@ -357,19 +360,19 @@ def _gradient(
             f"{what} is {describe(flatten(gradient)[1])}, but the parameters "
             f"are {describe(structure)}"
         )
-    made = [np.asarray(one) if not hasattr(one, "dtype") else one for one in leaves]
-    for path, one, param in zip(paths(structure), made, params, strict=True):
-        if np.shape(one) != np.shape(param):
+    arrays = [np.asarray(leaf) if not hasattr(leaf, "dtype") else leaf for leaf in leaves]
+    for path, array, param in zip(paths(structure), arrays, params, strict=True):
+        if np.shape(array) != np.shape(param):
             raise DataError(
-                f"{what}{path} has shape {np.shape(one)}, but the parameter has {np.shape(param)}"
+                f"{what}{path} has shape {np.shape(array)}, but the parameter has {np.shape(param)}"
             )
-        if one.dtype.kind not in "fiub":
-            raise DataError(f"{what}{path} must be of real numbers, got {one.dtype}")
+        if array.dtype.kind not in "fiub":
+            raise DataError(f"{what}{path} must be of real numbers, got {array.dtype}")
     # A gradient of float64 would make parameters of float32, and the state, so. The ranks compute
     # with the dtype of these, too.
     return [
-        one if one.dtype == param.dtype else one.astype(param.dtype)
-        for one, param in zip(made, params, strict=True)
+        array if array.dtype == param.dtype else array.astype(param.dtype)
+        for array, param in zip(arrays, params, strict=True)
     ]
 
 
@@ -379,9 +382,11 @@ def _first(slot: Slot, params: Any, leaves: Sequence[Any]) -> list[Any]:
         return [leaf.copy() for leaf in leaves]
     if not callable(slot.init):
         return [_zeros(leaf) + leaf.dtype.type(slot.init) for leaf in leaves]
-    made = parts_like(flatten(params)[1], slot.init(params))
-    assert made is not None  # by whoever wrote the slot
-    return [_zeros(leaf) + leaf.dtype.type(0) + one for leaf, one in zip(leaves, made, strict=True)]
+    start = parts_like(flatten(params)[1], slot.init(params))
+    assert start is not None  # by whoever wrote the slot
+    return [
+        _zeros(leaf) + leaf.dtype.type(0) + value for leaf, value in zip(leaves, start, strict=True)
+    ]
 
 
 def _zeros(leaf: Any) -> Any:

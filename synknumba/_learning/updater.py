@@ -31,9 +31,9 @@ from synknumba._types import DeviceKind, known_options
 from synknumba._variables.create import flatten, variable
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of, vector_of
-from synknumba._world.engine import current_world
+from synknumba._world.open_world import current_world
 from synknumba._world.read_values import walk, with_values
-from synknumba.simt.internals import values_read
+from synknumba.simt.internals import cuda_module, values_read
 
 OnNonfinite: TypeAlias = Literal["raise", "skip"] | None
 
@@ -75,19 +75,21 @@ class Updater:
         # not part of a checkpoint, with the numbers that fill it
         self._renewed: list[tuple[VariableState, list[float]]] = []
         parts = []
-        for number, (one, part) in enumerate(zip(optimizer.transforms, start.parts, strict=True)):
-            made = {
+        for number, (transform, part) in enumerate(
+            zip(optimizer.transforms, start.parts, strict=True)
+        ):
+            variables = {
                 slot.name: flatten(part[slot.name], name=f"{slot.name} of part {number}")
-                for slot in one.slots
+                for slot in transform.slots
             }
-            self._slots += [(slot, made[slot.name]) for slot in one.slots]
+            self._slots += [(slot, variables[slot.name]) for slot in transform.slots]
             self._renewed += [
-                (state_of(made[slot.name]), take_apart(slot.init(value))[0])
-                for slot in one.slots
+                (state_of(variables[slot.name]), take_apart(slot.init(value))[0])
+                for slot in transform.slots
                 if slot.is_constant
             ]
             # a mask is the script's, not a file's
-            parts.append({slot.name: made[slot.name] for slot in one.changing})
+            parts.append({slot.name: variables[slot.name] for slot in transform.changing})
         self._gathered = (
             None if optimizer.every == 1 else flatten(start.gathered, name="gathered gradients")
         )
@@ -101,14 +103,16 @@ class Updater:
         self._renewed += [(state_of(self._sums), [0.0]), (state_of(self._numbers), [0.0])]
         self._optimizer = optimizer
         self._kernels: dict[DeviceKind, _Kernels] = {}
-        own = [
+        touched = [
             params,
             gradient,
-            *(one for _, one in self._slots),
+            *(slot_variable for _, slot_variable in self._slots),
             *([] if self._gathered is None else [self._gathered]),
         ]
-        own.append(self._count)
-        self._shapes = [(state_of(one), state_of(one).root_shapes()) for one in own]
+        touched.append(self._count)
+        self._shapes = [
+            (state_of(variable), state_of(variable).root_shapes()) for variable in touched
+        ]
 
     def __call__(self) -> Any:
         """Makes a step, or gathers a gradient. Returns the mean loss and what was done, if there
@@ -121,27 +125,27 @@ class Updater:
                     f"and has {state.root_shapes()} now; make another optimiser's updater or "
                     "training step for it"
                 )
-        for one, filled in self._renewed:
-            one.renew_if_lost(filled)
+        for renewed, filled in self._renewed:
+            renewed.renew_if_lost(filled)
         params, gradient, numbers = (
             vector_of(self._params),
             vector_of(self._gradient),
             self._numbers,
         )
-        slots = [vector_of(one) for _, one in self._slots]
+        slots = [vector_of(slot_variable) for _, slot_variable in self._slots]
         if self._gathered is not None:
             slots.append(vector_of(self._gathered))
         kernels = self._kernels_of(current_world().device)
         if kernels.norm_at_start is not None:
             kernels.norm_at_start(params, gradient, numbers, *slots, self._sums)
-        told = kernels.begin(
+        result = kernels.begin(
             gradient, self._count, numbers, self._sums, *([STEP] if self._plan.halts else [])
         )
         for norm, note in kernels.norms:
             norm(params, gradient, numbers, *slots, self._sums)
             note(numbers, self._sums)
         kernels.update(params, gradient, numbers, *slots)
-        return told
+        return result
 
     def _kernels_of(self, device: DeviceKind) -> "_Kernels":
         if device not in self._kernels:
@@ -152,7 +156,7 @@ class Updater:
         """Returns the number of steps, of gradients since the last, whether it has halted, and
         of gradients left out.
         """
-        return [int(one) for one in self._count.get_value()]
+        return [int(count) for count in self._count.get_value()]
 
 
 @known_options
@@ -206,21 +210,22 @@ def updater(
     check_descends("updater", optimizer)
     check_vector("updater", "params", params)
     check_vector("updater", "gradient", gradient)
-    one, other = state_of(params), state_of(gradient)
-    if one is other:
+    params_state, gradient_state = state_of(params), state_of(gradient)
+    if params_state is gradient_state:
         raise ArgumentError(
             "updater got the same variable as params and gradient; make another, "
             "as by synk.flatten(zeros)"
         )
     if (
-        one.structure() != other.structure()
-        or one.root_shapes() != other.root_shapes()
-        or one.dtypes() != other.dtypes()
+        params_state.structure() != gradient_state.structure()
+        or params_state.root_shapes() != gradient_state.root_shapes()
+        or params_state.dtypes() != gradient_state.dtypes()
     ):
         raise DataError(
-            f"gradient is {describe(other.structure())} with shapes {gradient.shape} of "
-            f"{other.dtypes()[0]}, but params are {describe(one.structure())} with shapes "
-            f"{params.shape} of {one.dtypes()[0]}"
+            f"gradient is {describe(gradient_state.structure())} with shapes {gradient.shape} of "
+            f"{gradient_state.dtypes()[0]}, but params are "
+            f"{describe(params_state.structure())} with shapes {params.shape} of "
+            f"{params_state.dtypes()[0]}"
         )
     if on_nonfinite not in {None, "skip"}:
         raise ArgumentError(f'updater needs on_nonfinite as None or "skip", got {on_nonfinite!r}')
@@ -256,8 +261,8 @@ class _Kernels:
         self._every = optimizer.every
         self._slots = [
             f"s{number}_{slot.name}"
-            for number, one in enumerate(optimizer.transforms)
-            for slot in one.slots
+            for number, transform in enumerate(optimizer.transforms)
+            for slot in transform.slots
         ]
         if self._every > 1:
             self._slots.append("gathered")
@@ -269,9 +274,9 @@ class _Kernels:
             "isfinite": math.isfinite,
         }
         self._scope["nan"] = math.nan
-        for number, one in enumerate(optimizer.transforms):
-            self._scope[f"rule{number}"] = device_function(one.rule, real)
-            self._scope[f"numbers{number}"] = device_function(one.numbers, real)
+        for number, transform in enumerate(optimizer.transforms):
+            self._scope[f"rule{number}"] = device_function(transform.rule, real)
+            self._scope[f"numbers{number}"] = device_function(transform.numbers, real)
         self.norm_at_start = (
             self._norm_kernel(
                 "norm_of_gradient", lambda i: [f"step = gradient[{i}]"], plan.first_term
@@ -308,7 +313,7 @@ class _Kernels:
         yield "factor = 1.0 / weight"
         yield f"steps = float64(count[{STEPS}])"
         # behind it a kernel would read on
-        ends = [end_of_table(one.numbers) for one in self._optimizer.transforms]
+        ends = [end_of_table(transform.numbers) for transform in self._optimizer.transforms]
         for number, end in enumerate(ends):
             yield (
                 f"values{number} = "
@@ -324,10 +329,10 @@ class _Kernels:
             yield f"is_last = count[{WAITING}] + 1 == {self._every}"
             yield f"numbers[{_WEIGHT}] = real(1.0 / (count[{WAITING}] + 1))"
             yield f"numbers[{_OPEN}] = real(1.0 if is_last else 0.0)"
-        for number, (one, first, end) in enumerate(
+        for number, (transform, first, end) in enumerate(
             zip(self._optimizer.transforms, plan.first, ends, strict=True)
         ):
-            for index in range(len(one.numbers(0.0))):
+            for index in range(len(transform.numbers(0.0))):
                 value = f"values{number}[{index}]"
                 yield (
                     f"numbers[{first + index}] = "
@@ -348,8 +353,8 @@ class _Kernels:
             yield "if iteration == 0:"
             yield f"    count[{HALTED}] = 0"
         yield f"go = {MADE}"
-        for number, one in enumerate(self._optimizer.transforms):
-            for index in range(len(one.numbers(0.0))):
+        for number, transform in enumerate(self._optimizer.transforms):
+            for index in range(len(transform.numbers(0.0))):
                 yield f"if not isfinite(values{number}[{index}]):"
                 yield f"    go = {BAD_NUMBERS}"
             if ends[number] is not None:
@@ -387,15 +392,15 @@ class _Kernels:
         """Returns, for each norm of a step in the middle, the kernel that sums its squares, and
         the one that notes it.
         """
-        found = []
-        for number, one in enumerate(self._optimizer.transforms):
-            if one.needs_norm and not (number == 0 and self._plan.norm_is_first):
+        norms = []
+        for number, transform in enumerate(self._optimizer.transforms):
+            if transform.needs_norm and not (number == 0 and self._plan.norm_is_first):
                 at = self._plan.norm_position(number)
                 lines = [*self._summed(), "if t == 0:", f"    numbers[{at}] = real(sqrt(total))"]
                 step = partial(self._step_before, number)
                 note = self._kernel(f"note_norm{number}", ["numbers", "sums"], lines, grid=1)
-                found.append((self._norm_kernel(f"norm{number}", step), note))
-        return found
+                norms.append((self._norm_kernel(f"norm{number}", step), note))
+        return norms
 
     def _step_before(self, number: int, index: str) -> list[str]:
         """Lines that compute the step of one element up to a transform."""
@@ -445,11 +450,11 @@ class _Kernels:
 
     def _rules(self, stop: int, index: str, *, stores: bool) -> Iterator[str]:
         """Yields the lines of the transforms before `stop`."""
-        for number, one in enumerate(self._optimizer.transforms[:stop]):
-            count = len(one.numbers(0.0)) + one.needs_norm
-            passed = ["step", "p", *(f"s{number}_{slot.name}[{index}]" for slot in one.slots)]
+        for number, transform in enumerate(self._optimizer.transforms[:stop]):
+            count = len(transform.numbers(0.0)) + transform.needs_norm
+            passed = ["step", "p", *(f"s{number}_{slot.name}[{index}]" for slot in transform.slots)]
             passed += [f"n{self._plan.first[number] + position}" for position in range(count)]
-            changing = [f"s{number}_{slot.name}" for slot in one.changing]
+            changing = [f"s{number}_{slot.name}" for slot in transform.changing]
             yield (
                 f"{', '.join(['step', *(f'new_{slot}' for slot in changing)])} = "
                 f"rule{number}({', '.join(passed)})"
@@ -522,9 +527,7 @@ class _Kernels:
         outputs: Any = None,
     ) -> Any:
         """Compiles a kernel's source, which `inspect` finds, on the ranks too."""
-        from numba import cuda  # not when synknumba is imported
-
-        scope = {"cuda": cuda, "sqrt": math.sqrt, "__name__": __name__, **self._scope}
+        scope = {"cuda": cuda_module(), "sqrt": math.sqrt, "__name__": __name__, **self._scope}
         kernel = define(kernel_text(name, parameters, lines), name, "optim", scope)
         block = 1 if self._on_cores else _THREADS
         return parallel(kernel, block=block, grid=grid, outputs=outputs or None)
@@ -558,7 +561,9 @@ class _Plan:
         # Zeros add up to NaN if the gradient has a NaN or an infinity; squares overflow beyond
         # 1e154.
         self.first_term = _SQUARE if self.norm_is_first else "float64(step) * 0.0"
-        counts = [len(one.numbers(0.0)) + one.needs_norm for one in optimizer.transforms]
+        counts = [
+            len(transform.numbers(0.0)) + transform.needs_norm for transform in optimizer.transforms
+        ]
         *self.first, self.count = accumulate(counts, initial=_FIRST)
 
     def norm_position(self, number: int) -> int:
@@ -592,10 +597,10 @@ def _smaller(a: Any, b: Any) -> Any:
 
 
 def _sign_of(real: Any) -> Callable[[Any], Any]:
-    one, zero = real(1), real(0)
+    unit, zero = real(1), real(0)
 
     def sign(a: Any) -> Any:
-        return one if a > zero else -one if a < zero else zero + a * a  # NaN of NaN
+        return unit if a > zero else -unit if a < zero else zero + a * a  # NaN of NaN
 
     return sign
 
@@ -619,8 +624,8 @@ def end_of_table(numbers: Numbers) -> int | None:
         return False
 
     with np.errstate(all="ignore"):
-        found = next((length << k for k in range(17) if is_behind(length << k)), None)
-        return None if found is None else bisect_left(range(found), True, key=is_behind)
+        bound = next((length << k for k in range(17) if is_behind(length << k)), None)
+        return None if bound is None else bisect_left(range(bound), True, key=is_behind)
 
 
 def _longest_table(function: Any) -> int:
@@ -664,17 +669,15 @@ def device_function(function: Callable[..., Any], real: Any) -> Any:
     return _device_function(function, scalar, {})
 
 
-def _device_function(function: Any, scalar: Mapping[Any, Any], made: dict[Any, Any]) -> Any:
-    from numba import cuda  # not when synknumba is imported
-
+def _device_function(function: Any, scalar: Mapping[Any, Any], functions: dict[Any, Any]) -> Any:
     if not isinstance(function, FunctionType):
         return function
-    if function not in made:
-        copied = with_values(function, lambda value: _in_kernel(value, scalar, made))
-        made[function] = cuda.jit(device=True)(copied)
-    return made[function]
+    if function not in functions:
+        copied = with_values(function, lambda value: _in_kernel(value, scalar, functions))
+        functions[function] = cuda_module().jit(device=True)(copied)
+    return functions[function]
 
 
-def _in_kernel(value: Any, scalar: Mapping[Any, Any], made: dict[Any, Any]) -> Any:
-    found = scalar.get(value, value) if isinstance(value, np.ufunc) else value
-    return _device_function(found, scalar, made)
+def _in_kernel(value: Any, scalar: Mapping[Any, Any], functions: dict[Any, Any]) -> Any:
+    replacement = scalar.get(value, value) if isinstance(value, np.ufunc) else value
+    return _device_function(replacement, scalar, functions)

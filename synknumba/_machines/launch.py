@@ -26,8 +26,8 @@ from synknumba._machines.machine_comm import WHICH_MPI, MachineComm, import_mpi
 from synknumba._machines.messages import Quit, Ready
 from synknumba._machines.relay import Ended
 from synknumba._wire import channel
-from synknumba._world import engine
 from synknumba._world import machines as machines_module
+from synknumba._world import open_world
 from synknumba._world.machines import LAUNCHERS
 
 # for the first machine to say what is wrong: launchers end all processes when one has failed
@@ -193,7 +193,7 @@ def _refused(problem: str, code: int = 1, *, is_told: bool = True) -> int:
 
 
 def _end_job(coordinator: Coordinator) -> None:
-    engine.close_at_exit()
+    open_world.close_at_exit()
     coordinator.close()
 
 

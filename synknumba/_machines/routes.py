@@ -8,14 +8,15 @@ rows are sent once: both note which were.
 """  # noqa: E501
 
 import struct
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from synknumba._ops.rows import Partition, Range, Rows
-from synknumba._types import Array
+from synknumba._ops.rows import Partition, Range, RowPlan, Rows
+from synknumba._types import Array, Cache
 from synknumba._wire import program as wire
 from synknumba._wire.program import HostArray
 
@@ -98,27 +99,26 @@ class ProgramMoves:
     own: wire.OwnSource | None
     partition: Partition
     shards: int | None
-    solo: bool
     lent: int
     arrays: tuple[Any, ...]
 
     def at(self, values: Values, first: int, after: int) -> Moves:
         """Returns the moves of the ranks first … after − 1 in a call with these values."""
-        own_values = "" if self.own is None else self.own.values
-        own_start = len(values) - self.lent - len(own_values)
-        start = own_start - len(self.rows.values)
-        low, high, rows = self._rows(values[start:own_start], first, after)
+        own_end = len(values) - self.lent
+        own_start = own_end if self.own is None else own_end - len(self.own.values)
+        selecting = values[own_start - len(self.rows.values) : own_start]
+        own_counts = None if self.own is None else self.own.counts(values[own_start:own_end])
+        plan = RowPlan(self.partition, self.shards, 1, self.rows.count(selecting), own_counts)
+        low, high = plan.span(first, after)
+        shards = _span(*plan.shard_span(first, after))
+        rows = self._rows(selecting, low, high)
         ins: list[Move] = []
         outs: list[Move] = []
         if isinstance(rows, Indices):
             ins.append(_list_move(rows.array, rows.start, rows.count))
-        if self.own is not None:
-            counts = self._own_counts(values[own_start : own_start + len(own_values)])
-            edges = sum(counts[:first]), sum(counts[:after])
-            if self.own.indices is not None:
-                ins.append(_list_move(self.own.indices, edges[0], edges[1] - edges[0]))
-            if self.rows.kind == "none":
-                low, high = edges
+        if self.own is not None and self.own.indices is not None:
+            own_low, own_high = plan.own_span(first, after)
+            ins.append(_list_move(self.own.indices, own_low, own_high - own_low))
         for array in self.arrays:
             match array:
                 case wire.Sharded(host, by_position, writable):
@@ -129,59 +129,27 @@ class ProgramMoves:
                 case wire.Broadcast(host):
                     ins.append(_whole(host))
                 case wire.Result():
-                    written = self._shards(first, after)
-                    if array.op == "gather":
-                        written = low, high
-                    outs += self._parts(array, values, _span(*written))
+                    written = _span(low, high) if array.op == "gather" else shards
+                    outs += self._parts(array, values, written)
                 case wire.Update(parts=HostArray() as parts):
-                    outs += _rows_of(parts, _span(*self._shards(first, after)))
+                    outs += _rows_of(parts, shards)
         return _filled(ins), _filled(outs)
 
-    def _rows(
-        self, selecting: Values, first: int, after: int
-    ) -> "tuple[int, int, Rows | Indices | None]":
-        """Returns the positions of the ranks' rows among those of the call, and the rows."""
-        source, skipped = self.rows, 0
+    def _rows(self, selecting: Values, low: int, high: int) -> "Rows | Indices | None":
+        """Returns the rows at positions low … high − 1 among those of the call."""
+        source = self.rows
         match source.kind:
             case "none":
-                return 0, 0, None
+                return None
             case "all":
-                low, high = self._edges(source.length, first, after)
-                return low, high, _span(low, high)
+                return _span(low, high)
             case "range":
-                low, high = self._edges(selecting[2], first, after)
-                return low, high, Range(*selecting).between(low, high)
-            case "line":
-                assert source.indices is not None
-                number = source.indices.shape[1]
-                skipped = selecting[0] * number
-            case "list":
-                number = selecting[0]
-        assert source.indices is not None
-        low, high = self._edges(number, first, after)
-        return low, high, Indices(source.indices, skipped + low, high - low)
-
-    def _edges(self, count: int, first: int, after: int) -> tuple[int, int]:
-        if self.solo:
-            return (0, count) if first == 0 else (0, 0)
-        cut = self.partition.shard_edges
-        return cut(count, self.shards, first)[0], cut(count, self.shards, after - 1)[-1]
-
-    def _shards(self, first: int, after: int) -> tuple[int, int]:
-        """Returns the shards that the ranks run, as (first, one after the last)."""
-        if self.solo:
-            return (0, self.shards or 1) if first == 0 else (0, 0)
-        if self.shards is None:
-            return first, after
-        part = self.partition.part
-        return part(self.shards, first)[0], part(self.shards, after - 1)[1]
-
-    def _own_counts(self, selecting: Values) -> Sequence[int]:
-        """Returns how many own rows of variables each rank uses."""
-        assert self.own is not None
-        if self.own.kind == "all":
-            return self.own.lengths
-        return selecting[2::3] if self.own.kind == "range" else selecting
+                return Range(*selecting).between(low, high)
+        assert source.indices is not None  # a "list" or "line" has indices
+        start = low
+        if source.kind == "line":
+            start += selecting[0] * source.indices.shape[1]
+        return Indices(source.indices, start, high - low)
 
     def _parts(self, result: wire.Result, values: Values, rows: Range) -> Iterator[Move]:
         """Returns the moves of a large output."""
@@ -216,7 +184,9 @@ class Route:
     small_start: int = 0
     scalar_bytes: int = 0
     reduced: tuple[wire.Reduced, ...] = ()
-    _calls: dict[bytes, dict[tuple[int, int], Moves]] = field(default_factory=dict, repr=False)
+    _calls: Cache[bytes, dict[tuple[int, int], Moves]] = field(
+        default_factory=partial(Cache, CALLS_KEPT), repr=False
+    )
 
     @classmethod
     def of(cls, program: wire.Program | wire.Transfer, *, is_kernel: bool) -> "Route":
@@ -233,7 +203,6 @@ class Route:
                 own=program.own,
                 partition=program.partition,
                 shards=program.shards,
-                solo=program.solo,
                 lent=program.lent,
                 arrays=tuple(_arrays(program)),
             ),
@@ -252,8 +221,6 @@ class Route:
         selecting = packed[self.scalar_bytes :]
         by_ranks = self._calls.get(selecting)
         if by_ranks is None:
-            if len(self._calls) >= CALLS_KEPT:
-                self._calls.clear()
             by_ranks = self._calls[selecting] = {}
         moves = by_ranks.get((first, after))
         if moves is None:

@@ -3,13 +3,14 @@
 One rule cuts rows into shards, and shards into slices, in calls and in `scatter`: of n rows in W
 parts, part r is the rows from r·n // W up to (r+1)·n // W. Only `Partition` implements it. A world
 has a partition of rows into ranks, which its programs carry; shards and slices have partitions of
-their own.
+their own. `RowPlan` applies them to a call: for the script, which plans launches and reports on
+them, for ranks, which run them, and for the relays between machines, which move the rows.
 """
 
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Never, TypeAlias, cast, final
 
 import numpy as np
@@ -198,6 +199,101 @@ class Partition:
             return self.part(n, index)
         first, after = self.part(shards, index)
         return tuple([shard * n // shards for shard in range(first, after + 1)])
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SlicePlan:
+    """The rows of one launch.
+
+    Attributes:
+        start: position of the first row among the rows of the call.
+        stop: position after the last one.
+        own: positions of the first row, and after the last, among the rank's rows of sliceable
+            variables.
+        shard: index among the rank's shards.
+        number: index among the slices of its shard that have rows.
+    """
+
+    start: int
+    stop: int
+    own: tuple[int, int] = (0, 0)
+    shard: int = 0
+    number: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """Division of the rows of a call among ranks, shards and slices.
+
+    Attributes:
+        partition: of rows, or of shards, into ranks. Ranks beyond its parts run nothing.
+        shards: number of shards into which the rows are cut; None for one on each rank.
+        num_slices: number of slices into which each shard is cut.
+        count: number of rows that are divided; None if there are none, as in a call of nothing
+            but sliceable variables.
+        own: number of rows of sliceable variables by rank; None if there are none. Without `count`,
+            these are the rows of the call.
+    """
+
+    partition: Partition
+    shards: int | None
+    num_slices: int
+    count: int | None
+    own: tuple[int, ...] | None = None
+
+    def edges(self, rank: int) -> tuple[int, ...]:
+        """Returns the start of each of a rank's shards among the rows of the call, and the stop of
+        the last; nothing for a rank that does not run.
+
+        >>> RowPlan(Partition.even(2), 4, 1, 10).edges(1)
+        (5, 7, 10)
+        """
+        if rank >= self.partition.parts:
+            return ()
+        if self.count is None:
+            return self.own_span(rank, rank + 1)
+        return self.partition.shard_edges(self.count, self.shards, rank)
+
+    def span(self, first: int, after: int) -> tuple[int, int]:
+        """Returns start and stop of the rows of the ranks first … after − 1."""
+        after = min(after, self.partition.parts)
+        if first >= after:
+            return 0, 0
+        return self.edges(first)[0], self.edges(after - 1)[-1]
+
+    def own_span(self, first: int, after: int) -> tuple[int, int]:
+        """Returns start and stop of the ranks' rows of sliceable variables, counted through."""
+        own = self.own or ()
+        return sum(own[:first]), sum(own[:after])
+
+    def shard_span(self, first: int, after: int) -> tuple[int, int]:
+        """Returns the first of the shards that the ranks run, and the one after the last."""
+        after = min(after, self.partition.parts)
+        if first >= after:
+            return 0, 0
+        if self.shards is None:
+            return first, after
+        part = self.partition.part
+        return part(self.shards, first)[0], part(self.shards, after - 1)[1]
+
+    def slices(self, rank: int) -> Iterator[SlicePlan]:
+        """Yields the slices that a rank runs: those with rows, or with rows of its own.
+
+        >>> [(each.start, each.stop) for each in RowPlan(Partition.even(2), None, 2, 5).slices(1)]
+        [(2, 3), (3, 5)]
+        """
+        slicing = Partition.even(self.num_slices)
+        low, high = self.own_span(rank, rank + 1)
+        own = list(pairwise(slicing.edges(high - low)))
+        for shard, (start, stop) in enumerate(pairwise(self.edges(rank))):
+            number = 0
+            cuts = pairwise(slicing.edges(stop - start))
+            for (low, high), (own_low, own_high) in zip(cuts, own, strict=True):
+                if high > low or own_high > own_low:
+                    yield SlicePlan(start + low, start + high, (own_low, own_high), shard, number)
+                    number += 1
 
 
 def _is_integer(number: float) -> bool:

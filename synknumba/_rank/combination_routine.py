@@ -22,7 +22,7 @@ from synknumba._ops.rows import Partition
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
-from synknumba._types import Array
+from synknumba._types import Array, Cache
 from synknumba._wire.program import Combination, Combined, Joined
 from synknumba._wire.relaunch import Again
 
@@ -36,7 +36,7 @@ class CombinationRoutine(Repeated):
     """A combination on one rank.
 
     Args:
-        told: description of the combination.
+        program: description of the combination.
         place: state of the rank.
         source: routine of the kernel that computes the results.
         communicator: communicator between the devices; None if the parts are in shared memory.
@@ -61,15 +61,13 @@ class CombinationRoutine(Repeated):
         self._partition = Partition.even(place.world_size)
         weights = place.world_size if program.weighted else 0
         self._layout = struct.Struct(f"<{len(program.results) + weights}q")
-        self._runs: dict[bytes, Repetition] = {}
+        self._runs: Cache[bytes, Repetition] = Cache(RUNS_KEPT, Repetition.close)
         self._last: tuple[bytes, Repetition] | None = None
 
     def __call__(self) -> None:
         packed = bytes(self._place.control.values.data[: self._layout.size])
         run = self._runs.get(packed)
         if run is None:
-            while len(self._runs) >= RUNS_KEPT:
-                self._runs.pop(next(iter(self._runs))).close()
             values = self._layout.unpack(packed)
             # may call `forget_buffers`, if memory must be page-locked anew
             run = self._make(values)
@@ -86,9 +84,7 @@ class CombinationRoutine(Repeated):
         return run.again(self._program.number, self._place.control.values, packed)
 
     def forget_buffers(self) -> None:
-        for run in self._runs.values():
-            run.close()
-        self._runs.clear()
+        self._runs.drop_all()
         self._last = None
         self.written.clear()
 

@@ -22,7 +22,7 @@ from synknumba._rank import spans
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows, scalar_value
 from synknumba._rank.update_routine import variable_updates
-from synknumba._types import Array, Shape
+from synknumba._types import Array, Cache, Shape
 from synknumba._wire.program import ARRAYS, Dynamic, Program, Result
 from synknumba._wire.relaunch import Again, Scalar, ScalarPacking
 
@@ -42,6 +42,12 @@ class Binding:
     line: int | None = None  # whose rows they are, if that is known
 
 
+def _close(known: set[Repetition], binding: Binding) -> None:
+    """Frees the recordings of a binding, whose run compiled code repeats no more."""
+    binding.run.close()
+    known.discard(binding.run)
+
+
 @final
 class KernelRoutine(Routine):
     """A Numba CUDA kernel, launched once per slice; its results are output parameters."""
@@ -58,7 +64,8 @@ class KernelRoutine(Routine):
         # whether the first of the values that select rows is no part of a binding
         self._follows = program.line_offset is not None
         self._has_loaded = False  # whether this run has loaded frozen rows
-        self._kept: dict[tuple[Any, ...], Binding] = {}
+        limit = BINDINGS_KEPT * (MOST_PLACES if program.lent else 1)
+        self._bindings: Cache[tuple[Any, ...], Binding] = Cache(limit, partial(_close, self._known))
         self._dynamic = {
             position: param
             for position, (_, param) in enumerate(program.parameters)
@@ -69,7 +76,7 @@ class KernelRoutine(Routine):
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         rows = values[self._row_values :]
-        binding = self._kept.get(rows[self._follows :])
+        binding = self._bindings.get(rows[self._follows :])
         if binding is None:
             replaced = self.workspace.replaced
             binding = self._make_binding(values, scalars, in_line=self._follows)
@@ -77,11 +84,7 @@ class KernelRoutine(Routine):
             # the other bindings refer to the replaced memory
             if self.workspace.replaced != replaced:
                 self._let_go()
-            while len(self._kept) >= BINDINGS_KEPT * (MOST_PLACES if self.program.lent else 1):
-                dropped = self._kept.pop(next(iter(self._kept))).run
-                dropped.close()
-                self._known.discard(dropped)
-            self._kept[rows[self._follows :]] = binding
+            self._bindings[rows[self._follows :]] = binding
             self.written.update(rows[len(rows) - self.program.lent :])
         elif binding.scalars != scalars:
             binding.scalars = b""  # unknown until the change below is complete
@@ -192,10 +195,7 @@ class KernelRoutine(Routine):
         self._let_go()
 
     def _let_go(self) -> None:
-        for binding in self._kept.values():
-            binding.run.close()
-        self._kept.clear()
-        self._known.clear()
+        self._bindings.drop_all()
         self._now = None
         self.written.clear()
 

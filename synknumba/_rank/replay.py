@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import final
 
-from synknumba._device import Device, Replay, Step
+from synknumba._device import Device, Recording, Step
 from synknumba._rank import spans
 from synknumba._types import Array
-from synknumba._wire.relaunch import Again, ScalarPacking
+from synknumba._wire.relaunch import Again, ScalarPacking, Scalars
 
 _NO_SCALARS = ScalarPacking()
 
@@ -45,7 +45,8 @@ class Repetition:
         self._checks = checks
         self._packing = packing
         self._runs = 0  # up to 2
-        self._replay: Replay | None = None
+        self._recording: Recording | None = None
+        self._scalars: Scalars | None = None  # of the recording; None before `renew`
         self._again: Again | None = None
         self._now = self._one_by_one()
 
@@ -54,11 +55,11 @@ class Repetition:
         if self._runs == 1:
             self._runs = 2
             record = partial(self._device.record, self._steps, alone=self._alone)
-            self._replay = (
+            self._recording = (
                 record() if spans.active is None else spans.active.run_one(record, spans.RECORD)
             )
-            if self._replay is not None:
-                self._now = [*self._checks, self._replay]
+            if self._recording is not None:
+                self._now = [*self._checks, self._recording.launch]
         if spans.active is None:
             for step in self._now:
                 step()
@@ -80,7 +81,7 @@ class Repetition:
     @property
     def is_recorded(self) -> bool:
         """Whether the steps are recorded."""
-        return self._replay is not None
+        return self._recording is not None
 
     def again(
         self, number: int, values: Array, packed: bytes, changed: Callable[[], None] = lambda: None
@@ -96,12 +97,18 @@ class Repetition:
             packed: the values of this call, scalars first.
             changed: called after compiled code has rewritten scalars.
         """
-        replay = self._replay
-        if self._again is None and replay is not None and replay.relaunch:
+        recording = self._recording
+        if self._again is None and recording is not None and recording.relaunch:
             self._again = Again(
-                number, values, packed, self._packing, replay.relaunch, replay.wait, changed
+                number,
+                values,
+                packed,
+                self._packing,
+                recording.relaunch,
+                recording.wait,
+                changed,
             )
-            self._again.know(packed, replay.scalars if self._packing.first else None)
+            self._again.know(packed, self._scalars)
         return self._again
 
     def forget(self) -> None:
@@ -114,21 +121,25 @@ class Repetition:
         """Updates the recording to the scalars now in the launches' argument lists; `packed` are
         their bytes in the values.
         """
-        if self._replay is None:
+        recording = self._recording
+        if recording is None:
             return
         if self._again is not None:
             self._again.forget()  # in case `renew` below raises half-way
-        if not self._replay.renew():
+        if not recording.renew():
             self.close()
-        elif self._again is not None:
-            self._again.know(packed, self._replay.scalars if self._packing.first else None)
+            return
+        if self._scalars is None and self._packing.first:
+            self._scalars = recording.scalars()
+        if self._again is not None:
+            self._again.know(packed, self._scalars)
 
     def close(self) -> None:
         """Frees the recording; later runs are one by one."""
         self.forget()
-        if self._replay is not None:
-            self._replay.close()
-            self._replay = None
+        if self._recording is not None:
+            self._recording.close()
+            self._recording = None
             self._now = self._one_by_one()
 
     def _one_by_one(self) -> list[Step]:

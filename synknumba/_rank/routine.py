@@ -19,7 +19,7 @@ import numpy as np
 from synknumba._device import Buffer, Device, LineRows, SliceSteps, Step
 from synknumba._host.segment import Segment
 from synknumba._host.stored import Source, opened
-from synknumba._ops.rows import InLine, Listed, Partition, Range, Rows, Selection
+from synknumba._ops.rows import InLine, Listed, Range, RowPlan, Rows, Selection
 from synknumba._ops.tree import unflatten
 from synknumba._rank import spans
 from synknumba._rank.variable_memory import Holding
@@ -120,7 +120,6 @@ class Routine(Repeated):
         layout = struct.Struct("<" + program.values)
         # inputs are the host's memory, so their arrays are read-only
         self._refuses_writes = place.device.traits.shares_memory
-        self._slicing = Partition.even(program.num_slices)  # of each shard into slices
         self._unpack = layout.unpack
         self._packed_values = place.control.values.data[: layout.size]
         self._loaded: dict[object, tuple[Any, object]] = {}  # slot → contents, if known, and memory
@@ -194,90 +193,49 @@ class Routine(Repeated):
             return Listed(host[values[0]])
         return Listed(host[: values[0]])
 
-    def own_rows(self, values: tuple[Any, ...]) -> tuple[Rows | None, int]:
-        """Returns this rank's rows of sliceable variables, and the total number of rows of lower
-        ranks.
-        """
+    def own_rows(self, values: tuple[Any, ...], plan: RowPlan) -> Rows | None:
+        """Returns this rank's rows of sliceable variables."""
         source, rank = self.program.own, self.place.rank
         if source is None:
-            return None, 0
+            return None
         if source.kind == "all":
-            return Range(0, 1, source.lengths[rank]), sum(source.lengths[:rank])
+            return Range(0, 1, source.lengths[rank])
         if source.kind == "range":
-            return Range(*values[3 * rank : 3 * rank + 3]), sum(values[2 : 3 * rank : 3])
+            return Range(*values[3 * rank : 3 * rank + 3])
         assert source.indices is not None  # a "list" has indices
-        before = sum(values[:rank])
-        return Listed(self.place.host(source.indices)[before : before + values[rank]]), before
+        return Listed(self.place.host(source.indices)[slice(*plan.own_span(rank, rank + 1))])
 
     def slices(self, values: tuple[Any, ...], *, in_line: bool = False) -> list[SliceRows | None]:
         """Returns the slices of this rank's shards that have rows; [None] if the call has no rows.
 
         With `in_line`, the rows are those of a line, which may change.
         """
-        if self.program.solo and self.place.rank != 0:
+        program, rank = self.program, self.place.rank
+        if program.solo and rank != 0:
             return []
         selecting = values[self._row_values :]
-        fields = len(self.program.rows.values)
+        fields = len(program.rows.values)
         rows = self.selected(selecting[:fields], in_line=in_line)
-        own_rows, before = self.own_rows(selecting[fields:])
-        if rows is None:
-            return [None] if own_rows is None else self._own_slices(own_rows, before)
-        cuts = self.program.partition.shard_edges(rows.count, self.program.shards, self.place.rank)
-        among = rows.between(cuts[0], cuts[-1])
+        if rows is None and program.own is None:
+            return [None]
+        count = None if rows is None else rows.count
+        own_values = selecting[fields : len(selecting) - program.lent]
+        own_counts = None if program.own is None else program.own.counts(own_values)
+        plan = program.row_plan(count, own_counts)
+        own_rows = self.own_rows(own_values, plan)
+        among = _between(rows, *plan.span(rank, rank + 1))
         return [
-            piece
-            for shard in range(len(cuts) - 1)
-            for piece in self._shard_slices(rows, cuts, shard, own_rows, among)
-        ]
-
-    def _shard_slices(
-        self,
-        rows: Selection,
-        cuts: Sequence[int],
-        shard: int,
-        own_rows: Rows | None,
-        among: Selection,
-    ) -> list[SliceRows]:
-        """Returns the slices of one of this rank's shards; `cuts` has the start of each shard
-        and the stop of the last.
-        """
-        start, stop = cuts[shard : shard + 2]
-        mine, slicing = rows.between(start, stop), self._slicing
-        out: list[SliceRows] = []
-        for k in range(slicing.parts):
-            low, high = slicing.part(stop - start, k)
-            of_own = (
-                None if own_rows is None else _between(own_rows, *slicing.part(own_rows.count, k))
+            SliceRows(
+                _between(rows, part.start, part.stop),
+                part.start,
+                part.stop,
+                _between(own_rows, *part.own),
+                among,
+                part.shard,
+                part.number,
             )
-            if high > low or (of_own is not None and of_own.count):
-                out.append(
-                    SliceRows(
-                        _between(mine, low, high),
-                        start + low,
-                        start + high,
-                        of_own,
-                        among,
-                        shard,
-                        len(out),
-                    )
-                )
-        return out
-
-    def _own_slices(self, own_rows: Rows, before: int) -> list[SliceRows | None]:
-        out: list[SliceRows | None] = []
-        for k in range(self._slicing.parts):
-            low, high = self._slicing.part(own_rows.count, k)
-            if high > low:
-                out.append(
-                    SliceRows(
-                        None,
-                        before + low,
-                        before + high,
-                        own_rows.between(low, high),
-                        number=len(out),
-                    )
-                )
-        return out
+            for part in plan.slices(rank)
+        ]
 
     def done_after(self, slices: Sequence[object]) -> list[int]:
         """Returns what the rank shows after each slice: how many are done, those without rows
@@ -488,9 +446,11 @@ def _name_of(slot: object) -> object:
 
 
 def _between(rows: Any, low: int, high: int) -> Any:
-    """Returns the rows at positions low … high − 1; for none, an empty `Range`, which needs no
-    gather.
+    """Returns the rows at positions low … high − 1, None without any rows; for an empty part a
+    `Range`, which needs no gather.
     """
+    if rows is None:
+        return None
     return rows.between(low, high) if high > low else Range(0, 1, 0)
 
 

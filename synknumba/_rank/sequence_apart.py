@@ -219,7 +219,7 @@ class AllApart:
                 if in_line
                 else None
             )
-        if not device.can_chain(apart.steps):
+        if not device.can_queue(apart.steps):
             return None
         if copies_apart:
             results = self._place.control.results[self._place.rank]

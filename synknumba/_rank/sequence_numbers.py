@@ -6,76 +6,15 @@ They are kept in cells, words of 8 bytes that compiled code can read, too.
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
 
-from synknumba import _tracing as tracing
+from synknumba._formulas import Formula, as_float, computed, fold
 from synknumba._types import Array, shown
-from synknumba._wire.sequence import Formula, Formulas
-
-
-def _as_numpy(
-    python: Callable[[Any, Any], Any], numpy: Callable[[Any, Any], Any]
-) -> Callable[[Any, Any], Any]:
-    """Returns an operation like Python's that gives what NumPy gives for floats, where Python
-    raises or gets complex.
-    """
-
-    def compute(left: Any, right: Any) -> Any:
-        try:
-            value = python(left, right)
-        except (ZeroDivisionError, OverflowError):
-            value = None
-        if value is not None and not isinstance(value, complex):
-            return value
-        with np.errstate(all="ignore"):
-            return numpy(_as_float(left), _as_float(right)).item()
-
-    return compute
-
-
-def _as_float(value: Any) -> np.float64:
-    """Returns a number as float64; infinity for an int beyond its range."""
-    try:
-        return np.float64(value)
-    except OverflowError:
-        return np.float64(np.inf if value > 0 else -np.inf)
-
-
-def _of_floats(ufunc: np.ufunc, of_ints: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Returns a function of NumPy as one of float64; of ints that a formula keeps ints, as
-    `of_ints` computes.
-    """
-
-    def compute(*operands: Any) -> Any:
-        if of_ints is not None and all(isinstance(operand, int) for operand in operands):
-            return of_ints(*operands)
-        with np.errstate(all="ignore"):
-            return ufunc(*map(_as_float, operands)).item()
-
-    return compute
-
-
-# Python raises where NumPy has inf: for a division by 0, and a float beside an int beyond its
-# range.
-_RAISING: Mapping[str, np.ufunc] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": np.true_divide,
-    "//": np.floor_divide,
-    "%": np.remainder,
-    "**": np.power,
-}
-_OF_INTS = {"minimum": min, "maximum": max}
-OPERATORS = {
-    **tracing.OPERATORS,
-    **{sign: _as_numpy(tracing.OPERATORS[sign], ufunc) for sign, ufunc in _RAISING.items()},
-    **{name: _of_floats(ufunc, _OF_INTS.get(name)) for name, ufunc in tracing.FUNCTIONS.items()},
-}
+from synknumba._wire.sequence import Formulas
 
 
 @final
@@ -139,25 +78,19 @@ class Numbers:
 
     def evaluate(self, formula: Formula) -> Any:
         """Returns the value of a formula."""
-        kind, *operands = formula
-        match kind:
-            case "value":
-                return operands[0]
-            case "step":
-                return int(self.steps[operands[0]])
-            case "scalar":
-                return self._cell(
-                    self.scalars, operands[0], is_float=self._letters[operands[0]] == "d"
-                )
-            case "result":
-                slot = operands[0]
-                is_float = self._is_float.get(slot)
-                return (
-                    self._values[slot]
-                    if is_float is None
-                    else self._cell(self.results, slot, is_float=is_float)
-                )
-        return OPERATORS[kind](*map(self.evaluate, operands))
+        return fold(formula, self._leaf, computed)
+
+    def _leaf(self, kind: str, operand: Any) -> Any:
+        if kind == "value":
+            return operand
+        if kind == "step":
+            return int(self.steps[operand])
+        if kind == "scalar":
+            return self._cell(self.scalars, operand, is_float=self._letters[operand] == "d")
+        is_float = self._is_float.get(operand)
+        if is_float is None:
+            return self._values[operand]
+        return self._cell(self.results, operand, is_float=is_float)
 
     def count(self, formula: Formula) -> int:
         """Returns the value of a formula for the number of iterations of an inner sequence;
@@ -184,7 +117,7 @@ class Numbers:
             return struct.pack("<" + letter, value)
         except (struct.error, OverflowError):
             if letter == "d":  # of an int beyond its range
-                return struct.pack("<d", _as_float(value))
+                return struct.pack("<d", as_float(value))
             what = "does not fit in 64 bits"
             if isinstance(value, float):  # of a division by 0, or a negative exponent
                 what = (

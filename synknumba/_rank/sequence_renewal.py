@@ -8,11 +8,12 @@ from typing import TypeAlias, final
 
 import numpy as np
 
+from synknumba._formulas import Formula
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._rank.sequence_rows import FormulaRows, PythonOnlyError
 from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.relaunch import Scalar, Scalars
-from synknumba._wire.sequence import Formula, Formulas
+from synknumba._wire.sequence import Formulas
 
 FindPlaces: TypeAlias = Callable[[int, Sequence[Scalar]], list[Scalar]]
 

@@ -2,54 +2,95 @@
 
     values ──> for each iteration: for each part: wait for other ranks → formulas → run its routine → show the count
 
-On cores the parts become a table, which compiled code runs (`sequence_table.py`). On other devices
-the loop is Python's: parts that need no host between them are recorded together
-(`sequence_stretches.py`), and the others are run by their own routines, whose values come from
-templates in which formulas are filled in. If a part fails, the rank sets a word of the board, on
-which the others leave their waits, and the world remains usable.
+`_execution` decides how, each time memory has moved:
+
+    all parts of an iteration only queue work on the device ──> recordings of iterations (`sequence_stretches.py`)
+    else ──> rows (`sequence_lowering.py`, `sequence_program.py`), which are
+        compiled code's where that runs the device's steps, as on cores
+        else of order alone: Python runs parts, and records those together that need no host between them
+
+If a part fails, the rank sets a word of the board, on which the others leave their waits, and the
+world remains usable.
 """  # noqa: E501
 
 import struct
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn, final
+from typing import NoReturn, TypeAlias, final
 
 import numpy as np
 
-from synknumba._device import fold_kernel
-from synknumba._rank import spans
 from synknumba._rank.collective_routine import StagedRoutine
-from synknumba._rank.routine import Place, Repeated, Routine
-from synknumba._rank.sequence_numbers import Numbers
-from synknumba._rank.sequence_stretches import Stretch, Stretches, wait_of
-from synknumba._rank.sequence_table import (
-    NAP_SECONDS,
-    Action,
+from synknumba._rank.routine import Place, Repeated
+from synknumba._rank.sequence_context import (
+    Board,
     PeerFailed,
-    SequenceTable,
-    runs_tables,
+    Progress,
+    RoundNews,
+    SequenceContext,
 )
+from synknumba._rank.sequence_lowering import Lowering, runs_natively
+from synknumba._rank.sequence_numbers import Numbers
+from synknumba._rank.sequence_program import RowProgram
+from synknumba._rank.sequence_stretches import QueuedIterations, Stretches
 from synknumba._types import Array
-from synknumba._wire import sequence, sequence_waits
-from synknumba._wire.messages import News, Returned, ReturnedInSequence
+from synknumba._wire import sequence
+from synknumba._wire.messages import News, ReturnedInSequence
 from synknumba._wire.relaunch import Again, Relaunch, Scalar, ScalarPacking, Scalars
-from synknumba._wire.sequence import (
-    CARRIED,
-    HEAD,
-    Formula,
-    Loop,
-    Part,
-    SequenceProgram,
-    Shared,
-    Wait,
-)
+from synknumba._wire.sequence import HEAD, Loop, Part, SequenceProgram
 
 TRIALS = 3  # rounds in which functions have their chance to be recorded
-ABORT_PERIOD = (
-    64  # iterations in Python after which a rank that waits for no other sees that one has failed
-)
+_HEAD = struct.Struct("<" + HEAD)
+
+_Parts: TypeAlias = Sequence[Part | Loop]
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How a rank runs the iterations of a sequence, until memory moves.
+
+    Attributes:
+        runner: runs them.
+        stretches: the parts that are recorded together; None if compiled code runs the steps.
+        staged: routines whose places on their stages alternate.
+    """
+
+    runner: RowProgram | QueuedIterations
+    stretches: Stretches | None
+    staged: Sequence[StagedRoutine]
+
+    def begin(self) -> None:
+        """Loads what is loaded at the beginning of a round."""
+        if self.stretches is not None:
+            self.stretches.begin()
+
+    def close(self) -> None:
+        """Frees recordings."""
+        if self.stretches is not None:
+            self.stretches.close()
+
+
+def _execution(context: SequenceContext, parts: _Parts) -> Execution:
+    """Decides how parts are run; an exception is about the part in progress."""
+    program, routines = context.program, context.routines
+    used = [routines[number] for number in sorted(_numbers(parts))]
+    staged = [routine for routine in used if isinstance(routine, StagedRoutine)]
+    if runs_natively(context.place.device):
+        return Execution(RowProgram(context, Lowering(context, None).lower(parts)), None, staged)
+    stretches = Stretches(context)
+    if not any(program.carried):  # between iterations, numbers are the host's
+        ends = (*program.starts[1:], len(parts))
+        turns = [parts[start:end] for start, end in zip(program.starts, ends, strict=True)]
+        whole = stretches.whole(turns, 0)
+        if whole is not None:
+            return Execution(QueuedIterations(context, whole), stretches, staged)
+    try:
+        rows = RowProgram(context, Lowering(context, stretches).lower(parts))
+    except BaseException:
+        stretches.close()
+        raise
+    return Execution(rows, stretches, staged)
 
 
 @final
@@ -73,68 +114,44 @@ class SequenceRoutine(Repeated):
         self.segments = program.segments()
         self.variables = program.variables()
         self._routines = routines
-        head = struct.Struct("<" + HEAD)
         self._numbers = Numbers(
             sequence.depth(program.parts), program.scalars, program.slots, program.lines
         )
-        self._unpack, self._packed, self._head = (
-            head.unpack,
-            place.control.values.data[: head.size],
-            head.size,
-        )
-        scalars = place.control.values[head.size :][: self._numbers.scalars.nbytes]
-        self._round = place.control.values.data[: head.size + scalars.nbytes]  # all values
-        self._again_for: bytes | None = (
-            None  # those of the last round, if compiled code may repeat it
-        )
-        self._seen_for: bytes | None = None  # those of the round before, by Python
-        self._repeated: tuple[bytes, Relaunch, Again] | None = (
-            None  # of a table: values of a round, and what repeats it
-        )
-        # of a round
-        self._scalars: Array | None = scalars.view(np.int64) if program.scalars else None
+        scalars = place.control.values[_HEAD.size :][: self._numbers.scalars.nbytes]
+        self._scalars: Array = scalars.view(np.int64)  # of a round
+        self._values = place.control.values.data[: _HEAD.size + scalars.nbytes]  # of a round
         self._carried = sorted({index for turn in program.carried for index, _ in turn})
         # how often each shared result has been combined
         self._turns: Array = np.zeros(program.slots, np.int64)
-        self._uses_table = runs_tables(place.device)
-        self._table: SequenceTable | None = None
-        self._stretches = Stretches(place, self._numbers, program.scalars, routines, self._seen)
-        self._whole: Stretch | None = (
-            None  # all parts of an iteration, where no host is needed between them
-        )
-        self._actions: list[list[Action]] | None = None  # of the parts of each iteration, in Python
-        self._staged: list[StagedRoutine] = []  # of the parts
-        self._count = 0  # parts finished in this call
-        self._news: list[tuple[int, Returned]] = []
-        self._descriptors: list[int] = []
-        self._running: Part | None = None
+        self._progress, self._news = Progress(), RoundNews()
+        self._board: Board | None = None
+        self._execution: Execution | None = None
+        # values of the last round, if compiled code may repeat it, and of that before, by Python
+        self._repeatable: bytes | None = None
+        self._seen_for: bytes | None = None
+        # of rows: values of a round, and what repeats it
+        self._repeated: tuple[bytes, Relaunch, Again] | None = None
         # Where functions are recorded: the parts with waits for those that fail, until all ranks'
         # functions are recorded.
-        self._parts = program.parts
-        self._trials = TRIALS if program.free and not self._uses_table else 0
+        self._parts: _Parts = program.parts
+        self._trials = TRIALS if program.free and not runs_natively(place.device) else 0
 
     @property
     def running(self) -> Part | None:
         """The part that is run, for messages."""
-        return self._running if self._table is None else self._table.running
+        return self._progress.part
 
     @property
     def again(self) -> Again | None:
-        if self._again_for is None:
+        if self._repeatable is None or self._execution is None:
             return None
-        packed = self._again_for
-        if self._table is not None:
-            return self._again_by_table(self._table, packed)
-        if self._whole is None:
-            return None
-        return self._whole.again(
-            self.program.number,
-            self.place.control.values,
-            packed,
-            self._unpack(packed[: self._head])[0],
-        )
+        runner = self._execution.runner
+        if isinstance(runner, RowProgram):
+            return self._again_by_rows(self._execution, runner, self._repeatable)
+        first, *_ = _HEAD.unpack_from(self._repeatable)
+        return runner.again(self.place.control.values, self._repeatable, first)
 
-    def _again_by_table(self, table: SequenceTable, packed: bytes) -> Again | None:
+    def _again_by_rows(self, execution: Execution, rows: RowProgram, packed: bytes) -> Again | None:
         """Returns the `Again` that repeats a round with the same values."""
         # Rounds are alike whatever their first iteration is, unless iterations differ, or begin
         # with numbers of the last round.
@@ -145,23 +162,23 @@ class SequenceRoutine(Repeated):
             last_key, self._seen_for = self._seen_for, key
             if last_key != key:  # worth the work once they are repeated
                 return None
-            first, count, times, *_ = self._unpack(packed[: self._head])
+            first, count, times, *_ = _HEAD.unpack_from(packed)
             # carried numbers, with which the next round of the call goes on
             reached = self._numbers.scalars.copy()
-            self._begin_turns()
+            self._begin_turns(execution)
             self._take_scalars(first)
             state = [
                 self._turns,
                 self._numbers.scalars,
-                *(routine.turn for routine in self._staged),
+                *(routine.turn for routine in execution.staged),
             ]
-            repetition = table.repetition(first, count, state)
+            repetition = rows.repetition(first, count, state)
             self._numbers.scalars[:] = reached
             if repetition is None:
                 return None
             launch, firsts = repetition
             packing = ScalarPacking(HEAD, 8, {0: 0}) if alike else ScalarPacking()
-            resume = partial(self._resume, table, times)
+            resume = partial(self._resume, rows, times)
             again = Again(
                 self.program.number,
                 self.place.control.values,
@@ -178,10 +195,10 @@ class SequenceRoutine(Repeated):
             self._repeated = key, launch, again
         return self._repeated[2]
 
-    def _resume(self, table: SequenceTable, times: int) -> None:
+    def _resume(self, rows: RowProgram, times: int) -> None:
         """Goes on with a round that compiled code has begun."""
         try:
-            table.resume()
+            rows.resume()
         except PeerFailed:
             pass
         except BaseException as error:  # noqa: BLE001  # raised again
@@ -194,181 +211,114 @@ class SequenceRoutine(Repeated):
 
     def forget_buffers(self) -> None:
         self._forget_repeated()
-        self._stretches.close()
-        self._whole = None
-        self._actions = None
-        self._table = None
+        if self._execution is not None:
+            self._execution.close()
+            self._execution = None
 
     def __call__(self) -> News | None:
         """Runs the iterations of one round."""
-        first, count, times, period, segment = self._unpack(self._packed)
+        first, count, times, period, segment = _HEAD.unpack_from(self._values)
         self._take_scalars(first)
-        self._news, self._descriptors, self._again_for, self._count = [], [], None, 0
+        self._news.begin()
+        self._repeatable = None
         history = self._kept(segment, count // period) if period else None
-        self._running = None
+        self._progress.part = None
         try:
-            if self._actions is None and self._table is None:
+            execution = self._execution
+            if execution is None:
                 self._numbers.steps[0] = first
-                self._prepare()
-            self._begin_turns()
-            if self._table is not None:
-                self._table.run(first, count, period, history)
-                if not (period or self._news or (first and self._carried)):
-                    self._again_for = bytes(self._round)
-            else:
-                done = self._try_out(first, count, period, history) if self._trials else 0
-                self._numbers.steps[0] = first + done
-                self._stretches.begin()
-                if count > done:
-                    run = self._run if self._whole is None else self._queue
-                    run(first, range(done, count), period, history)
-                if count == 1 and not period:
-                    self._again_for = bytes(self._round)
+                execution = self._execution = self._decide()
+            self._begin_turns(execution)
+            done = 0
+            # with one rank, parts that wait for no other may be queued before they were tried
+            if self._trials and isinstance(execution.runner, RowProgram):
+                execution, done = self._try_out(execution, first, count, period, history)
+            execution.begin()
+            execution.runner.run(first, range(done, count), period, history)
+            if not (period or self._news.returned) and self._may_repeat(execution, first, count):
+                self._repeatable = bytes(self._values)
         except PeerFailed:
             self.place.device.synchronize()  # parts that were queued
         except BaseException as error:  # noqa: BLE001  # raised again
             self._fail(error, times)
-        return ReturnedInSequence(tuple(self._news)) if self._news else None
+        returned = self._news.returned
+        return ReturnedInSequence(tuple(returned)) if returned else None
+
+    def _may_repeat(self, execution: Execution, first: int, count: int) -> bool:
+        """Whether compiled code may repeat a round that returns nothing and keeps no results."""
+        if isinstance(execution.runner, QueuedIterations):
+            return count == 1
+        return not (execution.runner.needs_python or (first and self._carried))
 
     def _take_scalars(self, first: int) -> None:
         """Takes the scalars of a round; those that are carried keep what they have got in the
         round before.
         """
-        if self._scalars is not None:
-            carried = self._numbers.scalars[self._carried] if self._carried and first else None
-            self._numbers.scalars[:] = self._scalars
-            if carried is not None:
-                self._numbers.scalars[self._carried] = carried
+        if not self.program.scalars:
+            return
+        carried = self._numbers.scalars[self._carried] if self._carried and first else None
+        self._numbers.scalars[:] = self._scalars
+        if carried is not None:
+            self._numbers.scalars[self._carried] = carried
 
-    def _prepare(self) -> None:
-        self._board = self.place.host(self.program.board)
-        self._address = self._board.ctypes.data
-        used = [self._routines[number] for number in sorted(_numbers(self._parts))]
-        self._staged = [routine for routine in used if isinstance(routine, StagedRoutine)]
-        if self._uses_table:
-            args = self.program, self.place, self._numbers, self._board, self._turns, self._routines
-            self._table = SequenceTable(*args, self._doing)
-            self._table.build()
-        else:
-            at = sequence.position_word(self.place.world_size, self.place.rank)
-            # faster to index than the array
-            self._position = self._board[at : at + sequence.LINE].data
-            self._abort = self._board[sequence.abort_word(self.place.world_size) :].data
-            ends = (*self.program.starts[1:], len(self._parts))
-            turns = [
-                self._parts[start:end] for start, end in zip(self.program.starts, ends, strict=True)
-            ]
-            self._whole = None if self._carried else self._stretches.whole(turns, 0)
-            self._actions = (
-                []
-                if self._whole
-                else [
-                    self._actions_of(*starts_of_turn)
-                    for starts_of_turn in zip(turns, self.program.starts, strict=True)
-                ]
-            )
+    def _decide(self) -> Execution:
+        place = self.place
+        board = Board(place.host(self.program.board), place.world_size, place.rank)
+        self._board = board
+        context = SequenceContext(
+            self.program,
+            place,
+            self._numbers,
+            self._routines,
+            board,
+            self._turns,
+            self._progress,
+            self._news,
+        )
+        return _execution(context, self._parts)
 
-    def _try_out(self, first: int, count: int, period: int, history: Array | None) -> int:
+    def _try_out(
+        self, execution: Execution, first: int, count: int, period: int, history: Array | None
+    ) -> tuple[Execution, int]:
         """Runs some iterations one by one, which records functions; then goes over to parts without
         waits for these.
 
-        All ranks do, or none: they wait for each other's. Returns the number of iterations that
-        were run.
+        All ranks do, or none: they wait for each other's. Returns how the others are run, and the
+        number of iterations that were.
         """
+        rows, stretches, board = execution.runner, execution.stretches, self._board
+        assert isinstance(rows, RowProgram)
+        assert stretches is not None  # compiled code that runs steps records nothing
+        assert board is not None
         tried = min(count, len(self.program.starts))
-        self._numbers.steps[0] = first
-        self._stretches.begin()
-        self._run(first, range(tried), period, history)
+        execution.begin()
+        rows.run(first, range(tried), period, history)
         self._trials -= 1
-        world_size, rank = self.place.world_size, self.place.rank
-        ready, after = (
-            sequence.ready_word(world_size, rank),
-            sequence.ready_word(world_size, world_size),
-        )
-        self._board[ready] = self._stretches.are_recorded(self.program.parts)
-        self._meet()
-        if self._board[after - world_size : after].all():
-            self._trials = 0
-            self._stretches.close()
-            self._parts = self.program.free
-            self._prepare()
-        return tried
+        board.show_ready(is_ready=stretches.are_recorded(self.program.parts))
+        rows.meet()
+        if not board.are_ready:
+            return execution, tried
+        self._trials = 0
+        self._parts = self.program.free
+        self._numbers.steps[0] = first + tried
+        execution.close()
+        self._execution = None
+        execution = self._execution = self._decide()
+        if isinstance(execution.runner, RowProgram):
+            execution.runner.done_parts = rows.done_parts
+        return execution, tried
 
-    def _begin_turns(self) -> None:
+    def _begin_turns(self, execution: Execution) -> None:
         """Lets all ranks begin a round with the same places on their stages, also where a
         failure has ended the last one.
         """
         if self.program.slots:
             self._turns.fill(0)
-        for routine in self._staged:
+        for routine in execution.staged:
             routine.turn[0] = 0
 
-    def _run(self, first: int, iterations: range, period: int, history: Array | None) -> None:
-        """Runs some of the iterations from `first` on in Python."""
-        assert self._actions is not None  # prepared
-        for iteration in iterations:
-            if iteration % ABORT_PERIOD == ABORT_PERIOD - 1 and self._abort[0]:
-                raise PeerFailed
-            self._position[sequence.ITERATION] = self._numbers.steps[0] = first + iteration
-            turn = (first + iteration) % len(self._actions)
-            for action in self._actions[turn]:
-                action()
-            if self._carried:
-                self._carry(self.program.carried[turn])
-            if history is not None and (iteration + 1) % period == 0:
-                history[iteration // period] = self._results()
-
-    def _queue(self, first: int, iterations: range, period: int, history: Array | None) -> None:
-        """Queues some of the iterations from `first` on on the device, and waits for it where
-        results are kept.
-        """
-        assert self._whole is not None  # prepared
-        self._position[sequence.AT] = -1
-        at, end = iterations.start, iterations.stop
-        while at < end:
-            after = min(at - at % period + period, end) if period else end
-            run = partial(self._whole.run, first + at, after - at, goes_on=after < end)
-            with self._in(self._whole):
-                if spans.active is None:
-                    run()
-                else:
-                    spans.active.run_one(run, f"{after - at} iterations", at=first + at)
-            if history is not None and after % period == 0:
-                history[after // period - 1] = self._results()
-            at = after
-
-    @contextmanager
-    def _in(self, stretch: Stretch) -> Iterator[None]:
-        """Context in which the part that runs is that whose numbers are computed, if that fails."""
-        try:
-            yield
-        except (OverflowError, IndexError):
-            self._running = stretch.running
-            raise
-
-    def _seen(self, depth: int, iteration: int) -> None:
-        """Shows how far a stretch is in a loop; leaves it if another rank has failed."""
-        word = sequence.inner_word(depth) + 1 if depth else sequence.ITERATION
-        self._shown(word)[word] = iteration
-        if self._abort[0]:
-            raise PeerFailed
-
-    def _results(self) -> Array:
-        return self.place.control.results[self.place.rank, : self.program.entry_bytes]
-
-    def _carry(self, carried: Sequence[tuple[int, Formula]]) -> None:
-        """Gives scalars their values for the next iteration, at the end of one."""
-        self._running = None
-        scalars = self.program.scalars
-        updates = [
-            (index, self._numbers.packed(scalars[index], formula, CARRIED))
-            for index, formula in carried
-        ]
-        for index, packed in updates:
-            self._numbers.scalars[index] = np.frombuffer(packed, np.int64)[0]
-
     def descriptors(self, news: News) -> list[int]:
-        return self._descriptors
+        return self._news.descriptors
 
     def _kept(self, segment: int, entries: int) -> Array:
         """Returns the memory for this rank's kept results, one line for each entry."""
@@ -378,191 +328,13 @@ class SequenceRoutine(Repeated):
 
     def _fail(self, error: BaseException, times: int) -> NoReturn:
         """Lets the other ranks go, and raises the error with the place where it happened."""
-        self._board[sequence.abort_word(self.place.world_size)] = 1
+        assert self._board is not None  # made before parts are lowered
+        self._board.abort()
         part = self.running
         indices = () if part is None else sequence.path_to(part, self._parts)
         path = list(zip(self._numbers.steps.tolist(), indices or (-1,), strict=False))
         error.add_note(sequence.place_told(self.program, times, path))
         raise error
-
-    # ---- parts
-
-    def _actions_of(
-        self, parts: Sequence[Part | Loop], number: int, word: int = sequence.AT, depth: int = 0
-    ) -> list[Action]:
-        """Returns callables that run parts; meanwhile a word of the rank's position shows which,
-        from `number` on.
-        """
-        actions, at = [], 0
-        for group, stretch in self._stretches.groups(parts, depth):
-            if stretch is None:
-                actions.append(self._action(group[0], word, number + at))
-            else:
-                actions.append(self._action_of(stretch, group, word, number + at, depth))
-            at += len(group)
-        return actions
-
-    def _action_of(
-        self, stretch: Stretch, group: Sequence[Part | Loop], word: int, number: int, depth: int
-    ) -> Action:
-        """Returns a callable that runs the parts of a stretch once, and waits for them."""
-        position, wait, last = self._shown(word), wait_of(group), group[-1]
-        assert isinstance(last, Part)  # loops are in no stretch
-        names = ", ".join(part.name for part in group)  # for traces
-
-        def action() -> None:
-            position[word] = number
-            if wait is not None:
-                self._await(wait)
-            step = int(self._numbers.steps[depth])
-            with self._in(stretch):
-                if spans.active is None:
-                    stretch.run(step, 1)
-                else:
-                    spans.active.run_one(partial(stretch.run, step, 1), names, at=step)
-            self._count += len(group)
-            if last.shows:
-                sequence_waits.show_count(self._address, self.place.rank, self._count)
-
-        return action
-
-    def _action(self, part: Part | Loop, word: int, number: int) -> Action:
-        """Returns a callable that runs one part; meanwhile a word of the rank's position, if
-        there is one, shows which.
-        """
-        position = self._shown(word)
-        if isinstance(part, Loop):
-            inner = sequence.inner_word(part.depth)
-            stretch = self._stretches.whole([part.parts], part.depth)
-            actions = [] if stretch else self._actions_of(part.parts, 1, inner, part.depth)
-
-            def loop() -> None:
-                position[word] = number
-                if part.wait is not None:
-                    self._await(part.wait)
-                self._loop(part, actions, stretch, inner)
-                if part.shows:
-                    sequence_waits.show_count(self._address, self.place.rank, self._count)
-
-            return loop
-        do = self._doing(part)
-
-        def action() -> None:
-            self._running = part
-            position[word] = number
-            if part.wait is not None:
-                self._await(part.wait)
-            if spans.active is None:
-                do()
-            else:
-                spans.active.run_one(do, part.name, at=int(self._numbers.steps[0]))
-            self._count += 1
-            if part.shows:
-                sequence_waits.show_count(self._address, self.place.rank, self._count)
-
-        return action
-
-    def _shown(self, word: int) -> memoryview:
-        """Returns the words of the rank's position that others read; for deeper loops than it
-        has, unused ones.
-        """
-        return self._position if word < sequence.LINE else np.zeros(word + 2, np.int64).data
-
-    def _loop(
-        self, loop: Loop, actions: Sequence[Action], stretch: Stretch | None, word: int
-    ) -> None:
-        """Runs an inner sequence; `word` shows its parts meanwhile. Where ranks do not meet, its
-        parts do not count.
-        """
-        times, before = self._numbers.count(loop.times), self._count
-        position = self._shown(word)
-        if loop.meets:
-            self._meet()
-        if stretch is not None and times > 0:
-            with self._in(stretch):
-                stretch.run(0, times)
-            self._count += times * len(loop.parts)
-        for step in range(times if stretch is None else 0):
-            self._numbers.steps[loop.depth] = position[word + 1] = step
-            for action in actions:
-                action()
-        position[word] = 0
-        if loop.meets:
-            self._meet()
-        else:
-            self._count = before
-        self._count += 1
-
-    def _meet(self) -> None:
-        """Waits until all ranks are here."""
-        sequence_waits.show_count(self._address, self.place.rank, self._count)
-        self._until(self._count, nearby=False)
-
-    def _await(self, wait: Wait) -> None:
-        level = self._count - wait.back + 1
-        if level > 0:
-            self._until(level, nearby=wait.nearby)
-
-    def _until(self, level: int, *, nearby: bool) -> None:
-        place, patience = self.place, self.place.control.patience
-        while True:
-            code = sequence_waits.await_counts(
-                self._address,
-                place.world_size,
-                place.rank,
-                level,
-                nearby,
-                patience.pauses,
-                patience.rank,
-            )
-            if code == sequence_waits.REACHED:
-                return
-            if code == sequence_waits.GIVEN_UP:
-                raise PeerFailed
-            time.sleep(NAP_SECONDS)
-
-    def _doing(self, part: Part) -> Action:
-        if part.puts is not None:
-            return partial(self._put, part.puts)
-        if part.combines is not None:
-            return partial(self._combine, part.combines)
-        routine = self._routines[part.number]
-        if not isinstance(routine, Routine):
-            return routine  # type: ignore[return-value]  # collectives and transfers have no news
-        values = bytearray(part.values)
-
-        def call() -> None:
-            self._numbers.fill(values, part.name, part.formulas)
-            news = routine.call(bytes(values))
-            if isinstance(news, Returned):
-                self._news.append((part.number, news))
-                self._descriptors += routine.descriptors(news)
-
-        return call
-
-    # ---- numbers that ranks share
-
-    def _stage(self, shared: Shared, turn: int, rank: int) -> Array:
-        at = sequence.stage_word(self.place.world_size, shared.slot, turn, rank)
-        memory: Array = self._board[at : at + sequence.LINE].view(shared.dtype)
-        return memory[:1]
-
-    def _put(self, shared: Shared) -> None:
-        nbytes, rank = np.dtype(shared.dtype).itemsize, self.place.rank
-        mine = self.place.control.results[rank, shared.offset : shared.offset + nbytes].view(
-            shared.dtype
-        )
-        self._stage(shared, self._turns[shared.slot] % 2, rank)[:] = mine
-
-    def _combine(self, shared: Shared) -> None:
-        turn = self._turns[shared.slot] % 2
-        parts = np.array(
-            [self._stage(shared, turn, rank)[0] for rank in range(self.place.world_size)]
-        )
-        self._turns[shared.slot] += 1
-        self._numbers.set_result(
-            shared.slot, fold_kernel.combined(shared.op, parts, shared.weights).item()
-        )
 
 
 def _no_change() -> None:

@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from synknumba import _tracing as tracing
+from synknumba._formulas import FUNCTIONS, Formula, fold
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.numpy_loops import loop_of, words_of_call
-from synknumba._wire.sequence import Formula
 
 _FLOAT_OPERATIONS = {
     "+": table.ADD,
@@ -74,24 +73,22 @@ class FormulaRows:
         """Adds rows that compute a formula; returns the address of its value, and whether that
         is a float.
         """
-        kind, *operands = formula
+        return fold(formula, self._leaf, self._computed)
+
+    def _leaf(self, kind: str, operand: Any) -> tuple[int, bool]:
         numbers = self._numbers
-        match kind:
-            case "value":
-                (value,) = operands
-                if isinstance(value, int) and not -(2**63) <= value < 2**63:
-                    raise PythonOnlyError
-                return self._cell(value), isinstance(value, float)
-            case "step":
-                return numbers.steps[operands[0] :].ctypes.data, False
-            case "scalar":
-                return numbers.scalars[operands[0] :].ctypes.data, self._letters[operands[0]] == "d"
-            case "result":
-                letter = numbers.letter(operands[0])
-                if letter is None:
-                    raise PythonOnlyError
-                return numbers.results[operands[0] :].ctypes.data, letter == "d"
-        return self._computed(kind, [self._number(operand) for operand in operands])
+        if kind == "value":
+            if isinstance(operand, int) and not -(2**63) <= operand < 2**63:
+                raise PythonOnlyError
+            return self._cell(operand), isinstance(operand, float)
+        if kind == "step":
+            return numbers.steps[operand:].ctypes.data, False
+        if kind == "scalar":
+            return numbers.scalars[operand:].ctypes.data, self._letters[operand] == "d"
+        letter = numbers.letter(operand)
+        if letter is None:
+            raise PythonOnlyError
+        return numbers.results[operand:].ctypes.data, letter == "d"
 
     def _computed(self, sign: str, operands: Sequence[tuple[int, bool]]) -> tuple[int, bool]:
         has_float = any(is_float for _, is_float in operands)
@@ -105,7 +102,7 @@ class FormulaRows:
 
     def _of_function(self, name: str, operands: Sequence[tuple[int, bool]]) -> tuple[int, bool]:
         """Adds a row that computes a function of NumPy."""
-        ufunc = tracing.FUNCTIONS.get(name)
+        ufunc = FUNCTIONS.get(name)
         loop = None if ufunc is None else loop_of(ufunc)
         if loop is None:
             raise PythonOnlyError

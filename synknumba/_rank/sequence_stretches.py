@@ -12,19 +12,23 @@ host waits for its results, and so for all iterations.
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
-from synknumba._device import Chain, Device, Step
+from synknumba._device import Device, Recording, Step
+from synknumba._formulas import Formula
+from synknumba._rank import spans
 from synknumba._rank.replay import Repetition
-from synknumba._rank.routine import Place, Repeated
 from synknumba._rank.sequence_apart import AllApart, Apart, Layout, Layouts, Placed
-from synknumba._rank.sequence_numbers import Numbers
+from synknumba._rank.sequence_context import SequenceContext
 from synknumba._rank.sequence_renewal import Renewal
+from synknumba._rank.sequence_rows import PythonOnlyError
 from synknumba._types import Array
+from synknumba._wire import sequence
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import Formula, Formulas, Loop, Part, Wait
+from synknumba._wire.sequence import Formulas, Loop, Part, Wait
 
 SIZES = 64, 8  # recordings are of so many iterations, or of one
 MOST_STEPS = 5000  # in a recording
@@ -45,9 +49,9 @@ class _Written:
 
 
 @dataclass(slots=True)
-class _Recording:
-    chain: Chain
-    count: int  # of iterations
+class _RecordedIterations:
+    recording: Recording
+    count: int
     written: list[_Written]
     renewal: Renewal | None  # writes what depends on the step; None if Python does
     before: float  # the steps of its first iteration for which that is possible
@@ -59,45 +63,35 @@ class Stretch:
     """Parts that a rank repeats without waiting.
 
     Args:
-        device: of the rank.
-        numbers: of the sequence.
-        letters: `struct` letters of its scalars.
+        context: what the parts refer to.
         depth: of the loop whose step counts the iterations.
         layouts: the iterations.
-        report: called meanwhile with the number of the first iteration not known to be done;
-            what it raises ends the run.
-
-    Attributes:
-        running: the part whose numbers are computed.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        numbers: Numbers,
-        letters: str,
-        depth: int,
-        layouts: Layouts,
-        report: Callable[[int], None],
-    ) -> None:
-        self.running: Part | None = None
-        self._device, self._numbers, self._letters, self._depth = device, numbers, letters, depth
-        self._report, self._alone, self._ahead = report, layouts.turns, layouts.ahead
+    def __init__(self, context: SequenceContext, depth: int, layouts: Layouts) -> None:
+        self._device, self._progress = context.place.device, context.progress
+        self._numbers, self._letters = context.numbers, context.program.scalars
+        # called with the number of the first iteration not known to be done
+        self._report = partial(context.board.report, depth)
+        self._depth, self._alone, self._ahead = depth, layouts.turns, layouts.ahead
         # The iterations of which several are recorded together, and those after which the host
         # waits: alone, or with rows that were gathered ahead, without and with a gather for the one
         # after.
         self._turns = layouts.turns if layouts.ahead is None else [layouts.ahead.between]
-        self._last = [_Last(device, turn) for turn in layouts.turns]
+        self._last = [_Last(self._device, turn) for turn in layouts.turns]
         self._ends = (
             []
             if layouts.ahead is None
-            else [_Last(device, layout) for layout in (layouts.ahead.last, layouts.ahead.between)]
+            else [
+                _Last(self._device, layout)
+                for layout in (layouts.ahead.last, layouts.ahead.between)
+            ]
         )
         self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
         # whether the steps of each turn were run, which compiles kernels
         self._warm = [False] * len(self._turns)
         # by turn and count; None if there cannot be one
-        self._recordings: dict[tuple[int, int], _Recording | None] = {}
+        self._recordings: dict[tuple[int, int], _RecordedIterations | None] = {}
         # Of recordings: whether they are done, their iterations, the number of the one after.
         self._under_way: deque[tuple[Callable[[], bool], int, int]] = deque()
         self._queued = 0  # iterations, in all runs
@@ -150,10 +144,10 @@ class Stretch:
     def _queue(self, step: int, limit: int) -> int:
         """Queues iterations from `step` on, at most so many; returns how many."""
         turn = step % len(self._turns)
-        recording = self._recording(turn, limit, step)
-        if recording is not None and self._renew(recording, step):
-            recording.chain()
-            count = recording.count
+        recorded = self._recorded(turn, limit, step)
+        if recorded is not None and self._renew(recorded, step):
+            recorded.recording.queue()
+            count = recorded.count
         else:
             self._one_by_one(self._turns[turn], step)
             self._warm[turn] = True
@@ -166,9 +160,9 @@ class Stretch:
 
     def close(self) -> None:
         """Frees the recordings."""
-        for recording in self._recordings.values():
-            if recording is not None:
-                recording.chain.close()
+        for recorded in self._recordings.values():
+            if recorded is not None:
+                recorded.recording.close()
         for last in (*self._last, *self._ends):
             last.close()
         self._recordings.clear()
@@ -191,10 +185,11 @@ class Stretch:
         for placed in layout:
             self._write_one(placed, step)
         self._numbers.steps[self._depth] = step
+        self._progress.part = None
 
     def _write_one(self, placed: Placed, step: int) -> bytes:
         self._numbers.steps[self._depth] = step + placed.later
-        self.running = placed.apart.part
+        self._progress.part = placed.apart.part
         return placed.apart.write(self._numbers)
 
     def _one_by_one(self, layout: Layout, step: int) -> None:
@@ -203,7 +198,7 @@ class Stretch:
             for run in placed.apart.steps:
                 run()
 
-    def _recording(self, turn: int, limit: int, step: int) -> _Recording | None:
+    def _recorded(self, turn: int, limit: int, step: int) -> _RecordedIterations | None:
         """Returns a recording of at most so many iterations, made if need be; None if the next
         one runs one by one.
         """
@@ -212,9 +207,9 @@ class Stretch:
         for count in self._counts(turn, limit):
             if (turn, count) not in self._recordings:
                 self._recordings[turn, count] = self._record(turn, count, step)
-            recording = self._recordings[turn, count]
-            if recording is not None:
-                return recording
+            recorded = self._recordings[turn, count]
+            if recorded is not None:
+                return recorded
         return None
 
     def _counts(self, turn: int, limit: int) -> Iterator[int]:
@@ -233,7 +228,7 @@ class Stretch:
                 yield count
         yield 1
 
-    def _record(self, turn: int, count: int, step: int) -> _Recording | None:
+    def _record(self, turn: int, count: int, step: int) -> _RecordedIterations | None:
         written: list[_Written] = []
 
         def steps() -> Iterator[Step]:
@@ -252,19 +247,18 @@ class Stretch:
                     yield from apart.steps
                     position = after
 
-        chain = self._device.record_chain(steps())
-        if chain is None:
+        recording = self._device.record_queued(steps())
+        if recording is None:
             return None
         lines = [
             place.apart.lines - place.iteration
             for place in written
             if place.apart.lines is not None and _has_step(place.apart.formulas, self._depth)
         ]
-        return _Recording(
-            chain, count, written, self._renewal(chain, written), min(lines, default=math.inf)
-        )
+        renewal, before = self._renewal(recording, written), min(lines, default=math.inf)
+        return _RecordedIterations(recording, count, written, renewal, before)
 
-    def _renewal(self, chain: Chain, written: Sequence[_Written]) -> Renewal | None:
+    def _renewal(self, recording: Recording, written: Sequence[_Written]) -> Renewal | None:
         """Returns what writes the numbers that depend on the step into a recording."""
         stepping = [place for place in written if _has_step(place.apart.formulas, self._depth)]
         if any(
@@ -272,52 +266,51 @@ class Stretch:
             for place in stepping
         ):
             return None  # a line that may not exist
+        launches = []
+        for place in stepping:
+            if place.apart.find_places is None:
+                continue
+            scalars = recording.scalars(place.first, place.after)
+            if scalars is None:
+                return None
+            launches.append(
+                (place.iteration, place.apart.formulas, place.apart.find_places, scalars)
+            )
         try:
-            launches = [
-                (
-                    place.iteration,
-                    place.apart.formulas,
-                    place.apart.find_places,
-                    chain.scalars(place.first, place.after),
-                )
-                for place in stepping
-                if place.apart.find_places is not None
-            ]
             return Renewal(self._numbers, self._letters, self._depth, launches)
-        except Exception:  # noqa: BLE001  # of compiled code, the driver, the compiler
+        except PythonOnlyError:
             return None
 
-    def _renew(self, recording: _Recording, step: int) -> bool:
+    def _renew(self, recorded: _RecordedIterations, step: int) -> bool:
         """Writes the numbers of the iterations from `step` on into a recording; if that is not
         possible, gives it up.
         """
         numbers = self._numbers.all_but(self._depth)
-        is_known = recording.numbers == numbers and step < recording.before
-        if recording.renewal is not None and is_known and recording.renewal(step):
+        is_known = recorded.numbers == numbers and step < recorded.before
+        if recorded.renewal is not None and is_known and recorded.renewal(step):
             self._numbers.steps[self._depth] = step
             return True
-        recording.numbers = None
-        for place in recording.written:
+        recorded.numbers = None
+        for place in recorded.written:
             self._numbers.steps[self._depth] = step + place.iteration
-            self.running = place.apart.part
+            self._progress.part = place.apart.part
             packed = place.apart.write(self._numbers)
-            if packed == place.packed and recording.renewal is None:
+            if packed == place.packed and recorded.renewal is None:
                 continue
             place.packed = b""  # unknown until it is written
-            try:
-                recording.chain.renew(place.first, place.after)
-            except Exception:  # noqa: BLE001  # a scalar that does not fit, a driver that refuses
-                self._give_up(recording)
+            if not recorded.recording.renew(place.first, place.after):
+                self._give_up(recorded)
                 return False
             place.packed = packed
         self._numbers.steps[self._depth] = step
-        recording.numbers = numbers
+        self._progress.part = None
+        recorded.numbers = numbers
         return True
 
-    def _give_up(self, recording: _Recording) -> None:
-        recording.chain.close()
+    def _give_up(self, recorded: _RecordedIterations) -> None:
+        recorded.recording.close()
         for key, candidate in self._recordings.items():
-            if candidate is recording:
+            if candidate is recorded:
                 self._recordings[key] = None
 
 
@@ -405,23 +398,11 @@ class Stretches:
     """Makes the stretches of a sequence on one rank.
 
     Args:
-        place: state of the rank.
-        numbers: of the sequence.
-        letters: `struct` letters of its scalars.
-        routines: of the parts' programs, by number.
-        seen: as for `Stretch`.
+        context: what the parts refer to.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        numbers: Numbers,
-        letters: str,
-        routines: Mapping[int, Repeated],
-        report: Callable[[int, int], None],
-    ) -> None:
-        self._place, self._numbers, self._letters, self._report = place, numbers, letters, report
-        self._apart = AllApart(place, routines)
+    def __init__(self, context: SequenceContext) -> None:
+        self._context, self._apart = context, AllApart(context.place, context.routines)
         self._made: list[Stretch] = []
 
     def whole(self, turns: Sequence[Sequence[Part | Loop]], depth: int) -> Stretch | None:
@@ -474,22 +455,21 @@ class Stretches:
         )
 
     def _note(self, layouts: Layouts, depth: int) -> Stretch:
-        context = self._place.device, self._numbers, self._letters, depth, layouts
-        stretch = Stretch(*context, lambda done: self._report(depth, done))
+        stretch = Stretch(self._context, depth, layouts)
         self._made.append(stretch)
         return stretch
 
     def _is_free(self, part: Part) -> bool:
         """Whether a part waits for no other rank, and none for it."""
         return self._apart.is_possible(part) and (
-            self._place.world_size == 1 or (part.wait is None and not part.shows)
+            self._context.place.world_size == 1 or (part.wait is None and not part.shows)
         )
 
     def _end_of_group(self, parts: Sequence[Part | Loop], at: int) -> int:
         """Returns the end of the longest group from a part on: it waits for earlier parts, and
         only its last is waited for.
         """
-        end, waits = at, self._place.world_size > 1
+        end, waits = at, self._context.place.world_size > 1
         while end < len(parts) and self._apart.is_possible(part := parts[end]):
             # for a part of the group
             if waits and part.wait is not None and part.wait.back <= end - at:
@@ -498,3 +478,33 @@ class Stretches:
             if waits and part.shows:
                 break
         return end
+
+
+@final
+class QueuedIterations:
+    """All parts of an iteration as one stretch: iterations are queued on the device, which is
+    waited for where results are kept.
+    """
+
+    def __init__(self, context: SequenceContext, stretch: Stretch) -> None:
+        self._context, self._stretch = context, stretch
+
+    def run(self, first: int, iterations: range, period: int, history: Array | None) -> None:
+        """Runs iterations, as `RowProgram.run` does."""
+        context, done, end = self._context, iterations.start, iterations.stop
+        context.board.position[sequence.AT] = -1
+        results = context.place.control.results[context.place.rank, : context.program.entry_bytes]
+        while done < end:
+            after = min(done - done % period + period, end) if period else end
+            run = partial(self._stretch.run, first + done, after - done, goes_on=after < end)
+            if spans.active is None:
+                run()
+            else:
+                spans.active.run_one(run, f"{after - done} iterations", at=first + done)
+            if history is not None and after % period == 0:
+                history[after // period - 1] = results
+            done = after
+
+    def again(self, values: Array, packed: bytes, step: int) -> Again | None:
+        """Returns the `Again` that repeats a round of one iteration, as `Stretch.again` does."""
+        return self._stretch.again(self._context.program.number, values, packed, step)

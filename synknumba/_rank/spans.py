@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, final
 
 from synknumba._device import Device, Step
+from synknumba._types import Cache
 from synknumba._wire.control import ControlBlock
 from synknumba._wire.messages import Span, Traced
 from synknumba._wire.ring import Ring
@@ -44,7 +45,8 @@ class Spans:
         self._rounds, self._notes = Ring(records + 1), Ring(_PER_STEP * records)
         self._spans: deque[_Noted] = deque(maxlen=_PER_STEP * records)
         self._marked: deque[tuple[str, int, int, Any, Any]] = deque(maxlen=_PER_STEP * records)
-        self._known: dict[int, tuple[Step, str, int, Any]] = {}  # steps, with what is told of them
+        # steps, with what is recorded of them
+        self._known: Cache[int, tuple[Step, str, int, Any]] = Cache(_STEPS_KNOWN)
         self._count = 0  # of spans and marks
         self._parts: list[str] = []  # names of the parts that notes are of
         timeline = device.timeline()
@@ -71,8 +73,6 @@ class Spans:
         for step in steps:
             entry = self._known.get(id(step))
             if entry is None:
-                if len(self._known) >= _STEPS_KNOWN:
-                    self._known.clear()
                 entry = self._known[id(step)] = (
                     step,
                     *self._device.told(step),

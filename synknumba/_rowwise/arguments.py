@@ -141,23 +141,23 @@ def variable_shape(function: str, name: str, variable: VariableState, *, rows: b
     rank.
     """
     shapes = variable.shapes()[0] if variable._layout[1] >= 0 else tuple(variable.root_shapes())  # noqa: SLF001  # as in a call
-    found = {shape[1:] if rows else shape for shape in shapes}
-    if len(found) > 1:
+    row_shapes = {shape[1:] if rows else shape for shape in shapes}
+    if len(row_shapes) > 1:
         hint = "" if rows else f'; if they are rows, name it in sliceable=("{name}",)'
         raise DataError(
             f"{name} of {function} is {variable.label}, whose shape differs between "
-            f"ranks: {sorted(found)}{hint}"
+            f"ranks: {sorted(row_shapes)}{hint}"
         )
-    return found.pop()
+    return row_shapes.pop()
 
 
 def _describe_per_rank(function: str, name: str, value: PerRankValues) -> Given:
-    kinds = {_typeof(function, name, one) for one in value.values}
+    kinds = {_typeof(function, name, rank_value) for rank_value in value.values}
     if len(kinds) != 1:
-        several = ", ".join(sorted(map(str, kinds)))
+        type_names = ", ".join(sorted(map(str, kinds)))
         raise ArgumentError(
             f"{name}=per_rank(...) of {function} has values of several types "
-            f"({several}); pass values of one type"
+            f"({type_names}); pass values of one type"
         )
     return Given("scalar", kinds.pop())
 
@@ -217,7 +217,7 @@ def rows_hint(values: Mapping[str, Any], sliceable: Collection[str]) -> str:
 
 
 def result_row(
-    function: str, given: Mapping[str, Given], out: Shape | None, hint: str = ""
+    function: str, descriptions: Mapping[str, Given], out: Shape | None, hint: str = ""
 ) -> Shape:
     """The shape of a row of the result, by NumPy's rules of broadcasting; `out` is that of a row of
     `out=`, if there is one.
@@ -228,9 +228,15 @@ def result_row(
         ArgumentError: no argument has rows.
         DataError: the shapes do not broadcast.
     """
-    ndims = {name: len(one.shape) for name, one in given.items() if one.kind == "rows"}
+    ndims = {
+        name: len(description.shape)
+        for name, description in descriptions.items()
+        if description.kind == "rows"
+    }
     ndims |= {} if out is None else {OUT: len(out)}
-    if not ndims and not any(one.kind == "indices" for one in given.values()):
+    if not ndims and not any(
+        description.kind == "indices" for description in descriptions.values()
+    ):
         raise ArgumentError(
             f"{function} gets one element of each row, but none of its arguments has rows; pass "
             f"Data, an array, synknumba.arange(n) for the indices 0 … n − 1, or out={hint}"
@@ -238,7 +244,7 @@ def result_row(
     axes = max(ndims.values(), default=0)
     for name, ndim in ndims.items():
         if ndim != axes:
-            most = next(other for other, one in ndims.items() if one == axes)
+            most = next(neighbour for neighbour, ndim in ndims.items() if ndim == axes)
             way_out = (
                 f"reshape it to (n, {', '.join('1' * (axes - ndim))}, …), or name it in broadcast="
             )
@@ -247,45 +253,51 @@ def result_row(
                 f"{name} of {function} has {ndim + 1} dimensions and {most} "
                 f"has {axes + 1}; {way_out}"
             )
-    shapes = [one.shape for one in given.values() if one.kind in _ARRAYS] + (
-        [] if out is None else [out]
-    )
+    shapes = [
+        description.shape for description in descriptions.values() if description.kind in _ARRAYS
+    ] + ([] if out is None else [out])
     try:
-        found = np.broadcast_shapes(*shapes, (1,) * axes)
+        result = np.broadcast_shapes(*shapes, (1,) * axes)
     except ValueError:
-        found = None
-    if found is not None and len(found) == axes + 1 and found[0] == 1:
-        found = found[1:]  # a whole array has the rows' axis too, with length 1
-    if found is None or len(found) != axes or (out is not None and found != out):
-        arrays = [f"{name} {one.text}" for name, one in given.items() if one.kind in _ARRAYS]
+        result = None
+    if result is not None and len(result) == axes + 1 and result[0] == 1:
+        result = result[1:]  # a whole array has the rows' axis too, with length 1
+    if result is None or len(result) != axes or (out is not None and result != out):
+        arrays = [
+            f"{name} {description.text}"
+            for name, description in descriptions.items()
+            if description.kind in _ARRAYS
+        ]
         arrays += [] if out is None else [f"{OUT} {Given('rows', None, out).text}"]
         raise DataError(
             f"{function}: the shapes {', '.join(arrays)} do not broadcast. As in NumPy, trailing "
             f"axes are aligned; only sharded arguments have an axis for the rows{hint}"
         )
-    return found
+    return result
 
 
-def merged(given: Mapping[str, Given], row: Shape) -> dict[str, Given] | None:
+def merged(descriptions: Mapping[str, Given], row: Shape) -> dict[str, Given] | None:
     """The arguments with the axes of a row merged into one; None where an array has only some of
     the result's axes.
     """
-    found = {}
-    for name, one in given.items():
-        size = math.prod(one.shape)
-        if one.kind in _ARRAYS and one.shape != row and size != 1:
+    flat = {}
+    for name, description in descriptions.items():
+        size = math.prod(description.shape)
+        if description.kind in _ARRAYS and description.shape != row and size != 1:
             return None
-        found[name] = replace(one, shape=(size,)) if one.kind in _ARRAYS else one
-    return found
+        flat[name] = (
+            replace(description, shape=(size,)) if description.kind in _ARRAYS else description
+        )
+    return flat
 
 
-def operand(one: Given, row: Shape, cast: str | None) -> Operand:
+def operand(description: Given, row: Shape, cast: str | None) -> Operand:
     """The argument as the kernel reads it, for rows of the result of shape `row`."""
-    if one.kind not in _ARRAYS:
-        return Operand(one.kind, (), cast)
-    lengths = (0, *row)[len(row) + 1 - len(one.shape) :] if one.shape else ()
+    if description.kind not in _ARRAYS:
+        return Operand(description.kind, (), cast)
+    lengths = (0, *row)[len(row) + 1 - len(description.shape) :] if description.shape else ()
     return Operand(
-        one.kind,
-        tuple(mine == length for mine, length in zip(one.shape, lengths, strict=True)),
+        description.kind,
+        tuple(mine == length for mine, length in zip(description.shape, lengths, strict=True)),
         cast,
     )

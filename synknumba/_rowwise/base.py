@@ -10,7 +10,7 @@ from synknumba._call.call import OWN_PREFIX
 from synknumba._call.distribute import Decorated, InnerFunction
 from synknumba._call.options import FunctionOptions, check_names
 from synknumba._errors import ArgumentError
-from synknumba._types import DeviceKind
+from synknumba._types import Cache, DeviceKind
 from synknumba._world.engine import Engine
 from synknumba.simt.internals import keep_text
 
@@ -46,14 +46,14 @@ class RowFunction(Decorated):
         self.__wrapped__ = function
         self._options = options
         self._parameters = signature_names(function, "the function", reserved)
-        own = [
+        reserved_parameters = [
             parameter
             for parameter in self._parameters
             if parameter.startswith(OWN_PREFIX) or parameter in own_names
         ]
-        if own:
+        if reserved_parameters:
             raise ArgumentError(
-                f"{self.name} has a parameter named {own[0]!r}, which the "
+                f"{self.name} has a parameter named {reserved_parameters[0]!r}, which the "
                 f"generated kernel uses; rename it"
             )
         check_names(self.name, self._parameters, options)
@@ -61,15 +61,13 @@ class RowFunction(Decorated):
             self.name,
             self._parameters,
             options,
-            [one for one in reserved if one != "output_subset"],
+            [option for option in reserved if option != "output_subset"],
         )
         self._inner = InnerFunction(self.name, function)
         # generated kernels, by all that they depend on
-        self._kernels: dict[tuple[Any, ...], Any] = {}
-        self._known: dict[
-            Any, Any
-            # what calls with the same quick key have in common; a repeated call looks there only
-        ] = {}
+        self._kernels: Cache[tuple[Any, ...], Any] = Cache(MAX_KERNELS)
+        # what calls with the same quick key have in common; a repeated call looks there only
+        self._known: Cache[Any, Any] = Cache(MAX_KNOWN)
         self._inner.dependent += [self._kernels, self._known]
 
     def __repr__(self) -> str:
@@ -87,7 +85,7 @@ class RowFunction(Decorated):
         if world is None:
             self._inner.renew()
             return "cpu"
-        if self._inner._number_now(world) not in world.shipped:  # noqa: SLF001  # of one class
+        if self._inner._number_now(world) not in world.holdings.shipped:  # noqa: SLF001  # of one class
             self._inner.renew()
         return world.device
 
@@ -95,18 +93,12 @@ class RowFunction(Decorated):
         """Returns what `make(*key)` returned for the key. Beyond `MAX_KERNELS` the oldest is
         dropped, here and on the ranks.
         """
-        found = self._kernels.get(key)
-        if found is None:
-            while len(self._kernels) >= MAX_KERNELS:
-                del self._kernels[next(iter(self._kernels))]
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            if len(self._kernels) == MAX_KERNELS:
                 self._known.clear()
-            found = self._kernels[key] = make(*key)
-        return found
-
-    def _note(self, quick_key: Any, call: Any) -> None:
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        self._known[quick_key] = call
+            kernel = self._kernels[key] = make(*key)
+        return kernel
 
 
 def split_selection(kwargs: dict[str, Any]) -> dict[str, Any]:

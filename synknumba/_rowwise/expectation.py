@@ -36,7 +36,8 @@ from synknumba._rowwise.stopping import MIN_ROWS, RowSource
 from synknumba._rowwise.types import check_types, type_key
 from synknumba._types import DeviceKind, RankConstant, as_flag
 from synknumba._variables.variable import Variable, state_of
-from synknumba._world.engine import Engine, current_world, open_world
+from synknumba._world.engine import Engine
+from synknumba._world.open_world import current_world, open_world
 
 # Most blocks of a launch. A core runs block after block, and one is the fastest. 1056 are the 8
 # blocks of 256 threads that fit on each of the 132 multiprocessors of an H100: 6 % faster than half
@@ -193,9 +194,9 @@ class Expectation(RowFunction):
             ArgumentError: `until` is given, whose condition decides after each part whether there
                 is another; or as for a call.
         """
-        given = [option for option in ("min_rows", "max_rows") if option in kwargs]
-        if until is not None or given:
-            option = "until" if until is not None else given[0]
+        limits = [option for option in ("min_rows", "max_rows") if option in kwargs]
+        if until is not None or limits:
+            option = "until" if until is not None else limits[0]
             raise ArgumentError(
                 f"{self.name}.submit takes no {option}=, since until= decides between parts of a "
                 f"call; write {self.name}(..., until=...), or submit parts, as in "
@@ -261,10 +262,10 @@ class Expectation(RowFunction):
         several parts.
         """
         estimate.check_block(block)
-        given = [f"{option}=" for option in ("until", "min_rows", "max_rows") if option in kwargs]
-        if given:
+        options = [f"{option}=" for option in ("until", "min_rows", "max_rows") if option in kwargs]
+        if options:
             raise ArgumentError(
-                f"plan() of {self.name} got {', '.join(given)}, but how many rows a call with "
+                f"plan() of {self.name} got {', '.join(options)}, but how many rows a call with "
                 "until= takes shows only when it runs; plan a part of them: without these options, "
                 f"and with batch=slice(0, {MIN_ROWS}) for the first part"
             )
@@ -332,21 +333,21 @@ class Expectation(RowFunction):
         """Returns the estimate; runs the kernel again with weights, or values, in other units
         where its sums overflow.
         """
-        if (found := reader.quick(results)) is not None:
-            return found
+        if (estimates := reader.quick(results)) is not None:
+            return estimates
         num_slices, blocked, last = (
             selecting["num_slices"],
             block > 1,
             (block,) if block > 1 else (),
         )
         lines, units = reader.read(results), None
-        while (others := reader.units(lines, units)) is not None:  # at most twice
+        while (in_units := reader.units(lines, units)) is not None:  # at most twice
             function, reader, passed = self._prepared(
                 device, num_slices, args, kwargs, scaled=True, blocked=blocked
             )
             units, powers = (
-                others,
-                [*others.values.tolist(), *([] if self._weight is None else [others.weight])],
+                in_units,
+                [*in_units.values.tolist(), *([] if self._weight is None else [in_units.weight])],
             )
             scales = [2.0**-power for power in powers]
             lines = reader.read(run(function, *passed, *scales, *last, **selecting))
@@ -426,14 +427,14 @@ class Expectation(RowFunction):
         # the call raises for a wrong number
         slices = max(1, int(num_slices)) if hasattr(num_slices, "__index__") else 1
         key = (device, slices, scaled, blocked, *map(type_key, args))
-        found = self._known.get(key)
-        if found is None:
+        prepared = self._known.get(key)
+        if prepared is None:
             values = self._binder.match(args, {})
             kinds = tuple(self._kind(name, value) for name, value in values.items())
             self._check_types(dict(zip(values, kinds, strict=True)), values)
-            found = self._kernel((device, slices, kinds, scaled, blocked), self._make)
-            self._note(key, found)
-        return *found, args
+            prepared = self._kernel((device, slices, kinds, scaled, blocked), self._make)
+            self._known[key] = prepared
+        return *prepared, args
 
     def _check_types(self, parameters: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
         for name, value in values.items():

@@ -15,6 +15,7 @@ import numpy as np
 from numba.core import types
 
 from synknumba._errors import GENERATED
+from synknumba.simt.internals import cuda_module
 
 SIGNED, UNSIGNED = "synk_int64", "synk_uint64"  # the types of indices in a generated kernel
 INDEX_TYPES: Mapping[str, Any] = {SIGNED: types.int64, UNSIGNED: types.uint64}
@@ -43,15 +44,18 @@ def is_light(function: Callable[..., Any]) -> bool:
     """
     code = function.__code__
     # Python 3.11 has it before a CALL
-    instructions = [one for one in dis.get_instructions(code) if one.opname != "PRECALL"]
-    calls = [one for one in instructions if one.opname.startswith("CALL")]
+    instructions = [
+        instruction for instruction in dis.get_instructions(code) if instruction.opname != "PRECALL"
+    ]
+    calls = [instruction for instruction in instructions if instruction.opname.startswith("CALL")]
     if len(calls) > _LIGHT_CALLS or len(instructions) > _LIGHT_INSTRUCTIONS:
         return False
     has_loop = any(
-        "BACKWARD" in one.opname or one.opname.startswith("FOR_") for one in instructions
+        "BACKWARD" in instruction.opname or instruction.opname.startswith("FOR_")
+        for instruction in instructions
     )
     # an inner function, of unknown cost
-    if has_loop or any(isinstance(one, CodeType) for one in code.co_consts):
+    if has_loop or any(isinstance(constant, CodeType) for constant in code.co_consts):
         return False
     try:
         return all(map(_is_light_value, _outside(function, instructions)))
@@ -64,11 +68,13 @@ def _outside(
 ) -> Iterator[object]:
     """The values of the global and closure names that a function reads."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    for one in instructions:
-        if one.opname == "LOAD_GLOBAL":
-            yield function.__globals__.get(one.argval, getattr(builtins, one.argval, None))
-        elif one.argval in cells and one.opname.startswith("LOAD_"):
-            yield cells[one.argval].cell_contents
+    for instruction in instructions:
+        if instruction.opname == "LOAD_GLOBAL":
+            yield function.__globals__.get(
+                instruction.argval, getattr(builtins, instruction.argval, None)
+            )
+        elif instruction.argval in cells and instruction.opname.startswith("LOAD_"):
+            yield cells[instruction.argval].cell_contents
 
 
 def _is_light_value(value: object) -> bool:
@@ -77,8 +83,8 @@ def _is_light_value(value: object) -> bool:
         return all(map(_is_light_value, value))
     if isinstance(value, int | float | complex | np.number | np.ndarray | types.Number):
         return True
-    known = any(value is one for one in (math, np, abs, bool, float, int, max, min))
-    return known or getattr(value, "__module__", None) == "math"
+    is_builtin = any(value is light for light in (math, np, abs, bool, float, int, max, min))
+    return is_builtin or getattr(value, "__module__", None) == "math"
 
 
 def indented(lines: Iterable[str]) -> Iterator[str]:
@@ -104,15 +110,13 @@ def define_kernel(
         function: the user's, from `InnerFunction.device_function`; `synk_function` in the text.
         scope: values of the other names in the text, besides `cuda`.
     """
-    from numba import cuda  # not when synknumba is imported
-
-    whole = {
+    namespace = {
         "synk_function": function,
-        "cuda": cuda,
+        "cuda": cuda_module(),
         "__name__": function.py_func.__module__,
         **scope,
     }
-    kernel = define(text, name, what, whole)
+    kernel = define(text, name, what, namespace)
     kernel.__doc__ = function.py_func.__doc__
     return kernel
 

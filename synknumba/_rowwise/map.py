@@ -39,7 +39,8 @@ from synknumba._rowwise.reduce import Reducible
 from synknumba._rowwise.types import Loop, cast_name, integer_limits, out_of_range
 from synknumba._types import DeviceKind, Shape
 from synknumba._variables.variable import Variable, state_of
-from synknumba._world.engine import Engine, current_world, open_world
+from synknumba._world.engine import Engine
+from synknumba._world.open_world import current_world, open_world
 
 # Blocks of a launch. A core runs one thread per element. On a GPU threads loop over rows: about as
 # many blocks as fit on 132 multiprocessors at once a few times over; where rows are numbers, of
@@ -192,37 +193,39 @@ class Vectorized(Reducible):
         """
         if out is not None:
             self._check_writeable(out)
-        seen = None if kwargs else self._quick_key(device, args, out)
-        call = self._known.get(seen)
+        key = None if kwargs else self._quick_key(device, args, out)
+        call = self._known.get(key)
         if call is None:
             values = self._binder.match(args, kwargs)
             call = self._call(device, out, values)
             args = tuple(values[name] for name in self._binder.passed)
-            if seen is not None:
-                self._note(seen, call)
+            if key is not None:
+                self._known[key] = call
         for position, least, most in call.limits:
             if not least <= args[position] <= most:
                 raise out_of_range(
                     self.name, self._binder.passed[position], args[position], least, most
                 )
-        given = args if out is None else (*args, out)
-        return call.function, tuple([given[position] for position in call.passed]), call.row
+        passed = args if out is None else (*args, out)
+        return call.function, tuple([passed[position] for position in call.passed]), call.row
 
     def _call(self, device: DeviceKind, out: Any, values: Mapping[str, Any]) -> _Call:
         broadcast, sliceable = self._options.broadcast, self._options.sliceable
-        given = {
-            name: describe(self.name, name, one, broadcast=broadcast, sliceable=sliceable)
-            for name, one in values.items()
+        descriptions = {
+            name: describe(self.name, name, value, broadcast=broadcast, sliceable=sliceable)
+            for name, value in values.items()
         }
         written, places = (None, ()) if out is None else self._written(out, values)
-        row = result_row(self.name, given, written, rows_hint(values, sliceable))
-        loop = self._signatures.choose([*given.values()])
+        row = result_row(self.name, descriptions, written, rows_hint(values, sliceable))
+        loop = self._signatures.choose([*descriptions.values()])
         arrays = {
-            name: value for name, value in values.items() if given[name].kind in {"rows", "whole"}
+            name: value
+            for name, value in values.items()
+            if descriptions[name].kind in {"rows", "whole"}
         }
         if places:
             arrays[places[0]] = out
-        layout = _layout(given, loop, row, arrays, places)
+        layout = _layout(descriptions, loop, row, arrays, places)
         function = self._kernel((device, layout), self._make)
         result = as_dtype(loop.result)
         if out is not None and not np.can_cast(result, out.dtype, "same_kind"):
@@ -236,8 +239,8 @@ class Vectorized(Reducible):
         passed += [len(names)] if OUT in places else []
         limits = {
             name: integer_limits(kind)
-            for name, kind in zip(given, loop.args, strict=True)
-            if given[name].python is int
+            for name, kind in zip(descriptions, loop.args, strict=True)
+            if descriptions[name].python is int
         }
         for name, (least, most) in limits.items():
             if not least <= values[name] <= most:
@@ -314,8 +317,10 @@ class Vectorized(Reducible):
     def _make(self, device: DeviceKind, layout: _Layout) -> Function[..., Any]:
         loop = layout.loop
         operands = {
-            name: operand(one, layout.row, None if one.element == kind else cast_name(kind))
-            for (name, one), kind in zip(layout.given, loop.args, strict=True)
+            name: operand(
+                description, layout.row, None if description.element == kind else cast_name(kind)
+            )
+            for (name, description), kind in zip(layout.given, loop.args, strict=True)
         }
         name = kernel_name("map_of", self.py_func.__name__)
         cast, place = cast_name(loop.result), layout.place or OUT
@@ -356,7 +361,7 @@ class Vectorized(Reducible):
 
 
 def _layout(
-    given: Mapping[str, Given],
+    descriptions: Mapping[str, Given],
     loop: Loop,
     row: Shape,
     arrays: Mapping[str, Any],
@@ -367,16 +372,16 @@ def _layout(
         name
         for name, value in arrays.items()
         if isinstance(value, Variable)
-        and (name == OUT or given[name].kind == "rows")
+        and (name == OUT or descriptions[name].kind == "rows")
         and name not in aliases
     )
     # A core is fastest at loops over two axes. The ranks' arrays of a variable keep their shape.
     is_mergeable = len(row) > 1 and not any(
         isinstance(value, Variable) for value in arrays.values()
     )
-    flat = merged(given, row) if is_mergeable else None
+    flat = merged(descriptions, row) if is_mergeable else None
     if flat is None:
-        return _Layout(tuple(given.items()), loop, row, place, aliases, variables)
+        return _Layout(tuple(descriptions.items()), loop, row, place, aliases, variables)
     arrays_seen = frozenset(arrays).difference(aliases)
     return _Layout(
         tuple(flat.items()), loop, (math.prod(row),), place, aliases, variables, arrays_seen
@@ -386,14 +391,14 @@ def _layout(
 def python_function(target: Any) -> Callable[..., Any]:
     """The plain function of a function, a Numba dispatcher, or a ufunc of `numba.vectorize`."""
     dispatcher, wrapped = getattr(target, "_dispatcher", None), getattr(target, "__wrapped__", None)
-    for found in (
+    for candidate in (
         getattr(target, "py_func", None),
         getattr(dispatcher, "py_func", None),
         target,
         wrapped,
     ):
-        if inspect.isfunction(found):
-            return found
+        if inspect.isfunction(candidate):
+            return candidate
     hint = (
         "; a ufunc does not expose its Python function, so pass that"
         if isinstance(target, np.ufunc)
@@ -408,8 +413,8 @@ def ufunc_signatures(target: Any) -> list[str]:
     """
     if not getattr(target, "_frozen", False):  # Numba has no public name for it
         return []
-    found = []
-    for one in target.types:
-        args, result = ([np.dtype(char).name for char in part] for part in one.split("->"))
-        found.append(f"{result[0]}({', '.join(args)})")
-    return found
+    signatures = []
+    for loop in target.types:
+        args, result = ([np.dtype(char).name for char in part] for part in loop.split("->"))
+        signatures.append(f"{result[0]}({', '.join(args)})")
+    return signatures

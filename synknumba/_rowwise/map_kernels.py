@@ -354,7 +354,7 @@ def _by_chains(recipe: ReductionRecipe) -> list[str]:
             for value, start in zip(values, starts, strict=True)
         ),
         "        for synk_i in range(1, synk_part):",
-        *(f"            {value} = {one}" for value, one in zip(values, both, strict=True)),
+        *(f"            {value} = {result}" for value, result in zip(values, both, strict=True)),
         "        synk_value = synk_0",
         *(f"        synk_value = {_both(recipe, 'synk_value', value)}" for value in values[1:]),
         f"        synk_first = {CHAINS} * synk_part",
@@ -364,8 +364,8 @@ def _by_chains(recipe: ReductionRecipe) -> list[str]:
     ]
 
 
-def _both(recipe: ReductionRecipe, left: str, right: str) -> str:
-    return _cast(recipe.cast, f"synk_function({left}, {right})")
+def _both(recipe: ReductionRecipe, first: str, right: str) -> str:
+    return _cast(recipe.cast, f"synk_function({first}, {right})")
 
 
 def _row(recipe: ReductionRecipe, index: str) -> str:
@@ -374,7 +374,7 @@ def _row(recipe: ReductionRecipe, index: str) -> str:
     return _cast(recipe.cast, f"{x}.start + {index}" if recipe.is_indices else f"{x}[{index}]")
 
 
-def _reduced(recipe: ReductionRecipe, chunk: str, first: str, others: str) -> list[str]:
+def _reduced(recipe: ReductionRecipe, chunk: str, first: str, count: str) -> list[str]:
     """Reduces the rows of one chunk, which have axes, with a thread for each column: its first
     row, and a range of others.
     """
@@ -383,7 +383,7 @@ def _reduced(recipe: ReductionRecipe, chunk: str, first: str, others: str) -> li
     loops = _axis_loops(recipe.axes, "synk_partials", first=2)[:-1]
     element = [
         f"synk_value = {_cast(recipe.cast, f'{x}[{first}{index}]')}",
-        f"for synk_i in range({others}):",
+        f"for synk_i in range({count}):",
         (
             "    synk_value = "
             f"{_both(recipe, 'synk_value', _cast(recipe.cast, f'{x}[synk_i{index}]'))}"

@@ -135,14 +135,14 @@ def kernel_source(recipe: Recipe) -> str:
     shape (blocks + 1, columns). The first line counts the blocks that have written theirs.
     """
     body = [*_head(recipe), *(_loop_over_blocks(recipe) if recipe.blocked else _loop(recipe))]
-    own = ["synk_partials", "synk_slice", *(["synk_position"] if recipe.blocked else [])]
+    parameters = ["synk_partials", "synk_slice", *(["synk_position"] if recipe.blocked else [])]
     if recipe.one_block:
         body += [*_means(recipe, _RESULT), *_squares(recipe, _RESULT)]
     else:
-        own.insert(1, "synk_lines")
+        parameters.insert(1, "synk_lines")
         body += [*_means(recipe, _LINE), *_squares(recipe, _LINE), *_last_block(recipe)]
     last = ["synk_block"] if recipe.blocked else []
-    return kernel_text(recipe.name, [*own, *recipe.parameters, *recipe.scales, *last], body)
+    return kernel_text(recipe.name, [*parameters, *recipe.parameters, *recipe.scales, *last], body)
 
 
 def _head(recipe: Recipe) -> list[str]:
@@ -536,12 +536,12 @@ def _moved_line(recipe: Recipe) -> list[str]:
     lines.append(f"synk_g{room} += {z}")
     for i in range(recipe.values):
         a, b = room + 1 + i, room + 1 + recipe.values + i
-        one = f"synk_lines[synk_j, {first + a}]"
+        line = f"synk_lines[synk_j, {first + a}]"
         lines += [
-            f"synk_g{a} += {one} + synk_x{i} * {z}",
+            f"synk_g{a} += {line} + synk_x{i} * {z}",
             (
                 f"synk_g{b} += synk_lines[synk_j, {first + b}] + synk_x{i} * (2.0 * "
-                f"{one} + synk_x{i} * {z})"
+                f"{line} + synk_x{i} * {z})"
             ),
         ]
     return lines

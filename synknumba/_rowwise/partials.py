@@ -114,7 +114,7 @@ class LineReader:
                 matrices[:, i, j] = matrices[:, j, i] = products[:, column]
             products = matrices
         stacked = (
-            np.stack([np.broadcast_to(one, mean.shape) for one in squares], axis=1)
+            np.stack([np.broadcast_to(square, mean.shape) for square in squares], axis=1)
             if squares
             else None
         )
@@ -122,14 +122,14 @@ class LineReader:
         moments = Moments(count, weight, mean, rest, products, stacked, power)
         if not self._part_columns:
             return estimate_module.merged(moments, scalar=self._scalar, powers=powers)
-        left = None
-        for one in self._put_together(lines, moments):
-            if one.count[0, 0] == block:
-                moments = joined(moments, as_rows(one, weighted=stacked is not None))
+        remainder = None
+        for estimate in self._put_together(lines, moments):
+            if estimate.count[0, 0] == block:
+                moments = joined(moments, as_rows(estimate, weighted=stacked is not None))
             else:
-                left = one  # after the last whole block
+                remainder = estimate  # after the last whole block
         return estimate_module.merged(
-            moments, scalar=self._scalar, powers=powers, rest=left, block=block
+            moments, scalar=self._scalar, powers=powers, rest=remainder, block=block
         )
 
     def _parts(self, lines: Array) -> Array:
@@ -143,11 +143,13 @@ class LineReader:
         """
         parts, k = self._parts(lines), self._values
         for number in np.unique(parts[:, 2]):
-            own = parts[parts[:, 2] == number]
-            squares = None if like.squares is None else np.zeros((len(own), 3, k))
-            products = np.zeros((len(own), *like.products.shape[1:]))
-            mean, rest = own[:, 3 : 3 + k], own[:, 3 + k :]
-            yield merge(Moments(own[:, :1], own[:, 1:2], mean, rest, products, squares, like.power))
+            block = parts[parts[:, 2] == number]
+            squares = None if like.squares is None else np.zeros((len(block), 3, k))
+            products = np.zeros((len(block), *like.products.shape[1:]))
+            mean, rest = block[:, 3 : 3 + k], block[:, 3 + k :]
+            yield merge(
+                Moments(block[:, :1], block[:, 1:2], mean, rest, products, squares, like.power)
+            )
 
     def units(self, lines: Array, used: Units | None) -> Units | None:
         """The units in which to repeat the sums: if some overflowed, or those with squares of

@@ -34,7 +34,7 @@ from synknumba._rowwise.map_kernels import (
 from synknumba._rowwise.types import Signatures, cast_name, parse
 from synknumba._types import Array, DeviceKind, RankConstant, Shape, as_flag
 from synknumba._variables.variable import Variable
-from synknumba._world.engine import current_world
+from synknumba._world.open_world import current_world
 
 # Most chunks of rows that a rank makes of a slice. A core reduces one after the other. On a GPU a
 # chunk has a block where rows are numbers, and one thread for each element of a row otherwise; the
@@ -126,12 +126,12 @@ class Reducible(RowFunction):
         room = int(num_slices) if hasattr(num_slices, "__index__") else 1
         device = self._device(current_world())
         key = None if dtype is not None else quick_key(array)
-        seen = "reduce", device, room, key
-        reduction = None if key is None else self._known.get(seen)
+        key_of_plan = "reduce", device, room, key
+        reduction = None if key is None else self._known.get(key_of_plan)
         if reduction is None:
             reduction = self._reduction(device, array, dtype, room)
             if key is not None:
-                self._note(seen, reduction)
+                self._known[key_of_plan] = reduction
         first = None if initial is None else self._initial(initial, reduction)
         if first is None and isinstance(array, IndexRange) and not array.length:
             raise self._no_rows()
@@ -166,14 +166,14 @@ class Reducible(RowFunction):
     def _reduction(self, device: DeviceKind, array: Any, dtype: Any, slices: int) -> _Reduction:
         """The reduction for such rows."""
         parameter = next(iter(self._parameters))
-        given = describe(self.name, parameter, array, broadcast=(), sliceable=(parameter,))
-        if given.kind not in {"rows", "indices"}:
+        description = describe(self.name, parameter, array, broadcast=(), sliceable=(parameter,))
+        if description.kind not in {"rows", "indices"}:
             raise ArgumentError(
                 f"{self.name}.reduce reduces rows, which a {type(array).__name__} does not have "
                 f"here; pass Data or an array"
             )
-        kind = self._signatures.choose_repeated(given, dtype)
-        key = device, given, kind, slices, isinstance(array, Variable)
+        kind = self._signatures.choose_repeated(description, dtype)
+        key = device, description, kind, slices, isinstance(array, Variable)
         return self._kernel(key, self._make_reduction)  # type: ignore[no-any-return]
 
     def _initial(self, initial: Any, reduction: _Reduction) -> Array:
@@ -198,9 +198,9 @@ class Reducible(RowFunction):
         return ReductionError(f"{self.name}.reduce got no rows; pass at least one, or initial=")
 
     def _make_reduction(
-        self, device: DeviceKind, given: Given, kind: Any, slices: int, of_variable: bool
+        self, device: DeviceKind, description: Given, kind: Any, slices: int, of_variable: bool
     ) -> _Reduction:
-        dtype, row = as_dtype(kind), given.shape
+        dtype, row = as_dtype(kind), description.shape
         parameter, tile = next(iter(self._parameters)), min(MAX_TILE, TILE_BYTES // dtype.itemsize)
         flat = frozenset({parameter} if len(row) > 1 and not of_variable else ())
         row = (math.prod(row),) if flat else row
@@ -232,13 +232,17 @@ class Reducible(RowFunction):
             return define_kernel(reduction_source(recipe), name, "vectorize", inner, {cast: kind})
 
         divided = kernel(
-            self._inner.device_function, is_indices=given.kind == "indices", is_divided=chunks > 1
+            self._inner.device_function,
+            is_indices=description.kind == "indices",
+            is_divided=chunks > 1,
         )
         function: Function[..., Any] = Function(
             divided, options, f"{self.name}.reduce", self._inner
         )
         fold = simt.jit(kernel(self._inner.snapshot, is_indices=False, is_divided=False))
-        return _Reduction(function, fold[_launch(row, 1, tile).resolve(1)], dtype, given.shape, row)
+        return _Reduction(
+            function, fold[_launch(row, 1, tile).resolve(1)], dtype, description.shape, row
+        )
 
 
 def _launch(row: Shape, chunks: int, tile: int) -> LaunchConfig:

@@ -63,8 +63,8 @@ class RowSource:
         than those of a block.
         """
         for option, value in (("min_rows", min_rows), ("max_rows", max_rows)):
-            known = hasattr(value, "__index__") and not isinstance(value, bool) and value > 0
-            if not known and not (value is None and option == "max_rows"):
+            is_count = hasattr(value, "__index__") and not isinstance(value, bool) and value > 0
+            if not is_count and not (value is None and option == "max_rows"):
                 raise ArgumentError(
                     f"{option} of {self._function} must be a positive integer, got {value!r}"
                 )
@@ -89,7 +89,7 @@ class RowSource:
         """Returns the arguments of the call for one part, and the options that select its rows."""
         if not self._makers:
             return {**values, **self._held}, {"batch": slice(start, stop)} if stop else {}
-        made = {}
+        checkpoints = {}
         for name, make in self._makers.items():
             rows = make(stop - start)
             if isinstance(rows, list | tuple):
@@ -104,8 +104,8 @@ class RowSource:
                     f"{stop - start}, and returned {shape}; return an array with so many rows "
                     "along axis 0"
                 )
-            made[name] = rows
-        return {**values, **made}, {}
+            checkpoints[name] = rows
+        return {**values, **checkpoints}, {}
 
     def check_condition(self, until: Any) -> None:
         """Raises `ArgumentError` if `until` cannot be called with an estimate."""

@@ -114,7 +114,7 @@ class Signatures:
         self._results: dict[tuple[Any, ...], Any] = {}
         inner.dependent.append(self._results)
 
-    def choose(self, given: Sequence[Given]) -> Loop:
+    def choose(self, arguments: Sequence[Given]) -> Loop:
         """The first signature that all arguments cast to safely, as for NumPy's ufuncs; or the
         arguments' types.
 
@@ -122,10 +122,10 @@ class Signatures:
             ArgumentError: no signature fits, or Numba cannot compile the function for these types.
         """
         if not self._signatures:
-            return self._with_result(tuple(one.element for one in given), None)
-        return self._first(given, self._signatures)
+            return self._with_result(tuple(argument.element for argument in arguments), None)
+        return self._first(arguments, self._signatures)
 
-    def choose_repeated(self, given: Given, dtype: Any) -> Any:
+    def choose_repeated(self, argument: Given, dtype: Any) -> Any:
         """The type T with f(T, T) → T for rows of the given type: that of `dtype`, or inferred
         if it is None.
         """
@@ -138,13 +138,13 @@ class Signatures:
                 raise ArgumentError(f"dtype must be numeric, got {dtype!r}")
         elif self._signatures:
             alike = [
-                one
-                for one in self._signatures
-                if len({*one[0]}) == 1 and one[1] in {None, one[0][0]}
+                signature
+                for signature in self._signatures
+                if len({*signature[0]}) == 1 and signature[1] in {None, signature[0][0]}
             ]
-            kind = self._first([given, given], alike).args[0]
+            kind = self._first([argument, argument], alike).args[0]
         else:
-            kind = self._with_result((given.element, given.element), None).result
+            kind = self._with_result((argument.element, argument.element), None).result
         loop = self.choose([Given("scalar", kind)] * 2)
         if loop.result != kind or {*loop.args} != {kind}:
             raise ArgumentError(
@@ -154,15 +154,17 @@ class Signatures:
         return kind
 
     def _first(
-        self, given: Sequence[Given], signatures: Sequence[tuple[tuple[Any, ...], Any]]
+        self, arguments: Sequence[Given], signatures: Sequence[tuple[tuple[Any, ...], Any]]
     ) -> Loop:
         for args, result in signatures:
-            if all(_fits(one, kind) for one, kind in zip(given, args, strict=True)):
+            if all(_fits(argument, kind) for argument, kind in zip(arguments, args, strict=True)):
                 return self._with_result(args, result)
-        got = ", ".join(str(one.element) for one in given)
-        known = "; ".join(f"({', '.join(map(str, args))})" for args, _ in self._signatures)
+        got = ", ".join(str(argument.element) for argument in arguments)
+        signatures_text = "; ".join(
+            f"({', '.join(map(str, args))})" for args, _ in self._signatures
+        )
         raise ArgumentError(
-            f"{self._name} has no signature that ({got}) casts to safely; it has {known}"
+            f"{self._name} has no signature that ({got}) casts to safely; it has {signatures_text}"
         )
 
     def _with_result(self, args: tuple[Any, ...], result: Any) -> Loop:
@@ -173,7 +175,7 @@ class Signatures:
     def _infer(self, args: tuple[Any, ...]) -> Any:
         call = f"{self._name}({', '.join(map(str, args))})"
         try:
-            found = infer_result(self._inner, args)
+            result = infer_result(self._inner, args)
         except (NumbaError, KernelError) as error:
             raise ArgumentError(f"{call} cannot be compiled: {error}") from cause(error)
         except NotImplementedError as error:  # types that Numba has no arithmetic for on cores
@@ -181,9 +183,11 @@ class Signatures:
                 f"{call} cannot be compiled, as Numba has no {error} there; convert the "
                 f"rows, for example to float32"
             ) from error
-        if not isinstance(found, types.Number | types.Boolean):
-            raise ArgumentError(f"{call} returns {found}; a vectorized function returns one number")
-        return found
+        if not isinstance(result, types.Number | types.Boolean):
+            raise ArgumentError(
+                f"{call} returns {result}; a vectorized function returns one number"
+            )
+        return result
 
 
 def parse(name: str, signatures: Any, count: int) -> tuple[tuple[tuple[Any, ...], Any], ...]:
@@ -194,17 +198,17 @@ def parse(name: str, signatures: Any, count: int) -> tuple[tuple[tuple[Any, ...]
         ArgumentError: one is not a signature of `count` numbers.
     """
     is_types = isinstance(signatures, tuple) and all(
-        isinstance(one, types.Type) for one in signatures
+        isinstance(signature, types.Type) for signature in signatures
     )
     parsed = []
-    for one in (
+    for signature in (
         signatures if isinstance(signatures, list | tuple) and not is_types else [signatures]
     ):
         try:
-            args, result = sigutils.normalize_signature(one)
+            args, result = sigutils.normalize_signature(signature)
         except Exception as error:  # Numba evaluates the text, which may raise anything
             raise ArgumentError(
-                f"signature {one!r} of {name} is not one that Numba knows: {error}; write "
+                f"signature {signature!r} of {name} is not one that Numba knows: {error}; write "
                 f"it as 'float64(float64)'"
             ) from error
         kinds = (*args, *(() if result is None else (result,)))
@@ -212,7 +216,7 @@ def parse(name: str, signatures: Any, count: int) -> tuple[tuple[tuple[Any, ...]
             isinstance(kind, types.Number | types.Boolean) for kind in kinds
         ):
             raise ArgumentError(
-                f"signature {one!r} of {name} must be of {count} numbers and "
+                f"signature {signature!r} of {name} must be of {count} numbers and "
                 f"have a number as its result"
             )
         parsed.append((tuple(args), result))
@@ -240,10 +244,10 @@ def out_of_range(function: str, name: str, value: int, least: float, most: float
     )
 
 
-def _fits(one: Given, kind: Any) -> bool:
-    if one.python is None:
-        return bool(np.can_cast(as_dtype(one.element), as_dtype(kind), "safe"))
-    return as_dtype(kind).kind in _WEAK_KINDS[one.python]
+def _fits(argument: Given, kind: Any) -> bool:
+    if argument.python is None:
+        return bool(np.can_cast(as_dtype(argument.element), as_dtype(kind), "safe"))
+    return as_dtype(kind).kind in _WEAK_KINDS[argument.python]
 
 
 # ---- expectations
@@ -278,25 +282,25 @@ def check_types(
         ArgumentError: no kernel can take an argument, or the function does not return `size` real
             numbers.
     """
-    found = {
+    kinds = {
         name: _type_of(inner.name, name, value, parameters[name]) for name, value in values.items()
     }
-    if weight and not _is_real(found[weight]):
+    if weight and not _is_real(kinds[weight]):
         raise ArgumentError(
             f"weights={weight!r} of {inner.name} must be an array with a real number for each "
-            f"row, got {found[weight]}"
+            f"row, got {kinds[weight]}"
         )
-    if any(kind is None for kind in found.values()):
+    if any(kind is None for kind in kinds.values()):
         return
     try:
-        kind = infer_result(inner, [*found.values()])
+        kind = infer_result(inner, [*kinds.values()])
     except (NumbaError, KernelError, NotImplementedError):
         return
     if kind is not types.unknown and not _fits_size(kind, size):
-        wanted = "a real number" if size is None else f"a tuple of {size} real numbers"
-        got = ", ".join(f"{name}: {kind}" for name, kind in found.items())
+        required = "a real number" if size is None else f"a tuple of {size} real numbers"
+        got = ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
         raise ArgumentError(
-            f"{inner.name}({got}) returns {kind}; an expectation needs {wanted} for "
+            f"{inner.name}({got}) returns {kind}; an expectation needs {required} for "
             f"each row. {_way_out(kind)}"
         )
 
@@ -346,7 +350,7 @@ def _fits_size(kind: Any, size: int | None) -> bool:
     return (
         isinstance(kind, types.BaseTuple)
         and len(kind) == size
-        and all(_is_real(one) for one in kind)
+        and all(_is_real(item) for item in kind)
     )
 
 
@@ -360,13 +364,13 @@ def _way_out(kind: Any) -> str:
     parts = kind if isinstance(kind, types.BaseTuple) else [kind]
     if isinstance(kind, types.List | types.ListType | types.Set):
         return "Return a tuple instead, as in return a, b"
-    if any(isinstance(one, types.Complex) for one in parts):
+    if any(isinstance(part, types.Complex) for part in parts):
         return "Return the real and the imaginary part as two values"
-    if any(isinstance(one, types.Array) for one in parts):
+    if any(isinstance(part, types.Array) for part in parts):
         return (
             "For rows with more dimensions, the function gets an array; return its "
             "elements as a tuple, or a number"
         )
-    if isinstance(kind, types.BaseTuple) and all(_is_real(one) for one in parts):
+    if isinstance(kind, types.BaseTuple) and all(_is_real(part) for part in parts):
         return "Pass size=: the length of the tuple, or 0 for a number"
     return "Return numbers"

@@ -6,12 +6,14 @@ Numbers are sent with each call, so that another number is no other sequence. Ar
 copied to shared memory, in which an array of the same layout finds its place again.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from inspect import Signature
 from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from synknumba._call.bind import share_memory
 from synknumba._errors import ArgumentError
 from synknumba._host.data import Data
 from synknumba._host.file_data import over_file
@@ -22,7 +24,7 @@ from synknumba._sequence.loop_options import OPTIONS
 from synknumba._sequence.marks import Static
 from synknumba._sequence.outer_values import OuterValues
 from synknumba._sequence.recorder import told_dtype
-from synknumba._tracing import Number
+from synknumba._tracing import STEP, Number
 from synknumba._types import Array, unknown_keyword
 from synknumba._variables.variable import Variable, layout_of
 from synknumba._world.read_values import is_plain, key_of
@@ -152,6 +154,32 @@ class ArgumentBinder:
         arguments.key.append(staged._layout)  # noqa: SLF001  # as a key
         arguments.leaves.append(staged)
         arguments.write_back.append((name, array, staged))
+
+
+def refuse_shared(written: set[int], arrays: Sequence[Copied], others: Sequence[Copied]) -> None:
+    """Refuses NumPy arrays over the same memory as other arrays of the sequence, if one is in a
+    written segment.
+
+    Each has a copy, and what calls write to one would not be seen in the other.
+    """
+    for (name, array, copy), (other, memory, data) in itertools.product(arrays, others):
+        segments = copy._segment.id, data._segment.id  # noqa: SLF001  # shared with this package
+        if copy is data or written.isdisjoint(segments):
+            continue
+        if share_memory(array, memory):
+            raise ArgumentError(
+                f"{name} and {other} are arrays over the same memory, and calls write to one "
+                "of them, which the other would not show. Pass a copy."
+            )
+
+
+def inner_argument(leaf: Any) -> Any:
+    """Returns what the body of an inner sequence gets for an argument."""
+    if isinstance(leaf, Static):
+        return leaf.value
+    if leaf is STEP:
+        return Number(leaf.formula, leaf.label, is_int=leaf.is_int)
+    return leaf
 
 
 def argument_name(path: str) -> str:

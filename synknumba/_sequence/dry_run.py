@@ -16,7 +16,9 @@ import numpy as np
 from synknumba._call.call import Call
 from synknumba._call.distribute import result_class
 from synknumba._call.options import CallOptions
+from synknumba._call.report import make_report
 from synknumba._call.variable_rows import planned_shape, shapes_by_rank
+from synknumba._call.work_out import WorkedCall
 from synknumba._host.data import Data
 from synknumba._ops.rows import Partition
 from synknumba._ops.variable_layout import line_type
@@ -69,8 +71,7 @@ class DryRun(Recorder):
     """
 
     def __init__(self, name: str, partition: Partition, labels: Mapping[int, str]) -> None:
-        super().__init__(name)
-        self._partition = partition
+        super().__init__(name, partition)
         self._labels: dict[Any, str] = dict(labels)
         # of swapped variables, by id: the id of the one whose memory it has
         self._memory: dict[int, int] = {}
@@ -78,73 +79,57 @@ class DryRun(Recorder):
 
     # ---- calls
 
-    def _record(
-        self,
-        function: "Function[..., Any]",
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        options: CallOptions,
-    ) -> Any:
-        found = function._dry_call(self._partition, args, kwargs, options, self.used)  # noqa: SLF001
-        self.used = found.used
-        self._check_located(function.name, found.results, options)
-        call = found.call
+    def _record(self, function: "Function[..., Any]", worked: WorkedCall, access: Access) -> Any:
+        call, options, is_kernel = worked.call, worked.call.options, worked.is_kernel
         for path, variable in call.variables.items():
             self._labels.setdefault(id(variable), variable.name or f"{path} of {function.name}")
-        access = self._access(
-            tuple(call.parameters.items()), found.written, is_kernel=found.is_kernel
-        )
-        for value in call.values:
-            if isinstance(value, Number):
-                value.formula  # noqa: B018  # for results that the ranks are to combine
-        number = len(self._told)
-        access = replace(
-            access,
-            writes=access.writes
-            | {("result", number, index) for index in range(len(found.results))},
-        )
+        numbers = [value for value in (*call.values, *call.row_values) if isinstance(value, Number)]
+        for number in numbers:
+            number.formula  # noqa: B018  # for results that the ranks are to combine
+        part = len(self._told)
+        results = [worked.built.results[name] for name in worked.wanted]
+        places = {("result", part, index) for index in range(len(results))}
+        access = replace(access, writes=access.writes | places)
         texts = call.texts(lasting=True, shape_of=partial(planned_shape, call))
-        name = f"{function.name}({', '.join(texts)})"
-        told = [
-            ResultReport(one.name, one.op, one.dtype, one.shape, False, one.is_small, False)
-            for one in found.results
-        ]
-        if found.returns:
-            told.append(ResultReport("result", found.ops, None, None, False, False, False))
-        told = [replace(one, is_kept=one.is_kept and one.op is not None) for one in told]
-        repeats = (
-            found.is_recorded
-            and options.is_whole
-            and not any(isinstance(value, Number) for value in call.values)
-        )
-        needs_host = not (found.is_kernel or repeats) or (
-            call.source.kind == "line" and not call.follows_lines
-        )
-        self._add(name, [access], results=tuple(told), plan=found.report, needs_host=needs_host)
-        labels = [
-            f"{one.name if found.is_kernel else 'the result'} of {function.name}" for one in told
-        ]
-        shards = options.shards is not None
-        planned = [
-            PlannedResult(
-                self,
-                number,
-                index,
-                label,
-                found.results[index] if found.is_kernel else None,
-                has_shards=shards,
+        reports = [
+            ResultReport(
+                result.name,
+                result.op,
+                result.dtype,
+                result.shape,
+                False,
+                result.is_small and result.op is not None,
+                False,
             )
-            for index, label in enumerate(labels)
+            for result in results
         ]
-        if not found.is_kernel:
-            return planned[0] if planned else None
-        stand_ins = [
-            self._stand_in(result, one, tuple)
-            for result, one in zip(found.results, planned, strict=True)
-        ]
+        if not is_kernel and worked.options.has_ops:
+            reports.append(ResultReport("result", worked.ops, None, None, False, False, False))
+        is_repeated = is_kernel
+        if worked.options.record and options.is_whole:
+            is_repeated = not any(isinstance(value, Number) for value in call.values)
+        reads_lines = call.source.kind == "line" and not call.follows_lines
+        self._add(
+            f"{function.name}({', '.join(texts)})",
+            [access],
+            results=tuple(reports),
+            plan=make_report(worked),
+            needs_host=reads_lines or not is_repeated,
+        )
+        has_shards = options.shards is not None
+        if not is_kernel:
+            if not reports:
+                return None
+            label = f"the result of {function.name}"
+            return PlannedResult(self, part, 0, label, None, has_shards=has_shards)
+        stand_ins = []
+        for index, result in enumerate(results):
+            label = f"{result.name} of {function.name}"
+            planned = PlannedResult(self, part, index, label, result, has_shards=has_shards)
+            stand_ins.append(self._stand_in(result, planned, tuple))
         if len(stand_ins) <= 1:
             return stand_ins[0] if stand_ins else None
-        return result_class(function.name, tuple(one.name for one in found.results))(*stand_ins)
+        return result_class(function.name, tuple(worked.wanted))(*stand_ins)
 
     def _add(
         self, name: str, accesses: Sequence[Access], *, is_call: bool = True, **told: Any
@@ -199,7 +184,7 @@ class DryRun(Recorder):
 
     def _join(self, outcome: SymbolicResult, data: Data, access: Access) -> Part:
         self._labels[data._segment.id] = outcome.label  # noqa: SLF001  # shared with this package
-        given = data.nbytes * self._partition.parts if self._partition.parts > 1 else 0
+        given = data.nbytes * self.partition.parts if self.partition.parts > 1 else 0
         self._told.append(
             PartReport(
                 0, f"{outcome.label}, combined by the ranks", moved_bytes=given, needs_host=True
@@ -220,9 +205,9 @@ class DryRun(Recorder):
         op: CollectiveOp | None,
         root: int,
     ) -> None:
-        size = self._partition.parts
+        size = self.partition.parts
         check_rank(root, size)
-        plain = Call(CallOptions(None), self._partition)
+        plain = Call(CallOptions(None), self.partition)
         layouts = [one.layout_with(shapes_by_rank(plain, one), one.halo) for one in several]
         leaves = [(layout, index) for layout in layouts for index in range(len(layout.leaves))]
         keys = frozenset(("variable", id(one), leaf) for one in several for leaf in one.leaves())
@@ -250,7 +235,7 @@ class DryRun(Recorder):
         self._add(kind, accesses, writes=self._names(keys), moved_bytes=moved)
 
     def _swap(self, first: VariableState, second: VariableState) -> None:
-        plain = Call(CallOptions(None), self._partition)
+        plain = Call(CallOptions(None), self.partition)
         check_alike(first, second, [shapes_by_rank(plain, one) for one in (first, second)])
         self._add(
             f"swap of {self._labels[id(first)]} and {self._labels[id(second)]}",
@@ -299,7 +284,7 @@ class DryRun(Recorder):
         last: Part | None = None
         for part in parts:
             whom: Whom | None = None
-            if part.wait is not None and self._partition.parts > 1:
+            if part.wait is not None and self.partition.parts > 1:
                 whom = "neighbours" if part.wait.nearby else "all ranks"
             if isinstance(part, Loop):
                 times = int(part.times[1]) if part.times[0] == "value" else None
@@ -311,8 +296,8 @@ class DryRun(Recorder):
             shared = part.puts or part.combines
             if shared is not None:
                 given = (
-                    np.dtype(shared.dtype).itemsize * self._partition.parts
-                    if self._partition.parts > 1
+                    np.dtype(shared.dtype).itemsize * self.partition.parts
+                    if self.partition.parts > 1
                     else 0
                 )
                 told = PartReport(

@@ -8,20 +8,22 @@ gives its values.
 
 import struct
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
+from synknumba._call.call import Call
 from synknumba._call.distribute import Distributed, result_class
-from synknumba._call.options import CallOptions
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
+from synknumba._call.work_out import WorkedCall
 from synknumba._device import fold_kernel
+from synknumba._formulas import Formula
 from synknumba._host.data import Data
 from synknumba._host.lent_results import Lender
 from synknumba._ops import reduction
 from synknumba._sequence.recorder import Lines, Recorder, SymbolicResult, rows_of
-from synknumba._tracing import Formula, Line, Number, where
+from synknumba._tracing import Line, Number, where
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_plans import Work
@@ -30,11 +32,11 @@ from synknumba._variables.state import VariableState, check_rank, traffic_of
 from synknumba._wire.messages import Install
 from synknumba._wire.program import HostArray, Joined, Result, next_number
 from synknumba._wire.sequence import RECORDED, SUCCESS, Access, Key, Part
-from synknumba._world.code import Uses
 from synknumba._world.engine import Engine
+from synknumba._world.holdings import Uses
 
 if TYPE_CHECKING:
-    from synknumba._call.function import Function, WorkedCall
+    from synknumba._call.function import Function
 
 Swap: TypeAlias = "tuple[weakref.ref[VariableState], weakref.ref[VariableState]]"
 
@@ -77,8 +79,8 @@ class Installer(Recorder):
     """
 
     def __init__(self, world: Engine, name: str, scalars: str) -> None:
-        super().__init__(name)
-        self.world = world
+        super().__init__(name, world.partition)
+        self.world: Engine = world
         self.scalars = scalars
         # of results in memory that each round chooses; their segments are further scalars
         self.lenders: list[Lender] = []
@@ -100,27 +102,20 @@ class Installer(Recorder):
 
     # ---- calls
 
-    def _record(
-        self,
-        function: "Function[..., Any]",
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        options: CallOptions,
-    ) -> Any:
-        prepared = function._prepare(self.world, args, kwargs, options, self.used)  # noqa: SLF001
-        plan, call = prepared.plan, prepared.call
+    def _record(self, function: "Function[..., Any]", worked: WorkedCall, access: Access) -> Any:
+        function._number_now(self.world)  # noqa: SLF001  # shared with this package
+        plan, call = function._install(self.world, worked), worked.call  # noqa: SLF001  # as above
         self.plans.append(plan)  # first: it is freed with the recorder
-        self.used = prepared.used
-        self.kept.append(prepared.selector)
-        self.uses += prepared.uses
-        self.numbers |= prepared.numbers
+        self.kept.append(worked.selector)
+        self.uses += self.world.holdings.code.uses(function._roots(), function.name)  # noqa: SLF001  # as above
+        self.numbers |= function._numbers()  # noqa: SLF001  # as above
+        options = call.options
         values = (*call.values, *call.row_values)
         if isinstance(options.batch, Line):
             self.checks.append(Lines(options.batch, function.name, rows_of(call)))
         if isinstance(plan, KernelPlan):
             plan.select(values)
-            self._check_located(function.name, plan.wanted.values(), options)
-        self._note_memory(prepared)
+        self._note_memory(call, plan)
         lent = [self._lend(lender) for lender in plan.lenders]
         self.lines |= {
             (str(plan.info), one.formula): one.line or where()
@@ -128,9 +123,6 @@ class Installer(Recorder):
             if isinstance(one, Number)
         }
         packed, formulas = _packed(plan.program.values, (*values, *lent))
-        access = self._access(
-            plan.program.parameters, prepared.written, is_kernel=isinstance(plan, KernelPlan)
-        )
         if isinstance(plan, KernelPlan):
             access = replace(
                 access,
@@ -186,7 +178,7 @@ class Installer(Recorder):
         self.world.attach([segment])
         if self.world.spans_machines:
             assert isinstance(outcome.plan, KernelPlan)  # functions return no arrays to other calls
-            self.world.own_programs[told.number] = partial(
+            self.world.life.own_programs[told.number] = partial(
                 _join, outcome.plan, result, told.weights, data.data
             )
         else:
@@ -203,13 +195,12 @@ class Installer(Recorder):
 
     # ---- memory
 
-    def _note_memory(self, prepared: "WorkedCall") -> None:
-        call = prepared.call
+    def _note_memory(self, call: Call, plan: Plan) -> None:
         for variable in call.variables.values():
             self._hold(variable)
         for variable in call.changed:
             self.changed[id(variable)] = weakref.ref(variable), self.world.world_size > 1, None
-        self.segments |= prepared.plan.program.segments()
+        self.segments |= plan.program.segments()
 
     def _hold(self, variable: VariableState) -> Allocation:
         storage = variable.place(self.world)

@@ -23,6 +23,7 @@ from weakref import ref
 import numpy as np
 
 from synknumba._source.definition import read_function
+from synknumba._types import Cache
 from synknumba._world.read_values import (
     MISSING,
     Read,
@@ -63,7 +64,7 @@ class OuterValues:
         self._now: Values | None = None
         self._of_arguments: Values | None = None  # of the last call
         # with values whose ids are in the key
-        self._versions: dict[Any, tuple[int, list[Any]]] = {}
+        self._versions: Cache[Any, tuple[int, list[Any]]] = Cache(VERSIONS_KEPT)
         self._numbers = itertools.count()
 
     def now(self) -> "Values":
@@ -89,8 +90,6 @@ class OuterValues:
         version, objects = self._versions.get(values.key, (-1, []))
         # ids may be used again
         if version < 0 or any(type(item) is ref and item() is None for item in objects):
-            if len(self._versions) > VERSIONS_KEPT:
-                self._versions.clear()
             version = next(self._numbers)
             self._versions[values.key] = version, values.objects
         values.version = version

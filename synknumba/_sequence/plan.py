@@ -403,7 +403,7 @@ class SequencePlan:
         for plan in self.recorder.plans:
             plan.forget()
         for number in (*self.recorder.programs, self._number):
-            self.world.own_programs.pop(number, None)
+            self.world.life.own_programs.pop(number, None)
             self.world.forget("program", number)
 
 

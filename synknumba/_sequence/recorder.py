@@ -8,7 +8,7 @@ in for results: the body can return it, and a 0-d result can be an argument of l
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, final
@@ -18,18 +18,21 @@ import numpy as np
 from synknumba import _tracing as tracing
 from synknumba._call.call import Call, leaves_of
 from synknumba._call.options import CallOptions
+from synknumba._call.work_out import WorkedCall
 from synknumba._errors import ArgumentError, BatchError
+from synknumba._formulas import Formula, computed, fold
 from synknumba._host.data import Data
 from synknumba._host.file_data import over_file
 from synknumba._host.foreign import adopted, is_foreign
 from synknumba._ops import reduction
+from synknumba._ops.rows import Partition
 from synknumba._ops.tree import flatten, is_nested, unflatten
 from synknumba._sequence.outer_values import bytes_of
-from synknumba._tracing import Formula, Here, Line, Number, Unknown, UnknownArray
+from synknumba._tracing import Here, Line, Number, Unknown, UnknownArray
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
 from synknumba._variables.state import VariableState
-from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Result, Sharded, Update
+from synknumba._wire.program import Broadcast, Held, HeldRows, Result, Sharded, Update
 from synknumba._wire.sequence import (
     CARRIED,
     NOTHING,
@@ -43,6 +46,7 @@ from synknumba._wire.sequence import (
     own_access,
     waits,
 )
+from synknumba._world.engine import Engine
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function
@@ -221,19 +225,21 @@ def known_value(formula: Formula, scalars: Sequence[Any], step: int | None = Non
 
     `step` is the number of the iteration, in all loops, if that is known.
     """
-    kind, *operands = formula
-    match kind:
-        case "value":
-            return operands[0]
-        case "scalar":
-            return scalars[operands[0]]
-        case "step":
-            return step
-        case "result":
-            return None
-    values = [known_value(one, scalars, step) for one in operands]
+
+    def leaf(kind: str, operand: Any) -> Any:
+        match kind:
+            case "value":
+                return operand
+            case "scalar":
+                return scalars[operand]
+            case _:
+                return step if kind == "step" else None
+
+    def combine(sign: str, operands: list[Any]) -> Any:
+        return None if None in operands else computed(sign, operands)
+
     try:
-        return None if None in values else tracing.OPERATORS[kind](*values)
+        return fold(formula, leaf, combine)
     except ArithmeticError:
         return None
 
@@ -281,6 +287,7 @@ class Recorder(ABC):
 
     Args:
         name: name of the sequence, for messages.
+        partition: of rows into ranks.
 
     Attributes:
         running: the sequences that are recorded, from the outermost.
@@ -302,8 +309,11 @@ class Recorder(ABC):
         passed: arguments and options of each call, as the body passes them, while that runs.
     """
 
-    def __init__(self, name: str) -> None:
+    world: Engine | None = None  # of the ranks that get the calls
+
+    def __init__(self, name: str, partition: Partition) -> None:
         self.name = name
+        self.partition = partition
         self.running: list[Any] = []
         self.parts: Parts = []
         self.calls = 0
@@ -369,7 +379,12 @@ class Recorder(ABC):
             tuple(map(self._argument, args)),
             {name: self._argument(value) for name, value in kwargs.items()},
         )
-        return self._record(function, args, kwargs, options)
+        worked = function._planner.work_out_in_sequence(  # noqa: SLF001  # as above
+            args, kwargs, options, self.partition, self.world, self.used
+        )
+        self._check_located(worked)
+        self.used = worked.used
+        return self._record(function, worked, self._access(worked))
 
     def _count_call(self) -> None:
         self.calls += 1
@@ -388,14 +403,8 @@ class Recorder(ABC):
         )
 
     @abstractmethod
-    def _record(
-        self,
-        function: "Function[..., Any]",
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        options: CallOptions,
-    ) -> Any:
-        """Records a call whose options have been checked; returns stand-ins for its results."""
+    def _record(self, function: "Function[..., Any]", worked: WorkedCall, access: Access) -> Any:
+        """Records a call; returns stand-ins for its results."""
 
     @staticmethod
     def _check_lines(function: "Function[..., Any]", line: Line) -> None:
@@ -453,14 +462,14 @@ class Recorder(ABC):
                     "the call"
                 )
 
-    def _check_located(
-        self, function: str, results: Collection[Result], options: CallOptions
-    ) -> None:
-        located = [result.name for result in results if result.op in reduction.LOCATING]
-        if located and isinstance(options.batch, Line):
+    @staticmethod
+    def _check_located(worked: WorkedCall) -> None:
+        outputs, batch = worked.options.outputs, worked.call.options.batch
+        located = [name for name in worked.wanted if outputs[name].op in reduction.LOCATING]
+        if located and isinstance(batch, Line):
             raise ArgumentError(
-                f"{tracing.where()}: {located[0]} of {function} is a row number, which rows of "
-                f"{options.batch.label} do not have in a sequence; use another output"
+                f"{tracing.where()}: {located[0]} of {worked.planner.name} is a row number, which "
+                f"rows of {batch.label} do not have in a sequence; use another output"
             )
 
     def _stand_in(
@@ -534,23 +543,20 @@ class Recorder(ABC):
 
     # ---- memory
 
-    def _access(
-        self, parameters: Sequence[tuple[str, Param]], written: Collection[str], *, is_kernel: bool
-    ) -> Access:
+    def _access(self, worked: WorkedCall) -> Access:
         """Returns what a call reads and writes: variables on its own rank, and arrays that others
         may read or write, too.
-
-        `written` are the parameters that a kernel may write.
 
         Raises:
             ArgumentError: it writes to a result of another call.
         """
+        is_kernel, written = worked.is_kernel, worked.written()
         results = {data._segment.id: outcome for outcome, data in self._arrays.values()}  # noqa: SLF001
         reads: set[Key] = set()
         writes: set[Key] = set()
         shared_reads: set[Key] = set()
         shared_writes: set[Key] = set()
-        for name, param in parameters:
+        for name, param in worked.call.parameters.items():
             for leaf in leaves_of(param):
                 match leaf:
                     case Held(variable, index) | HeldRows(variable, index):

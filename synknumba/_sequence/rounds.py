@@ -126,7 +126,7 @@ class RoundLoop:
             self._combine(part.combines)
             return
         self._running = part
-        own = self._world.own_programs.get(part.number)
+        own = self._world.life.own_programs.get(part.number)
         if own is not None:
             own()
             return

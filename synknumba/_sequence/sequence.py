@@ -20,14 +20,14 @@ from types import FrameType
 from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeVar, final
 
 from synknumba import _tracing as tracing
-from synknumba._call.bind import share_memory, signature_names
+from synknumba._call.bind import signature_names
 from synknumba._call.call import Call, describe, type_told
-from synknumba._call.function import planned_partition
 from synknumba._call.future import Future
 from synknumba._call.method import Method
 from synknumba._call.options import CallOptions
 from synknumba._call.progress_bars import iterations_shown
 from synknumba._call.variable_rows import planned_shape
+from synknumba._call.work_out import planned_partition
 from synknumba._errors import (
     ArgumentError,
     BatchError,
@@ -40,19 +40,24 @@ from synknumba._errors import (
 )
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
-from synknumba._host.file_data import FileData
 from synknumba._host.log import log
-from synknumba._host.stored import StoredData
 from synknumba._ops.tree import Structure, flatten, paths, unflatten
 from synknumba._progress import Progress, default, refuse_inside, wanted
-from synknumba._sequence.arguments import ArgumentBinder, Arguments, Copied, argument_name
+from synknumba._sequence.arguments import (
+    ArgumentBinder,
+    Arguments,
+    Copied,
+    argument_name,
+    inner_argument,
+    refuse_shared,
+)
 from synknumba._sequence.body import check_body, differ, watch_draws
 from synknumba._sequence.dry_run import DryRun
 from synknumba._sequence.install import Installer
 from synknumba._sequence.loop_options import ONCE, OPTIONS, checked_loop, count_of
-from synknumba._sequence.marks import Static
 from synknumba._sequence.outer_values import OuterValues, Values
 from synknumba._sequence.plan import KEPT_BYTES, SequencePlan
+from synknumba._sequence.plan_cache import KeptSequencePlans
 from synknumba._sequence.recorder import (
     InnerTimes,
     Recorder,
@@ -62,15 +67,12 @@ from synknumba._sequence.recorder import (
 from synknumba._sequence.report import Schedule, SequenceReport, schedule
 from synknumba._tracing import Number, Unknown
 from synknumba._types import Array
-from synknumba._variables.variable import Variable, layout_of, state_of
+from synknumba._variables.variable import Variable, state_of
 from synknumba._world.call_in_flight import GOES_ON, Flight
-from synknumba._world.code import refuse
-from synknumba._world.engine import Engine, current_world, open_world
+from synknumba._world.engine import Engine
+from synknumba._world.holdings import refuse
+from synknumba._world.open_world import current_world, open_world
 
-PLANS_KEPT = 16  # of one sequence
-KNOWN_KEPT = (
-    256  # kinds of calls of one sequence that are found by the layouts of their arguments alone
-)
 _planning = threading.Lock()  # held where a sequence is planned without a world
 
 P = ParamSpec("P")
@@ -102,8 +104,7 @@ class Sequence(Generic[P, R]):
         check_body(self.name, function)
         self._signature = inspect.signature(function)
         self._outer = OuterValues(function, _body_of)
-        self._plans: dict[Any, SequencePlan] = {}
-        self._known: dict[tuple[Any, ...], SequencePlan] = {}  # of calls that `_find` finds
+        self._plans = KeptSequencePlans()
         self._binder = ArgumentBinder(self.name, self._signature)
         self._world: Engine | None = None
         self._traced = 0  # how often the body was recorded
@@ -260,7 +261,7 @@ class Sequence(Generic[P, R]):
 
         def give_up(error: BaseException) -> None:
             plan.note_failure(error)
-            self._drop(plan)
+            self._plans.drop(plan)
 
         nothing = None if times else self._nothing(plan, every)
         flight = Flight(
@@ -277,46 +278,7 @@ class Sequence(Generic[P, R]):
             raise
         return future
 
-    # ---- checks
-
     # ---- calls
-
-    def _find(self, args: tuple[Any, ...]) -> tuple[SequencePlan | None, list[Any]]:
-        """Returns the plan of a call with nothing but `Data`, variables and numbers, if it is
-        known, and the numbers.
-        """
-        key: list[Any] = [self._outer.now().version]
-        scalars: list[Any] = []
-        for arg in args:
-            kind = arg.__class__
-            if kind is Variable:
-                key.append(arg._state._layout)  # noqa: SLF001  # hot path: no call
-            elif kind is Data or kind is FileData or kind is StoredData:
-                key.append(arg._layout)  # noqa: SLF001  # as for variables
-            elif kind is float or (kind is int and -(2**63) <= arg < 2**63):
-                key.append(kind)
-                scalars.append(arg)
-            else:
-                return None, scalars
-        return self._known.get(tuple(key)), scalars
-
-    def _remember(self, args: tuple[Any, ...], arguments: Arguments, plan: SequencePlan) -> None:
-        """Makes `_find` find the plan of a call, if its arguments allow it."""
-        kinds = [type(arg) for arg in args]
-        if len(args) == len(arguments.leaves) == len(self._signature.parameters) and {
-            Variable,
-            Data,
-            FileData,
-            StoredData,
-            float,
-            int,
-        }.issuperset(kinds):
-            if len(self._known) >= KNOWN_KEPT:
-                self._known.clear()
-            key = (
-                layout_of(arg) if isinstance(arg, Variable | Data) else type(arg) for arg in args
-            )
-            self._known[self._outer.now().version, *key] = plan
 
     def _prepared(
         self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int
@@ -325,9 +287,9 @@ class Sequence(Generic[P, R]):
         write, with the staged copies.
         """
         if not kwargs and times and world is self._world:
-            known, scalars = self._find(args)
-            if known is not None and not known.forgotten and known.is_current:
-                return known, scalars, known.renew_outside() if known.outside else ()
+            plan, scalars = self._plans.known(self._outer.now().version, args)
+            if plan is not None and not plan.forgotten and plan.is_current:
+                return plan, scalars, plan.renew_outside() if plan.outside else ()
         if world is not self._world:
             self._leave()
             self._world = world
@@ -336,8 +298,9 @@ class Sequence(Generic[P, R]):
         arguments = self._binder.classify(leaves, structure, self._outer)
         plan = self._plan(world, structure, arguments)
         back = [*self._written_back(plan, arguments), *plan.renew_outside()] if times else []
-        if not kwargs and times:
-            self._remember(args, arguments, plan)
+        are_leaves = len(args) == len(leaves) == len(self._signature.parameters)
+        if times and are_leaves:
+            self._plans.remember(self._outer.now().version, args, plan)
         return plan, arguments.scalars, back
 
     def _written_back(self, plan: SequencePlan, arguments: Arguments) -> list[tuple[Array, Data]]:
@@ -345,8 +308,8 @@ class Sequence(Generic[P, R]):
         is over the same memory.
         """
         shared = ((name, data.data, data) for name, data in arguments.data)
-        self._refuse_shared(
-            plan.recorder,
+        refuse_shared(
+            plan.recorder.written,
             arguments.write_back,
             [*arguments.write_back, *self._outside(plan.recorder), *shared],
         )
@@ -400,7 +363,7 @@ class Sequence(Generic[P, R]):
             with iterations_shown(plan.world, plan.positions.done, times, self.name, shows) as show:
                 return self._rounds(plan, scalars, times, found, until, show)
         except BaseException:
-            self._drop(plan)  # ranks may have stopped at different places
+            self._plans.drop(plan)  # ranks may have stopped at different places
             raise
 
     def _check_before(self, plan: SequencePlan, times: int, scalars: AnySequence[Any]) -> None:
@@ -470,24 +433,15 @@ class Sequence(Generic[P, R]):
         key = (self._outer.now().version, structure, *arguments.key)
         known = self._plans.get(key)
         if known is not None:
-            if known.is_current:
-                return known
-            self._plans.pop(key).forget()
-        for lost in [key for key, plan in self._plans.items() if plan.is_lost]:
-            self._plans.pop(lost).forget()
+            return known
+        self._plans.forget_lost()
         plan = self._trace(world, structure, arguments)
         log.debug(
             "the body of %s was run to record its calls: %s",
             self.name,
             "the first time" if self._traced == 1 else "again",
         )
-        self._plans[key] = plan
-        while len(self._plans) > PLANS_KEPT:
-            oldest = min(
-                (known for known in self._plans if known is not key),
-                key=lambda known: self._plans[known].used,
-            )
-            self._plans.pop(oldest).forget()
+        self._plans.keep(key, plan)
         return plan
 
     def _trace(self, world: Engine, structure: Structure, arguments: Arguments) -> SequencePlan:
@@ -577,7 +531,9 @@ class Sequence(Generic[P, R]):
             (name, value) for name, value in self._outer.now().labels() if isinstance(value, Data)
         ]
         shared = {id(data): (name, data.data, data) for name, data in (*labels, *arguments.data)}
-        self._refuse_shared(recorder, [*arrays, *arguments.write_back], [*arrays, *shared.values()])
+        refuse_shared(
+            recorder.written, [*arrays, *arguments.write_back], [*arrays, *shared.values()]
+        )
 
     def _outside(self, recorder: Installer) -> list[Copied]:
         """Returns the arrays that calls take and that are no arguments, with their copies."""
@@ -585,23 +541,6 @@ class Sequence(Generic[P, R]):
             (f"an array that {self.name} has from outside", *pair)
             for pair in recorder.outside.values()
         ]
-
-    @staticmethod
-    def _refuse_shared(
-        recorder: Installer, arrays: AnySequence[Copied], others: AnySequence[Copied]
-    ) -> None:
-        """Refuses NumPy arrays over the same memory as other arrays of the sequence, if one is
-        written.
-
-        Each has a copy, and what calls write to one would not be seen in the other.
-        """
-        for (name, array, copy), (other, memory, data) in itertools.product(arrays, others):
-            written = {copy._segment.id, data._segment.id} & recorder.written  # noqa: SLF001  # as above
-            if copy is not data and written and share_memory(array, memory):
-                raise ArgumentError(
-                    f"{name} and {other} are arrays over the same memory, and calls write to one "
-                    "of them, which the other would not show. Pass a copy."
-                )
 
     def _run_turns(
         self, recorder: Recorder, structure: Structure, leaves: AnySequence[Any]
@@ -680,7 +619,7 @@ class Sequence(Generic[P, R]):
         elif times.formula_of_argument:
             recorder.checks.append(InnerTimes(times, self.name, tracing.where()))
         leaves, structure = self._binder.bind(args, kwargs)
-        values = [_inner_argument(leaf) for leaf in leaves]
+        values = [inner_argument(leaf) for leaf in leaves]
         with recorder.inside(self, times):
             return self._body(**unflatten(structure, values))
 
@@ -764,17 +703,10 @@ class Sequence(Generic[P, R]):
         """
         return self._binder.classify(*self._binder.bind(args, kwargs), self._outer).scalars
 
-    def _drop(self, plan: SequencePlan) -> None:
-        for key in [key for key, known in self._plans.items() if known is plan]:
-            del self._plans[key]
-        if not plan.world.closed:
-            plan.forget()
-
     def _leave(self) -> None:
         """Drops all plans, and the memory of their results."""
         self._world = None
         self._plans.clear()
-        self._known.clear()
         self._outer = OuterValues(self.py_func, _body_of)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -812,12 +744,6 @@ def _memory_of(value: Variable | Data) -> int:
 def _body_of(value: Any) -> Any:
     """Returns the body of a sequence; None for any other object."""
     return value.py_func if isinstance(value, Sequence) else None
-
-
-def _inner_argument(leaf: Any) -> Any:
-    if isinstance(leaf, Static):
-        return leaf.value
-    return Number(leaf.formula, leaf.label, is_int=leaf.is_int) if leaf is tracing.STEP else leaf
 
 
 _NOTHING: Any = object()

@@ -10,14 +10,13 @@ that of all rows (`row_warnings.py`).
 """  # noqa: E501
 
 import ast
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType
 
 from synknumba._errors import KernelError
 from synknumba._source.definition import Definition, read_code
-from synknumba.simt.internals import CudaPath, Scope, read_definition
+from synknumba.simt.internals import CudaPath, Scope, has_cuda_module, read_definition
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 # of `position op number`, if it holds
@@ -70,11 +69,7 @@ def grid_limits(function: Callable[..., object]) -> Limits:
     compile.
     """
     definition = read_code(function.__code__) if isinstance(function, FunctionType) else None
-    if (
-        definition is None
-        or not isinstance(function, FunctionType)
-        or "numba.cuda" not in sys.modules
-    ):
+    if definition is None or not isinstance(function, FunctionType) or not has_cuda_module():
         return Limits()
     try:
         source = _Positions(definition, Scope(read_definition(function)))

@@ -114,30 +114,34 @@ class Summary:
             ]
             rows = [
                 [
-                    one.name,
-                    f"{one.rounds:,}",
-                    in_words(one.waited),
-                    in_words(one.waited / one.rounds),
-                    in_words(max(one.ranks.values())) if one.ranks else "",
-                    _number(one.imbalance),
-                    f"{one.nbytes:,}" if one.nbytes else "",
-                    _rate(one.rate),
+                    times.name,
+                    f"{times.rounds:,}",
+                    in_words(times.waited),
+                    in_words(times.waited / times.rounds),
+                    in_words(max(times.ranks.values())) if times.ranks else "",
+                    _number(times.imbalance),
+                    f"{times.nbytes:,}" if times.nbytes else "",
+                    _rate(times.rate),
                 ]
-                for one in self.functions
+                for times in self.functions
             ]
             lines += ["", *_table(head, rows)]
         if self.steps:
             head = ["in rounds, all ranks", "times", "in all", "each", "bytes", "GB/s"]
             rows = [
                 [
-                    f"{one.name}{' (GPU)' if one.on_device else ''}",
-                    f"{one.count:,}",
-                    in_words(one.seconds),
-                    in_words(one.seconds / one.count),
-                    f"{one.nbytes:,}" if one.nbytes else "",
-                    _rate(one.nbytes / one.seconds if one.nbytes and one.seconds else float("nan")),
+                    f"{times.name}{' (GPU)' if times.on_device else ''}",
+                    f"{times.count:,}",
+                    in_words(times.seconds),
+                    in_words(times.seconds / times.count),
+                    f"{times.nbytes:,}" if times.nbytes else "",
+                    _rate(
+                        times.nbytes / times.seconds
+                        if times.nbytes and times.seconds
+                        else float("nan")
+                    ),
                 ]
-                for one in self.steps
+                for times in self.steps
             ]
             lines += ["", *_table(head, rows)]
         return "\n".join(lines)
@@ -148,7 +152,7 @@ class Summary:
 
     def of_script(self) -> Sequence[tuple[str, float]]:
         """Returns what the script did, and for how long."""
-        waited = sum(one.waited for one in self.functions)
+        waited = sum(times.waited for times in self.functions)
         rest = max(self.seconds - waited - self.binding - self.combining - self.messages, 0.0)
         return (
             ("waiting for the ranks", waited),
@@ -161,18 +165,18 @@ class Summary:
 
 def summarise(records: Sequence[Record]) -> Summary:
     """Returns where the time of a trace went."""
-    names = {one["pid"]: one["args"]["name"] for one in records if _is_name(one)}
-    spans = [one for one in records if one["ph"] == "X"]
+    names = {record["pid"]: record["args"]["name"] for record in records if _is_name(record)}
+    spans = [record for record in records if record["ph"] == "X"]
     kinds: dict[str, list[Record]] = defaultdict(list)
-    for one in spans:
-        kinds[one["cat"]].append(one)
+    for span in spans:
+        kinds[span["cat"]].append(span)
     waited: dict[str, list[Record]] = defaultdict(list)
-    for one in kinds["wait"]:
-        waited[one["name"]].append(one)
+    for span in kinds["wait"]:
+        waited[span["name"]].append(span)
     called = _by_name(kinds["call"])
     worked: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for one in kinds["round"]:
-        worked[one["name"]][names[one["pid"]]] += one["dur"] / 1e6
+    for span in kinds["round"]:
+        worked[span["name"]][names[span["pid"]]] += span["dur"] / 1e6
     compiling = _compiling(kinds["step"], kinds["round"], names)
     functions = [
         FunctionTimes(
@@ -185,17 +189,17 @@ def summarise(records: Sequence[Record]) -> Summary:
         )
         for name, mine in waited.items()
     ]
-    ends = [(one["ts"], one["ts"] + one["dur"]) for one in spans]
-    whole = (
+    ends = [(span["ts"], span["ts"] + span["dur"]) for span in spans]
+    seconds = (
         (max(after for _, after in ends) - min(first for first, _ in ends)) / 1e6 if ends else 0.0
     )
-    compiled = _total([one for one in kinds["step"] if one["name"] == COMPILE])
+    compiled = _total([step for step in kinds["step"] if step["name"] == COMPILE])
     steps = [
         StepTimes(
             name,
             len(mine),
             _total(mine) - compiled * ((kind, name) == ("step", "bind")),
-            sum(_bytes(one) for one in mine),
+            sum(_bytes(span) for span in mine),
             kind == "device",
         )
         for kind in ("step", "device")
@@ -203,14 +207,14 @@ def summarise(records: Sequence[Record]) -> Summary:
     ]
     messages = _total(kinds["message"])
     return Summary(
-        max(whole - _total(kinds["lost"]), 0.0),
-        functions=tuple(sorted(functions, key=lambda one: -one.waited)),
-        steps=tuple(sorted(steps, key=lambda one: -one.seconds)),
+        max(seconds - _total(kinds["lost"]), 0.0),
+        functions=tuple(sorted(functions, key=lambda times: -times.waited)),
+        steps=tuple(sorted(steps, key=lambda times: -times.seconds)),
         binding=max(_total(kinds["bind"]) - messages, 0.0),  # messages are sent meanwhile
         combining=_total(kinds["combine"]),
         messages=messages,
-        lost_rounds=sum(one["args"]["rounds"] for one in kinds["lost"]),
-        lost_steps=sum(one["args"]["steps"] for one in kinds["lost"]),
+        lost_rounds=sum(record["args"]["rounds"] for record in kinds["lost"]),
+        lost_steps=sum(record["args"]["steps"] for record in kinds["lost"]),
         ranks=tuple(sorted((name for name in names.values() if name != SCRIPT), key=_rank)),
     )
 
@@ -219,39 +223,39 @@ def _compiling(
     steps: Sequence[Record], rounds: Sequence[Record], names: dict[int, str]
 ) -> dict[str, dict[str, float]]:
     """Returns the time of each rank in compilation, by the function in whose round it was."""
-    found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     by_rank: dict[int, list[Record]] = defaultdict(list)
-    for one in sorted(rounds, key=lambda one: one["ts"]):
-        by_rank[one["pid"]].append(one)
+    for record in sorted(rounds, key=lambda record: record["ts"]):
+        by_rank[record["pid"]].append(record)
     for step in steps:
         mine = by_rank[step["pid"]]
-        at = bisect_right(mine, step["ts"], key=lambda one: one["ts"]) - 1
+        at = bisect_right(mine, step["ts"], key=lambda record: record["ts"]) - 1
         if step["name"] in {COMPILE, RECORD} and at >= 0:
-            found[mine[at]["name"]][names[step["pid"]]] += step["dur"] / 1e6
-    return found
+            seconds[mine[at]["name"]][names[step["pid"]]] += step["dur"] / 1e6
+    return seconds
 
 
 def _rank(name: str) -> int:
     return int(name.split()[1])
 
 
-def _is_name(one: Record) -> bool:
-    return bool(one["ph"] == "M" and one["name"] == "process_name")
+def _is_name(record: Record) -> bool:
+    return bool(record["ph"] == "M" and record["name"] == "process_name")
 
 
 def _by_name(spans: Sequence[Record]) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = defaultdict(list)
-    for one in spans:
-        found[one["name"]].append(one)
-    return found
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for span in spans:
+        groups[span["name"]].append(span)
+    return groups
 
 
 def _total(spans: Sequence[Record]) -> float:
-    return float(np.sum([one["dur"] for one in spans])) / 1e6
+    return float(np.sum([span["dur"] for span in spans])) / 1e6
 
 
-def _bytes(one: Record) -> int:
-    return int(one.get("args", {}).get("bytes", 0))
+def _bytes(record: Record) -> int:
+    return int(record.get("args", {}).get("bytes", 0))
 
 
 def in_words(value: float) -> str:
@@ -264,8 +268,8 @@ def in_words(value: float) -> str:
     return f"{value * 1e9:.0f} ns" if value else "0"
 
 
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else ""
+def _percent(part: float, total: float) -> str:
+    return f"{100 * part / total:.1f} %" if total else ""
 
 
 def _number(value: float) -> str:

@@ -19,8 +19,9 @@ from synknumba._errors import ArgumentError, SynkError, WorldError
 from synknumba._timeline.summary import Summary, summarise
 from synknumba._timeline.tracks import MAKER, Record, tracks, write
 from synknumba._types import known_options
-from synknumba._world.engine import Engine, open_world, when_started
+from synknumba._world.engine import Engine
 from synknumba._world.events import Events
+from synknumba._world.open_world import open_world, when_started
 
 MOST_RECORDS = 10_000_000  # for which a rank reserves 2.4 GiB
 VARIABLE = "SYNKNUMBA_TRACE"
@@ -53,10 +54,10 @@ class Trace:
     def __repr__(self) -> str:
         if self._found is None:
             return "<Trace, under way>" if self._began else "<Trace, not begun>"
-        told = self.summary()
-        rounds = sum(one.rounds for one in told.functions)
+        summary = self.summary()
+        rounds = sum(times.rounds for times in summary.functions)
         return (
-            f"<Trace of {told.seconds:.6g} s, {rounds:,} "
+            f"<Trace of {summary.seconds:.6g} s, {rounds:,} "
             f"rounds{'' if self.path is None else f', in {self.path}'}>"
         )
 
@@ -130,9 +131,9 @@ class Trace:
 
     def _told(self) -> dict[str, Any]:
         lost = sum(
-            one["args"]["rounds"] + one["args"]["steps"]
-            for one in self.records()
-            if one.get("cat") == "lost"
+            record["args"]["rounds"] + record["args"]["steps"]
+            for record in self.records()
+            if record.get("cat") == "lost"
         )
         reasons = [events.reason for events in self._worlds if events.reason is not None]
         return {"made by": MAKER, "lost": lost, "ended": reasons}
@@ -155,14 +156,14 @@ def _pause() -> None:
 
 def _go_on(world: Engine | None) -> None:
     """Records what a world does from now on, for all traces that are being made."""
-    mine = [one for one in _active if one._pid == os.getpid()]  # noqa: SLF001
+    mine = [trace for trace in _active if trace._pid == os.getpid()]  # noqa: SLF001
     if not mine or world is None or world.is_inherited:
         return
-    records, keep = max(one._records for one in mine), [one._worlds.append for one in mine]  # noqa: SLF001
+    records, keep = max(trace._records for trace in mine), [trace._worlds.append for trace in mine]  # noqa: SLF001
 
     def collect(events: Events) -> None:
-        for one in keep:
-            one(events)
+        for keep_events in keep:
+            keep_events(events)
 
     world.trace(records, collect)
 
@@ -218,24 +219,24 @@ def _checked(path: str | os.PathLike[str]) -> Path:
         raise ArgumentError(
             f"a trace needs the name of a file, which has no null character, got {path!r}"
         )
-    found = Path(os.fsdecode(path)).absolute()
-    if not found.name.endswith((".json", ".json.gz")):
+    file = Path(os.fsdecode(path)).absolute()
+    if not file.name.endswith((".json", ".json.gz")):
         raise ArgumentError(
             f"a trace needs a name that ends in .json or .json.gz, got {os.fspath(path)!r}"
         )
-    if not found.parent.is_dir():
+    if not file.parent.is_dir():
         raise ArgumentError(f"the folder of the trace {os.fspath(path)!r} does not exist")
-    if found.is_dir():
+    if file.is_dir():
         raise ArgumentError(
             f"the trace {os.fspath(path)!r} is a folder; name a file, as in "
             f"{os.fspath(path)}/run.json"
         )
-    if not os.access(found if found.exists() else found.parent, os.W_OK):
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
         raise ArgumentError(
             f"the trace {os.fspath(path)!r} cannot be written: permission "
             f"denied; name a file elsewhere"
         )
-    return found
+    return file
 
 
 def _of_variable(world: Engine) -> None:
@@ -247,12 +248,12 @@ def _of_variable(world: Engine) -> None:
     if os.environ.setdefault(_OWNER, str(os.getpid())) != str(os.getpid()):
         path = _numbered(path)
     try:
-        made = trace(path)
+        whole_script = trace(path)
     except ArgumentError as error:
         raise ArgumentError(f"{VARIABLE}={path}: {error}; or unset {VARIABLE}") from error
     when_started(None)
-    atexit.register(_stop, made)
-    made.start(world)
+    atexit.register(_stop, whole_script)
+    whole_script.start(world)
 
 
 def _numbered(path: str) -> str:
@@ -261,13 +262,17 @@ def _numbered(path: str) -> str:
     return f"{name}.{os.getpid()}{dot}{end}"
 
 
-def _stop(made: Trace) -> None:
+def _stop(whole_script: Trace) -> None:
     try:
-        if made.path is not None and made.path.exists() and made.path.stat().st_mtime >= _since():
+        if (
+            whole_script.path is not None
+            and whole_script.path.exists()
+            and whole_script.path.stat().st_mtime >= _since()
+        ):
             # another process that was started with this one has written it
-            made.path = Path(_numbered(str(made.path)))
+            whole_script.path = Path(_numbered(str(whole_script.path)))
         with suppress(SynkError):
-            made.stop()
+            whole_script.stop()
     except OSError as error:  # at exit it would be shown as a fault of this package
         sys.stderr.write(f"synknumba: the trace was not written: {error}\n")
 
@@ -276,7 +281,7 @@ def _since() -> float:
     """Returns when the first process with this SYNKNUMBA_TRACE was started, of this one and
     those above: time of the day.
     """
-    wanted, ticks = f"{VARIABLE}={os.environ.get(VARIABLE)}".encode(), os.sysconf("SC_CLK_TCK")
+    setting, ticks = f"{VARIABLE}={os.environ.get(VARIABLE)}".encode(), os.sysconf("SC_CLK_TCK")
     boot, started, pid = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME), 0, os.getpid()
     with suppress(OSError):  # a process of another user's
         while True:
@@ -288,7 +293,7 @@ def _since() -> float:
                 int(fields[1]),
                 int(fields[19]),
             )
-            if wanted not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if setting not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 break
     return boot + started / ticks
 

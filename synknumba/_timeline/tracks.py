@@ -45,17 +45,17 @@ LARGEST = (
 
 def tracks(worlds: list[Events], began: int) -> list[Record]:
     """Returns the events of worlds, with times since `began`, by `time.monotonic_ns`."""
-    found: list[Record] = list(
+    records: list[Record] = list(
         _named(os.getpid(), SCRIPT, {CALLS: "calls", MESSAGES: "messages"}, 0)
     )
     for events in worlds:
-        kept = _kept(events)
-        found += _of_script(events, began, kept)
+        part = _kept(events)
+        records += _of_script(events, began, part)
         for rank, traced in sorted(events.ranks.items()):
             # Ranks of another machine have another clock: both are compared with the time of day.
             late = traced.clock - events.clock if traced.host != _host() else 0
-            found += _of_rank(rank, traced, events, began - late, kept.since - late)
-    return found
+            records += _of_rank(rank, traced, events, began - late, part.since - late)
+    return records
 
 
 def _host() -> str:
@@ -65,14 +65,20 @@ def _host() -> str:
 def _named(pid: int, name: str, threads: dict[int, str], index: int) -> Iterator[Record]:
     yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
     yield {"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": index}}
-    for tid, told in threads.items():
-        yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": told}}
+    for tid, thread_name in threads.items():
+        yield {
+            "ph": "M",
+            "pid": pid,
+            "tid": tid,
+            "name": "thread_name",
+            "args": {"name": thread_name},
+        }
 
 
 def _span(
-    pid: int, tid: int, kind: str, name: str, began: int, ended: int, told: Mapping[str, Any]
+    pid: int, tid: int, kind: str, name: str, began: int, ended: int, args: Mapping[str, Any]
 ) -> Record:
-    made: Record = {
+    record: Record = {
         "ph": "X",
         "pid": pid,
         "tid": tid,
@@ -80,10 +86,10 @@ def _span(
         "name": name,
         "ts": began / 1000,
     }
-    made["dur"] = max(ended - began, 0) / 1000
-    if known := {key: value for key, value in told.items() if value is not None}:
-        made["args"] = known
-    return made
+    record["dur"] = max(ended - began, 0) / 1000
+    if details := {key: value for key, value in args.items() if value is not None}:
+        record["args"] = details
+    return record
 
 
 class _Kept(NamedTuple):
@@ -107,25 +113,25 @@ def _kept(events: Events) -> _Kept:
     # others may number them otherwise
     here = [_rounds_of(traced) for traced in events.ranks.values() if traced.host == _host()]
     firsts = [int(records[0, 0]) for records in here if len(records)]
-    gone = max(1 if lost else 0, int(np.searchsorted(rounds[:, 0], max(firsts, default=0))))
-    after = max(events.gone, int(rounds[gone - 1, 2]) if gone else 0)
+    first = max(1 if lost else 0, int(np.searchsorted(rounds[:, 0], max(firsts, default=0))))
+    after = max(events.gone, int(rounds[first - 1, 2]) if first else 0)
     if not after:
         return _Kept(rounds, 0, 0)
     since = next((began for began, *_ in events.calls if began > after), after + 1)
-    kept = rounds[rounds[:, 2] >= since]
-    return _Kept(kept, since, lost + len(rounds) - len(kept))
+    recent = rounds[rounds[:, 2] >= since]
+    return _Kept(recent, since, lost + len(rounds) - len(recent))
 
 
 def _rounds_of(traced: Traced) -> Array:
     return np.frombuffer(traced.rounds, np.int64).reshape(-1, RECORD_WORDS)
 
 
-def _of_script(events: Events, began: int, kept: _Kept) -> Iterator[Record]:
-    pid, rounds = os.getpid(), kept.rounds
+def _of_script(events: Events, began: int, part: _Kept) -> Iterator[Record]:
+    pid, rounds = os.getpid(), part.rounds
     steps = sum(traced.lost for traced in events.ranks.values())
-    if kept.lost or steps:
-        name = f"{kept.lost:,} rounds and {steps:,} steps were not kept"
-        until = max(kept.since, events.started) - began
+    if part.lost or steps:
+        name = f"{part.lost:,} rounds and {steps:,} steps were not kept"
+        until = max(part.since, events.started) - began
         yield _span(
             pid,
             CALLS,
@@ -133,31 +139,31 @@ def _of_script(events: Events, began: int, kept: _Kept) -> Iterator[Record]:
             name,
             events.started - began,
             until,
-            {"rounds": kept.lost, "steps": steps},
+            {"rounds": part.lost, "steps": steps},
         )
     for sequence, number, ring, arrived in rounds.tolist():
         info = events.names[number]
-        told = {"round": sequence, "call": str(info)}
-        yield _span(pid, CALLS, "wait", info.function, ring - began, arrived - began, told)
+        details = {"round": sequence, "call": str(info)}
+        yield _span(pid, CALLS, "wait", info.function, ring - began, arrived - began, details)
     for first, last, sent in events.calls:
         low, high = np.searchsorted(rounds[:, 2], (first, last))
         if low == high:
             continue
         *_, number, ring, _ = rounds[low].tolist()
         arrived = int(rounds[high - 1, 3])
-        told = {"rounds": int(high - low), "bytes": sent or None}
+        details = {"rounds": int(high - low), "bytes": sent or None}
         yield _span(
-            pid, CALLS, "call", events.names[number].function, first - began, last - began, told
+            pid, CALLS, "call", events.names[number].function, first - began, last - began, details
         )
         yield _span(pid, CALLS, "bind", "bind", first - began, ring - began, {})
         if arrived <= last:  # else it is in flight
             yield _span(pid, CALLS, "combine", "combine", arrived - began, last - began, {})
     for message in events.messages:
-        if message.began < kept.since:
+        if message.began < part.since:
             continue
-        what, told = f"{message.name} to all ranks", {"bytes": message.nbytes}
+        what, details = f"{message.name} to all ranks", {"bytes": message.nbytes}
         yield _span(
-            pid, MESSAGES, "message", what, message.began - began, message.ended - began, told
+            pid, MESSAGES, "message", what, message.began - began, message.ended - began, details
         )
 
 
@@ -173,33 +179,36 @@ def _of_rank(rank: int, traced: Traced, events: Events, began: int, since: int) 
         rank + 1,
     )
     records = _rounds_of(traced)
-    for sequence, number, seen, answered in records[records[:, 2] >= since].tolist():
+    for sequence, number, received, answered in records[records[:, 2] >= since].tolist():
         kind = "obey" if number == MESSAGE else "round"
         info = events.names.get(number)
         what = "message" if number == MESSAGE else "a round" if info is None else info.function
-        yield _span(pid, ROUNDS, kind, what, seen - began, answered - began, {"round": sequence})
+        yield _span(
+            pid, ROUNDS, kind, what, received - began, answered - began, {"round": sequence}
+        )
     for span in traced.spans:
         if span.began < since:
             continue
         kind, tid = ("device", DEVICE) if span.on_device else ("step", ROUNDS)
-        told = {"bytes": span.nbytes or None, "step": None if span.step < 0 else span.step}
-        yield _span(pid, tid, kind, span.name, span.began - began, span.ended - began, told)
+        details = {"bytes": span.nbytes or None, "step": None if span.step < 0 else span.step}
+        yield _span(pid, tid, kind, span.name, span.began - began, span.ended - began, details)
 
 
-def write(path: Path, records: list[Record], told: dict[str, Any]) -> None:
+def write(path: Path, records: list[Record], metadata: dict[str, Any]) -> None:
     """Writes a file; packed by gzip if its name ends in .gz. Raises `OSError`, as of a full
     disk, and leaves no part of it.
     """
     text = json.dumps(
-        {"traceEvents": records, "displayTimeUnit": "ns", "otherData": told}, separators=(",", ":")
+        {"traceEvents": records, "displayTimeUnit": "ns", "otherData": metadata},
+        separators=(",", ":"),
     ).encode()
     packed = gzip.compress(text, 6) if path.suffix == ".gz" else text
     file = path.open("wb", buffering=0)
     try:
         with file:
-            left = memoryview(packed)
-            while left:
-                left = left[file.write(left) :]
+            rest = memoryview(packed)
+            while rest:
+                rest = rest[file.write(rest) :]
     except OSError as error:
         with suppress(OSError):
             path.unlink()
@@ -229,8 +238,8 @@ def read(path: Path) -> list[Record]:
         ArgumentError: it is no trace.
     """
     try:
-        found = json.loads(_content(path))
-        records, maker = found["traceEvents"], found.get("otherData", {}).get("made by")
+        content = json.loads(_content(path))
+        records, maker = content["traceEvents"], content.get("otherData", {}).get("made by")
         if not all(isinstance(record, dict) and "ph" in record for record in records):
             raise ValueError("an event is no object with ph")  # noqa: TRY301
     except OSError as error:

@@ -45,7 +45,7 @@ class Allocation:
         self.number = next(_numbers)  # by which the ranks identify the memory; never reused
         self.layout = layout
         self.world = world
-        self.life = world._life  # noqa: SLF001  # a world that starts its ranks again begins another one
+        self.life = world.life  # a world that starts its ranks again begins another one
         self.segment: Segment | None = (
             None  # contains all parts; None on GPUs, and on several machines
         )
@@ -90,7 +90,7 @@ class Allocation:
 
     def lives_in(self, world: Engine | None) -> bool:
         """Returns whether the ranks of a world, as last started, have the memory."""
-        return self.world is world and self.life is world._life  # noqa: SLF001
+        return self.world is world and self.life is world.life
 
     def when_gone(self, key: Any, callback: Callable[[], None]) -> None:
         """Registers a callback, in place of an earlier one with the same key, that runs when the

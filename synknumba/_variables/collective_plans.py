@@ -17,7 +17,6 @@ GPUs.
 import math
 import weakref
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -29,7 +28,7 @@ from synknumba._comm import Communicator, Exchange, host_communicator, make_step
 from synknumba._host.casting import fill
 from synknumba._host.segment import Segment
 from synknumba._ops.variable_layout import line_type
-from synknumba._types import Array, CollectiveKind, CollectiveOp
+from synknumba._types import Array, Cache, CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation, not_in_use
 from synknumba._wire.messages import Install
 from synknumba._wire.program import (
@@ -114,6 +113,16 @@ def operands_of(work: Work, pairs: Sequence[Pair]) -> list[Operand]:
     return [pair.exchanged() if work.kind == "exchange" else pair.operand() for pair in pairs]
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A cached plan: what runs it, its programs' numbers, and those of the memory it refers to."""
+
+    key: Any
+    run: Run
+    programs: tuple[int, ...]
+    memory: list[int]
+
+
 class Traffic(ABC):
     """Transfers and collectives of one world.
 
@@ -123,11 +132,9 @@ class Traffic(ABC):
 
     def __init__(self, world: Engine) -> None:
         self.world = world
-        # Of each plan: what runs it, the numbers of its programs, and those of the memory that it
-        # refers to.
-        self._plans: OrderedDict[Any, tuple[Run, tuple[int, ...], list[int]]] = OrderedDict()
-        # what runs a collective, by the key of the call: for `run_known`
+        # fast path of `run_known`: key of the call → what runs the collective
         self.quick: dict[Any, Run] = {}
+        self._plans: Cache[Any, _Plan] = Cache(PLANS_KEPT, partial(_drop, world, self.quick))
 
     @abstractmethod
     def deliver(
@@ -182,18 +189,14 @@ class Traffic(ABC):
 
     def known(self, key: Any) -> Run | None:
         """Returns the callable of a cached plan, now the most recently used; None without one."""
-        plan = self._plans.get(key)
-        if plan is None:
-            return None
-        self._plans.move_to_end(key)
-        return plan[0]
+        plan = self._plans.use(key)
+        return None if plan is None else plan.run
 
     def keep(self, key: Any, plan: tuple[Run, tuple[int, ...]], about: Iterable[Allocation]) -> Run:
         """Caches a plan, and returns its callable."""
-        self._plans[key] = *plan, self._watch(key, about)
-        while len(self._plans) > PLANS_KEPT:
-            self._drop(next(iter(self._plans)))
-        return plan[0]
+        run, programs = plan
+        self._plans[key] = _Plan(key, run, programs, self._watch(key, about))
+        return run
 
     def remember(self, key: Any, run: Run, about: Iterable[Allocation]) -> None:
         """Adds the callable of a collective to `quick`."""
@@ -250,16 +253,7 @@ class Traffic(ABC):
 
     def forget_all(self) -> None:
         """Drops all plans, here and on the ranks."""
-        while self._plans:
-            self._drop(next(iter(self._plans)))
-
-    def _drop(self, key: Any) -> None:
-        self.quick.clear()  # one of them may belong to the dropped plan
-        # freed meanwhile, perhaps, in a garbage collection
-        _, programs, about = self._plans.pop(key, (None, (), ()))
-        not_in_use(about, key)
-        for number in programs:
-            self.world.forget("program", number)
+        self._plans.drop_all()
 
     def forget(self, key: Any) -> None:
         """Drops an entry in the coordinator; the ranks drop its programs together with the
@@ -267,6 +261,14 @@ class Traffic(ABC):
         """
         self._plans.pop(key, None)
         self.quick.pop(key, None)
+
+
+def _drop(world: Engine, quick: dict[Any, Run], plan: _Plan) -> None:
+    """Drops a plan on the ranks; entries of the fast path may belong to it."""
+    quick.clear()
+    not_in_use(plan.memory, plan.key)
+    for number in plan.programs:
+        world.forget("program", number)
 
 
 def _forget(traffic: "weakref.ref[Traffic]", key: Any, about: Sequence[int]) -> None:

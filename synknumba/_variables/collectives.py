@@ -36,9 +36,10 @@ from synknumba._types import (
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_plans import Pair, Traffic, Work, leaf_pairs, pairs_of
 from synknumba._variables.kept_values import held_rows
-from synknumba._variables.state import Values, VariableState, check_rank, note_failure, traffic_of
+from synknumba._variables.state import ByRank, VariableState, check_rank, note_failure, traffic_of
 from synknumba._variables.variable import Branch, Variable, accepted, state_of
-from synknumba._world.engine import Engine, current_world, open_world, raise_untold
+from synknumba._world.engine import Engine
+from synknumba._world.open_world import current_world, open_world, raise_pending_error
 
 
 @final
@@ -67,7 +68,7 @@ class placed:  # noqa: N801  # used as a function
 
     def __enter__(self) -> Engine:
         """Takes the world."""
-        raise_untold()
+        raise_pending_error()
         self._world = world = current_world()
         world.begin(sys._getframe(1))  # noqa: SLF001
         try:
@@ -90,7 +91,7 @@ class placed:  # noqa: N801  # used as a function
 
 
 def give_rows(
-    world: Engine, states: Sequence[VariableState], values: Sequence[Values], halo: Halo | None
+    world: Engine, states: Sequence[VariableState], values: Sequence[ByRank], halo: Halo | None
 ) -> None:
     """Writes each rank's rows to several variables; if memory does not suffice for all, none of
     them changes.

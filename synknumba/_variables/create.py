@@ -14,7 +14,7 @@ from synknumba._types import Array, known_options
 from synknumba._variables.collectives import placed
 from synknumba._variables.state import VariableState, refuse_on_rank
 from synknumba._variables.variable import Variable, plain_value, state_of
-from synknumba._world.engine import open_world
+from synknumba._world.open_world import open_world
 
 
 @known_options

@@ -169,7 +169,7 @@ class GpuTraffic(Traffic):
 
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
         join(self.world)
-        if not DRIVERS[self.world.transport].in_shared_memory:
+        if not DRIVERS[self.world.life.transport].in_shared_memory:
             return self.install(self._on_stream(work, pairs), describe(work, pairs))
         return self._staged_copies(pairs) if work.kind == "exchange" else self._staged(work, pairs)
 
@@ -180,7 +180,7 @@ class GpuTraffic(Traffic):
             tuple(operands_of(work, pairs)),
             work.op,
             work.root,
-            self.world.transport,
+            self.world.life.transport,
         )
 
     def _staged_copies(self, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
@@ -357,7 +357,7 @@ class GpuTraffic(Traffic):
     ) -> list[tuple[int, list[Segment], Access]]:
         join(self.world)
         info = describe(work, pairs)
-        if not DRIVERS[self.world.transport].in_shared_memory:
+        if not DRIVERS[self.world.life.transport].in_shared_memory:
             program = self._on_stream(work, pairs)
             self.install(program, info)
             # the stream waits for other ranks
@@ -410,7 +410,7 @@ class GpuTraffic(Traffic):
         installed = list(zip(programs, accesses, strict=True))
         for program_of, _ in installed:
             if isinstance(program_of, Collective) and self.world.spans_machines:
-                self.world.own_programs[program_of.number] = direct(
+                self.world.life.own_programs[program_of.number] = direct(
                     work, program_of.arrays, [segment], self.alone
                 )
             else:

@@ -8,7 +8,7 @@ from synknumba._types import Array
 from synknumba._variables.collectives import check_rows_for, placed
 from synknumba._variables.kept_values import Kept
 from synknumba._variables.state import VariableState
-from synknumba._world.engine import open_world
+from synknumba._world.open_world import open_world
 
 
 def restore(states: Sequence[VariableState], wholes: Sequence[Sequence[Array]]) -> None:

@@ -14,6 +14,7 @@ import math
 import operator
 from collections import deque
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -38,11 +39,13 @@ from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_plans import CoreTraffic, Traffic
 from synknumba._variables.gpu_collective_plans import GpuTraffic
 from synknumba._variables.kept_values import CLOSE_BYTES, GIVEN_BYTES, Kept
-from synknumba._world.engine import Engine, current_world, open_world, snapshots_taken
+from synknumba._variables.values import Arrays, Values
+from synknumba._world.engine import Engine
 from synknumba._world.failure import calling
+from synknumba._world.open_world import current_world, open_world
 
-Arrays: TypeAlias = list[Array]  # of a variable on one rank
-Values: TypeAlias = dict[int, Arrays]  # arrays of a variable, by rank
+ByRank: TypeAlias = dict[int, Arrays]  # arrays of a variable
+_UNPLACED = ("variable", -1)
 
 # Raised by checks before anything is written.
 _HARMLESS = (
@@ -57,26 +60,13 @@ _HARMLESS = (
 
 def traffic_of(world: Engine) -> Traffic:
     """Returns what transfers a world's variables; called between `begin` and `end`."""
-    if world.traffic is None:
-        world.traffic = CoreTraffic(world) if world.traits.shares_memory else GpuTraffic(world)
-    traffic: Traffic = world.traffic
+    if world.life.traffic is None:
+        world.life.traffic = CoreTraffic(world) if world.traits.shares_memory else GpuTraffic(world)
+    traffic: Traffic = world.life.traffic
     return traffic
 
 
-# What belongs to the values of a variable, rather than to its name, dtypes and structure.
-_TRADED = (
-    "_differs",
-    "_given",
-    "_layout",
-    "_pending",
-    "_seen",
-    "_sharded",
-    "_snapshot",
-    "_storage",
-    "_torn",
-    "_written",
-)
-_values_of = operator.attrgetter(*_TRADED)
+_values_of = operator.attrgetter("_layout", "_values")
 
 
 @final
@@ -89,23 +79,13 @@ class VariableState:
 
     __slots__ = (
         "__weakref__",
-        "_differs",
         "_dtypes",
         "_flat",
-        "_given",
         "_layout",
-        "_pending",
-        "_seen",
-        "_sharded",
-        "_snapshot",
-        "_storage",
         "_structure",
-        "_torn",
-        "_written",
+        "_values",
         "name",
     )
-
-    _layout: tuple[str, int]
 
     def __init__(
         self, values: Sequence[Array], structure: Structure, name: str | None, *, flat: bool = False
@@ -114,27 +94,9 @@ class VariableState:
         self._structure = structure
         self._flat = flat
         self._dtypes = [value.dtype for value in values]
-        # initial values; None once they are on the ranks
-        self._pending: Arrays | None = list(values)
-        self._storage: Allocation | None = None
-        self._layout = ("variable", -1)
-        self._sharded = False
-        self._differs = False
-        self._written = (
-            False  # whether ranks may have written since the coordinator gave or kept the value
-        )
-        self._torn = (
-            False  # whether the world was ended by a failure in a call that may have written
-        )
-        self._given: Kept | None = (
-            # the coordinator's copy of the present values; none on cores, where it can read them
-            None
-        )
-        self._snapshot: Kept | None = (
-            None  # values of the last snapshot, or those that a later world began with
-        )
-        # snapshots up to the creation, the last placement, or the last one of these values
-        self._seen = snapshots_taken()
+        self._values = Values(list(values))
+        # key of the variable in plans; beside the values, since each call reads it
+        self._layout = _UNPLACED
 
     # ---- properties
 
@@ -151,9 +113,9 @@ class VariableState:
 
     def root_shapes(self) -> list[Shape]:
         """Returns the shape of each array on the root."""
-        if self._storage is None:
-            return [value.shape for value in self._pending or ()]
-        return [leaf.shapes[0] for leaf in self._storage.layout.leaves]
+        if self._values.storage is None:
+            return [value.shape for value in self._values.pending or ()]
+        return [leaf.shapes[0] for leaf in self._values.storage.layout.leaves]
 
     def root_shape(self, leaf: int) -> Shape:
         """Returns the shape of one array on the root; for `VECTOR`, of all as one vector."""
@@ -188,7 +150,7 @@ class VariableState:
     @property
     def is_placed(self) -> bool:
         """Whether ranks of some world have, or had, the values."""
-        return self._storage is not None
+        return self._values.storage is not None
 
     def leaf_paths(self) -> tuple[str, ...]:
         """Returns the path to each array in the tree, as a script writes it."""
@@ -200,27 +162,27 @@ class VariableState:
 
         For showing them: asks no rank, and waits for none.
         """
-        storage = self._storage
+        storage = self._values.storage
         if storage is None:
-            return self._pending
-        if storage.segment is None or storage.world.work is not None or self._torn:
+            return self._values.pending
+        if storage.segment is None or storage.world.work is not None or self._values.torn:
             return None
         return [storage.array(leaf, 0) for leaf in self.leaves()]
 
     def place_text(self) -> str:
         """Returns where the values are, and whether replicas may differ, as text."""
-        if self._storage is None:
+        if self._values.storage is None:
             return "not on any rank yet"
-        world = self._storage.world
-        if not self._storage.lives_in(open_world()):
+        world = self._values.storage.world
+        if not self._values.storage.lives_in(open_world()):
             return "of a world that is closed"
         plural = "s" if world.world_size > 1 else ""
         where = f"on {world.world_size} {world.device} rank{plural}"
-        if self._sharded:
+        if self._values.sharded:
             shapes = self.shapes()[0] if not self.is_tree else self.shapes()
             halo = "" if self.halo is None else f" with {self.halo}"
             return f"{where}, shards {shapes}{halo}"
-        equality = "may differ" if self._differs else "equal"
+        equality = "may differ" if self._values.differs else "equal"
         return f"{where}, replicas {equality}"
 
     # ---- values
@@ -253,11 +215,11 @@ class VariableState:
         """Returns the shape of each array of `whole_value`, whose values may be lost; None if
         the ranks' do not allow one.
         """
-        if self._storage is None:
+        if self._values.storage is None:
             return list(self.root_shapes())
-        layout = self._storage.layout
+        layout = self._values.storage.layout
         shapes = [layout.own_shapes(leaf) for leaf in self.leaves()]
-        if self._sharded:
+        if self._values.sharded:
             return [
                 (sum(shape[0] for shape in of), *of[0][1:])
                 if len({shape[1:] for shape in of}) == 1
@@ -274,7 +236,7 @@ class VariableState:
         _refuse_in_body()
         self.check_process()
         world = open_world()
-        if self._storage is None or world is None:
+        if self._values.storage is None or world is None:
             return self._recall()
         world.begin()
         try:
@@ -289,12 +251,12 @@ class VariableState:
 
         A divided variable stays divided, with its halo.
         """
-        if not self._sharded:
+        if not self._values.sharded:
             self._start_from(wholes)
             return
         copies = [np.array(array, dtype) for array, dtype in zip(wholes, self._dtypes, strict=True)]
-        self._given = Kept.divided(copies, self.storage().world.partition, self.halo)
-        self._written = self._torn = False
+        self._values.given = Kept.divided(copies, self.storage().world.partition, self.halo)
+        self._values.written = self._values.torn = False
 
     def set_value(self, values: Arrays, rank: int | None) -> None:
         """Sets the arrays of all ranks, or of one, to values that fit; see `Variable.set_value`."""
@@ -305,7 +267,7 @@ class VariableState:
                 "use set_value(value, rank=…) for one rank's part, synk.scatter(v, value) to "
                 "divide the value, or synk.broadcast(v, value) to make it a replica on every rank",
             )
-        if open_world() is None and (rank is None or self._storage is None):
+        if open_world() is None and (rank is None or self._values.storage is None):
             _refuse_in_body()  # with a world `begin` does
             check_rank(0 if rank is None else rank, 1)
             self._start_from(values)
@@ -331,10 +293,10 @@ class VariableState:
         """Raises `PartitionError` if the variable is divided, so that the root's array does not
         stand for those of others.
         """
-        storage = self._storage
+        storage = self._values.storage
         if storage is None or storage.world.world_size == 1:
             return
-        if self._sharded or not all(leaf.uniform for leaf in storage.layout.leaves):
+        if self._values.sharded or not all(leaf.uniform for leaf in storage.layout.leaves):
             shapes = max(self.shapes(), key=lambda shapes: len(set(shapes)))
             listing = ", ".join(map(str, shapes))
             raise PartitionError(
@@ -359,17 +321,19 @@ class VariableState:
     @property
     def sharded(self) -> bool:
         """Whether each rank has its own rows instead of a replica."""
-        return self._sharded
+        return self._values.sharded
 
     @property
     def halo(self) -> Halo | None:
         """Halo of the arrays on the ranks, which their shapes include; None without."""
-        return None if self._storage is None else self._storage.layout.halo
+        storage = self._values.storage
+        return None if storage is None else storage.layout.halo
 
     def storage(self) -> Allocation:
         """Returns the memory of the variable, which must have been placed."""
-        assert self._storage is not None  # callers have called `place`
-        return self._storage
+        storage = self._values.storage
+        assert storage is not None  # callers have called `place`
+        return storage
 
     def shapes(self) -> list[tuple[Shape, ...]]:
         """Returns the shapes of each array, by rank; the variable must have been placed."""
@@ -382,8 +346,9 @@ class VariableState:
         The values are `initial` or, if it is None, those that the coordinator knows: raises
         `VariableLost` without any.
         """
-        if self._storage is not None and self._storage.lives_in(world):
-            return self._storage
+        old = self._values.storage
+        if old is not None and old.lives_in(world):
+            return old
         self.check_process()
         self._check_device(world)
         source = self._recall() if initial is None else Kept((initial,))
@@ -395,14 +360,16 @@ class VariableState:
             self.layout_with([tuple(value.shape for value in row) for row in by_leaf], values.halo),
         )
         traffic_of(world).deliver(storage, by_leaf)
-        world._residents[self] = None  # noqa: SLF001
-        self._pending = None
-        self._differs, self._sharded = values.differs, values.sharded
+        world.life.residents[self] = None
+        now = self._values
+        now.pending = None
+        now.differs, now.sharded = values.differs, values.sharded
         self._use(storage)
-        self._written = self._torn = False
+        now.written = now.torn = False
         # `initial` is the caller's own memory, and is assigned next.
-        self._given = None if initial is not None or storage.segment is not None else values
-        self._begin_from(entry_values, world)
+        has_copy = initial is None and storage.segment is None
+        now.given = values if has_copy else None
+        now.enter(entry_values, keeps_snapshots=world.life.keeps_snapshots)
         return storage
 
     def place_to_assign(self, world: Engine) -> Allocation:
@@ -412,7 +379,8 @@ class VariableState:
         try:
             return self.place(world)
         except (VariableLost, PartitionError):
-            if self._sharded or not all(leaf.uniform for leaf in self.storage().layout.leaves):
+            leaves = self.storage().layout.leaves
+            if self._values.sharded or not all(leaf.uniform for leaf in leaves):
                 raise
             zeros = [
                 np.zeros(shape, dtype)
@@ -431,7 +399,7 @@ class VariableState:
         """Fills each array with a number, by default 0, if the values are lost: of variables
         that scripts do not see.
         """
-        storage = self._storage
+        storage = self._values.storage
         if (
             storage is None
             or (storage.lives_in(open_world()) and storage.life.reason is None)
@@ -446,46 +414,32 @@ class VariableState:
             ]
         )
 
-    def _begin_from(self, entry_values: Kept | None, world: Engine) -> None:
-        """Keeps the values with which the variable enters a world, if snapshots are taken: they are
-        as at the last.
-
-        If they are lost, and a snapshot was taken since they were, it has none of this variable.
-        """
-        newer = self._seen != snapshots_taken()
-        self._seen = snapshots_taken()
-        if entry_values is None:
-            self._snapshot = None if newer else self._snapshot
-        elif newer or self._snapshot is not None or world._life.keeps_snapshots:  # noqa: SLF001
-            self._snapshot = entry_values
-
     def _start_from(self, values: Arrays) -> None:
         """Makes values the initial ones of the next world."""
-        self._pending = [
-            np.array(value, dtype) for value, dtype in zip(values, self._dtypes, strict=True)
-        ]
-        self._storage = self._given = None
-        self._layout = ("variable", -1)
-        self._sharded = self._differs = self._written = self._torn = False
+        self._values.restart(
+            [np.array(value, dtype) for value, dtype in zip(values, self._dtypes, strict=True)]
+        )
+        self._layout = _UNPLACED
 
     def _recall(self) -> Kept:
         """Returns the values to put on the ranks of another world: the present ones if known,
         else the last snapshot's.
         """
-        storage = self._storage
+        storage = self._values.storage
         if storage is None:
-            return Kept((self._pending or [],))
+            return Kept((self._values.pending or [],))
         life = storage.life
-        if self._given is not None:
-            return self._given
-        in_memory = storage.segment is not None and not self._torn
-        goes_back = self._snapshot is not None and life.keeps_snapshots
-        if in_memory and (life.reason is None or not self._written or not goes_back):
+        if self._values.given is not None:
+            return self._values.given
+        in_memory = storage.segment is not None and not self._values.torn
+        goes_back = self._values.snapshot is not None and life.keeps_snapshots
+        if in_memory and (life.reason is None or not self._values.written or not goes_back):
             parts = self._parts_in_memory()
             parts = parts[:1] * len(parts) if self._are_equal() else parts
-            return Kept(parts, self._sharded, self._differs, self.halo, storage.world.partition)
-        if self._snapshot is not None and life.reason is not None and life.not_kept is None:
-            return self._snapshot
+            return self._kept(parts, storage.world)
+        is_failure = life.reason is not None and life.not_kept is None
+        if self._values.snapshot is not None and is_failure:
+            return self._values.snapshot
         if life.not_kept is not None:
             why = f"could not be fetched when its world was closed: {life.not_kept}"
         elif life.reason is None:
@@ -529,7 +483,7 @@ class VariableState:
 
     def _are_equal(self) -> bool:
         """Whether all ranks certainly have equal replicas."""
-        return not (self._differs or self._sharded) and all(
+        return not (self._values.differs or self._values.sharded) and all(
             leaf.uniform for leaf in self.storage().layout.leaves
         )
 
@@ -540,31 +494,32 @@ class VariableState:
         ranks = range(world.world_size)
         if self._are_equal():
             return Kept(self.copies(world, [0]) * len(ranks))
-        return Kept(
-            self.copies(world, ranks), self._sharded, self._differs, self.halo, world.partition
-        )
+        return self._kept(self.copies(world, ranks), world)
+
+    def _kept(self, parts: Sequence[Arrays], world: Engine) -> Kept:
+        """Returns arrays of all ranks, divided as the variable's are."""
+        values = self._values
+        return Kept(parts, values.sharded, values.differs, self.halo, world.partition)
 
     def take_snapshot(self, world: Engine) -> Kept:
         """Returns the values for a snapshot; those of the last one if nothing was written since."""
-        if self._snapshot is not None and self._given is self._snapshot:
-            return self._snapshot
+        if self._values.snapshot is not None and self._values.given is self._values.snapshot:
+            return self._values.snapshot
         return self._fetch_kept(world)
 
     def keep_snapshot(self, values: Kept) -> None:
         """Sets what the variable goes back to when a rank has died."""
-        self._seen = snapshots_taken()
-        self._snapshot = self._given = values
-        self._written = False
+        self._values.keep_snapshot(values)
 
     def keep_at_close(self, world: Engine) -> None:
         """Fetches the values from GPUs whose world is about to be closed, unless they are many."""
         copies = 1 if self._are_equal() else world.world_size
-        if self._given is None and self.nbytes * copies <= CLOSE_BYTES:
-            self._given = self._fetch_kept(world)
+        if self._values.given is None and self.nbytes * copies <= CLOSE_BYTES:
+            self._values.given = self._fetch_kept(world)
 
     def check_process(self) -> None:
         """Raises `WorldError` if the variable is on ranks of the process that forked this one."""
-        if self._storage is not None and self._storage.world.is_inherited:
+        if self._values.storage is not None and self._values.storage.world.is_inherited:
             raise self._inherited()
 
     def _check_device(self, world: Engine) -> None:
@@ -578,7 +533,7 @@ class VariableState:
                     f"use float64 or complex128"
                 )
 
-    def room_to_set(self, world: Engine, values: Values) -> tuple[Allocation, bool]:
+    def room_to_set(self, world: Engine, values: ByRank) -> tuple[Allocation, bool]:
         """Returns memory for values that the script sets, and whether they are own rows only,
         beside halos that stay.
 
@@ -601,7 +556,7 @@ class VariableState:
                     )
         return self.storage(), True
 
-    def room_for(self, world: Engine, values: Values, halo: Halo | None = None) -> Allocation:
+    def room_for(self, world: Engine, values: ByRank, halo: Halo | None = None) -> Allocation:
         """Returns memory for new values: the variable's own, or, if shapes change, new memory with
         the arrays to keep.
 
@@ -622,7 +577,7 @@ class VariableState:
     def assign(
         self,
         world: Engine,
-        values: Values,
+        values: ByRank,
         storage: Allocation,
         *,
         sharded: bool | None = None,
@@ -642,16 +597,16 @@ class VariableState:
         traffic_of(world).deliver(storage, rows, without_halos=without_halos)
         is_complete = len(values) == world.world_size and not without_halos
         same = is_complete and all(all(value is row[0] for value in row) for row in rows)
-        written, previous = self._written, self._given
+        written, previous = self._values.written, self._values.given
         self.mark(differs=not same, sharded=sharded)
         self._use(storage)
-        self._written = written and not is_complete
+        self._values.written = written and not is_complete
         if storage.segment is None and (is_complete or previous is not None):
-            self._given = self._copy_given(world, values, previous, without_halos=without_halos)
-            self._written = self._given is None
+            copied = self._copy_given(world, values, previous, without_halos=without_halos)
+            self._values.given, self._values.written = copied, copied is None
 
     def _copy_given(
-        self, world: Engine, values: Values, old: Kept | None, *, without_halos: bool
+        self, world: Engine, values: ByRank, old: Kept | None, *, without_halos: bool
     ) -> Kept | None:
         """Returns a copy of the values that GPUs have got, with those that other ranks keep;
         None if it would be large.
@@ -668,19 +623,22 @@ class VariableState:
             else old.parts[rank]
             for rank in range(world.world_size)
         ]
-        return Kept(parts, self._sharded, self._differs, self.halo, world.partition)
+        return self._kept(parts, world)
 
     def trade(self, partner: "VariableState") -> None:
         """Exchanges memory and values with another variable."""
-        mine, theirs = _values_of(self), _values_of(partner)
+        states, names = (self, self, partner, partner), ("_layout", "_values") * 2
         # By `map`, so that no handler of a signal runs in the middle: Ctrl-C would leave both with
         # the same memory.
-        deque(
-            map(
-                setattr, (self,) * len(mine) + (partner,) * len(theirs), _TRADED * 2, theirs + mine
-            ),
-            0,
-        )
+        deque(map(setattr, states, names, _values_of(partner) + _values_of(self)), 0)
+
+    def noted(self) -> tuple[tuple[str, int], Values]:
+        """Returns what `put_back` takes: where the values are now."""
+        return self._layout, copy(self._values)
+
+    def put_back(self, noted: tuple[tuple[str, int], Values]) -> None:
+        """Gives the variable the memory and the values that it had."""
+        self._layout, self._values = noted
 
     def replace(self, storage: Allocation, *, sharded: bool) -> None:
         """Replaces the memory of the variable; replicas may differ afterwards if it is sharded."""
@@ -691,11 +649,10 @@ class VariableState:
         """Records that ranks may have written: whether replicas may differ, and each rank has
         its own rows; None: as before.
         """
-        self._differs = differs
-        self._written = True
-        self._given = None
-        if sharded is not None and sharded is not self._sharded:
-            self._sharded = sharded
+        values = self._values
+        values.differs, values.written, values.given = differs, True, None
+        if sharded is not None and sharded is not values.sharded:
+            values.sharded = sharded
             self._use(self.storage())
 
     def layout_with(
@@ -711,12 +668,12 @@ class VariableState:
         """Returns copies of the arrays on the given ranks: of own rows, or with halos."""
         refuse_on_rank("variables are read")
         _refuse_in_body()
-        storage, world = self._storage, open_world()
+        storage, world = self._values.storage, open_world()
         if storage is None:
             world_size = 1 if world is None else world.world_size
             for rank in ranks:
                 check_rank(rank, world_size)
-            return [[value.copy() for value in self._pending or ()] for _ in ranks]
+            return [[value.copy() for value in self._values.pending or ()] for _ in ranks]
         is_here = storage.lives_in(world)
         if world is None or (not is_here and storage.world.is_inherited):
             for rank in ranks:
@@ -760,14 +717,15 @@ class VariableState:
         """Takes memory, and makes the key of the variable in plans, which depend on whether rows
         are divided.
         """
-        self._storage = storage
-        self._layout = ("shards" if self._sharded else "variable", storage.number)
+        self._values.storage = storage
+        self._layout = ("shards" if self._values.sharded else "variable", storage.number)
 
     def note_failure(self, world: Engine, *, torn: bool) -> None:
-        if self._storage is None or not self._storage.lives_in(world):
+        storage = self._values.storage
+        if storage is None or not storage.lives_in(world):
             return  # it was not on these ranks yet
-        self._written, self._given = True, None
-        self._torn = self._torn or torn
+        self._values.written, self._values.given = True, None
+        self._values.torn = self._values.torn or torn
 
     def _inherited(self) -> WorldError:
         way_out = "create a new variable from its last value, get_value()"
@@ -807,7 +765,7 @@ def note_failure(
     """Records that a failed call may have written to variables: their values are not known, and
     torn if the world has ended.
     """
-    broken = world._is_broken  # noqa: SLF001
+    broken = world.is_broken
     if not broken and isinstance(error, _HARMLESS):
         return
     for state in states:

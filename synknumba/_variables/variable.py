@@ -28,7 +28,8 @@ from synknumba._ops.tree import (
 )
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._types import ARITHMETIC, Array
-from synknumba._variables.state import Arrays, VariableState, refuse_on_rank
+from synknumba._variables.state import VariableState, refuse_on_rank
+from synknumba._variables.values import Arrays
 
 
 @final

@@ -10,14 +10,14 @@ variable's memory, and `leaf` the index of an array in the variable's tree.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import calcsize
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from synknumba._host.stored import Source
 from synknumba._ops.halo import Copy
-from synknumba._ops.rows import Partition
+from synknumba._ops.rows import Partition, RowPlan
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._types import CollectiveKind, CollectiveOp, Op, RankConstant, Shape, Transport
 
@@ -259,6 +259,21 @@ class RowSource:
         """Format of the selection's values in each call: one `struct` letter per value."""
         return {"range": "qqq", "list": "q", "line": "q"}.get(self.kind, "")
 
+    def count(self, values: Sequence[Any]) -> int | None:
+        """Returns the number of rows, given these values; None if there are no rows."""
+        match self.kind:
+            case "none":
+                return None
+            case "all":
+                return self.length
+            case "range":
+                return int(values[2])
+            case "list":
+                return int(values[0])
+            case "line":
+                assert self.indices is not None  # a "line" has indices
+                return self.indices.shape[1]
+
 
 @dataclass(frozen=True, slots=True)
 class OwnSource:
@@ -280,6 +295,12 @@ class OwnSource:
     def values(self) -> str:
         """Format of the selection's values in each call: one `struct` letter per value."""
         return {"range": "qqq", "list": "q"}.get(self.kind, "") * len(self.lengths)
+
+    def counts(self, values: Sequence[Any]) -> tuple[int, ...]:
+        """Returns the number of rows on each rank, given these values."""
+        if self.kind == "all":
+            return self.lengths
+        return tuple(values[2::3] if self.kind == "range" else values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,11 +374,13 @@ class Program:
         """
         return self.partition if self.shards is None else Partition.even(self.shards)
 
+    def row_plan(self, count: int | None, own: tuple[int, ...] | None = None) -> RowPlan:
+        """Returns the division of a number of rows, and of rows of sliceable variables by rank."""
+        return RowPlan(self.partition, self.shards, self.num_slices, count, own)
+
     def own_shards(self, rank: int) -> tuple[int, int]:
         """Returns the range of shards that a rank runs, as (first, one after the last)."""
-        if self.solo and rank:
-            return 0, 0
-        return (rank, rank + 1) if self.shards is None else self.partition.part(self.shards, rank)
+        return self.row_plan(None).shard_span(rank, rank + 1)
 
     def leaves(self) -> list[Param]:
         """Returns the parameters in any order, with nested arguments replaced by their leaves."""

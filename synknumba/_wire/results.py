@@ -17,7 +17,7 @@ import numpy as np
 
 from synknumba._host.segment import Segment
 from synknumba._ops.tree import Structure, count_leaves
-from synknumba._types import Array, Shape
+from synknumba._types import Array, Cache, Shape
 from synknumba._wire.messages import Returned
 
 FIRST_LEAF = 64
@@ -75,14 +75,12 @@ class ResultReader:
 
     def __init__(self, memory: Array) -> None:
         self._memory: Array = memory[FIRST_LEAF:]
-        self._specs: dict[int, RankReturn] = {}
+        # more than the rank keeps
+        self._specs: Cache[int, RankReturn] = Cache(2 * SPECS_KEPT)
         self._segment: Segment | None = None  # the rank's segment, mapped with its last known size
 
     def learn(self, news: Returned, descriptors: Sequence[int]) -> None:
         """Adds a new spec, and maps the segment that comes with it."""
-        if len(self._specs) > 2 * SPECS_KEPT:
-            for old in sorted(self._specs)[:SPECS_KEPT]:
-                del self._specs[old]
         memory = self._memory
         if news.segment is not None:
             memory = self._mapped(*news.segment, descriptors[0]).array(np.uint8, (news.nbytes,))

@@ -15,17 +15,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from synknumba._formulas import Formula
 from synknumba._types import Op
 from synknumba._wire.program import HostArray
 
 Key: TypeAlias = Hashable
 """Memory that parts read and write: ("variable", number, leaf), ("data", segment) or ("stage",
 index).
-"""
-
-Formula: TypeAlias = tuple[Any, ...]
-"""("value", number), ("step", depth of the loop), ("scalar", index), ("result", slot), or
-(operation, operand, …).
 """
 
 Formulas: TypeAlias = Sequence[tuple[int, str, Formula]]

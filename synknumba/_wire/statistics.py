@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from synknumba._html import of_statistics, size_text
+from synknumba import _html
+from synknumba._types import size_text
 
 
 @dataclass(slots=True)
@@ -159,7 +160,7 @@ class Statistics:
 
     def _repr_html_(self) -> str | None:
         """Shows the statistics in a notebook, with bars for time and memory."""
-        return of_statistics(self)
+        return _html.of_statistics(self)
 
 
 def own_memory(pids: Sequence[int]) -> tuple[int | None, ...]:

@@ -1,10 +1,10 @@
 """Calls in flight: the ranks work on one while the script goes on.
 
-    Engine.launch ── ring ──> the script goes on, the ranks work ──> Engine.begin, await_flight or close ── land ──> complete
+    launch ── ring ──> the script goes on, the ranks work ──> Engine.begin, await_flight or close ── land ──> complete
 
 A world has at most one call in flight, which no thread holds. Whoever takes the world next first
 waits for it: its result or error then stays in its `Flight`, to which the script's `Future` refers.
-A call may be of several rounds, as a sequence whose results the script keeps: when one has landed,
+`Flights` refers to the call in flight; the thread that holds the world changes it. A call may be of several rounds, as a sequence whose results the script keeps: when one has landed,
 `collect` launches the next, and the call is still in flight.
 """  # noqa: E501
 
@@ -14,12 +14,12 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
-from synknumba._errors import WorldError, depth_of_script
+from synknumba._errors import SynkError, WorldError, depth_of_script
 from synknumba._world.failure import CallInfo
+from synknumba._world.rounds import Learn, Rounds
 
 if TYPE_CHECKING:
     from synknumba._world.engine import Engine
-    from synknumba._world.rounds import Learn
 
 
 GOES_ON: Final = object()  # in place of a result: the call has another round
@@ -43,7 +43,7 @@ class Flight:
         over: whether the call has ended, with a result or an error.
         result: its result; None before.
         error: its error; None before, or if it has a result.
-        told: whether the error was raised, or warned of.
+        is_reported: whether the error was raised, or warned of.
     """
 
     __slots__ = (
@@ -54,17 +54,17 @@ class Flight:
         "error",
         "has_more",
         "info",
+        "is_reported",
         "learn",
         "over",
         "result",
-        "told",
     )
 
     def __init__(
         self,
         world: "Engine",
         info: CallInfo,
-        learn: "Learn",
+        learn: Learn,
         collect: Callable[[], Any],
         give_up: Callable[[BaseException], None],
     ) -> None:
@@ -76,7 +76,7 @@ class Flight:
         self._dropped = False  # whether the script has no future of it any more
         self.has_more = False
         self.over = False
-        self.told = False
+        self.is_reported = False
         self.result: Any = None
         self.error: Exception | None = None
 
@@ -116,11 +116,12 @@ class Flight:
                 f"has no result; call again"
             )
         )
-        self.told = True
+        self.is_reported = True
 
     def lose(self, why: str) -> None:
         """Ends the call in a child that the script has forked, where nothing has failed."""
-        self.error, self.told = WorldError(f"{self.info} was in flight, and {why}"), True
+        self.error = WorldError(f"{self.info} was in flight, and {why}")
+        self.is_reported = True
         self._end()
 
     def _end(self) -> None:
@@ -150,7 +151,7 @@ class Flight:
     def raise_error(self) -> None:
         """Raises the call's error, if it has one."""
         if self.error is not None:
-            self.told = True
+            self.is_reported = True
             raise self.error
 
     def drop(self) -> None:
@@ -162,13 +163,94 @@ class Flight:
 
     def warn_if_dropped(self) -> None:
         """Warns of an error that cannot be retrieved any more."""
-        if self._dropped and self.error is not None and not self.told:
-            self.told = True
+        if self._dropped and self.error is not None and not self.is_reported:
+            self.is_reported = True
             what = f"{type(self.error).__name__}: {self.error}"
             message = (
                 f"a submitted call of {self.info} failed, and nobody asked for its result(): {what}"
             )
             warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
+
+
+@final
+class Flights:
+    """The call in flight of a world, of which there is at most one.
+
+    The world is held in all methods. An interrupt in the middle of one leaves `under_way` of the
+    rounds true, so that the next use of the world ends it.
+
+    Attributes:
+        current: call on which the ranks work while the script goes on.
+    """
+
+    __slots__ = ("_ranks", "current")
+
+    def __init__(self, ranks: Rounds) -> None:
+        self._ranks = ranks
+        self.current: Flight | None = None
+
+    def launch(self, flight: Flight, number: int) -> None:
+        """Starts a program on every rank for a call in flight."""
+        self._ranks.ring(number, flight.info)
+        self.current = flight
+        self._ranks.under_way = False  # last: see `Rounds.ring`
+
+    def land(self, seconds: float | None = None) -> None:
+        """Waits for all rounds of the call in flight, for at most `seconds`, and completes it."""
+        began = time.monotonic()
+        while self.current is not None:
+            if not self._land_round(self.current, remaining(seconds, began)):
+                return
+
+    def _land_round(self, flight: Flight, seconds: float | None) -> bool:
+        """Waits for a round, for at most `seconds`; returns whether it has ended: the call is
+        complete, or in the next.
+        """
+        # first: after an interrupt below, the next use of the world ends it
+        self._ranks.under_way = True
+        self.current = None
+        try:
+            if not self._ranks.land(flight.info, flight.learn, seconds):
+                self.current = flight
+                self._ranks.under_way = False
+                return False
+            flight.complete()
+        # a warning of a rank that the script's filters turn into an error
+        except (SynkError, Warning) as error:
+            flight.fail(error)
+        except BaseException:
+            flight.interrupt()
+            raise
+        return True
+
+    def land_last(self, *, at_exit: bool) -> None:
+        """Completes the call in flight before the end of the world; at the end of the script
+        its error can no longer be retrieved.
+        """
+        flight = self.current
+        if flight is not None:
+            self.land()
+            if at_exit:
+                flight.drop()
+            else:
+                flight.warn_if_dropped()
+
+    def fail(self) -> None:
+        """Ends the call in flight, if any, with the world."""
+        flight, self.current = self.current, None
+        if flight is not None:
+            flight.fail(
+                WorldError(
+                    f"the world was closed while {flight.info} was in flight; "
+                    f"call fork() to start again"
+                )
+            )
+
+    def lose(self, why: str) -> None:
+        """Forgets the call in flight in a child that the script has forked."""
+        flight, self.current = self.current, None
+        if flight is not None:
+            flight.lose(why)
 
 
 def remaining(seconds: float | None, began: float) -> float | None:

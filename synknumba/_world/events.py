@@ -11,6 +11,7 @@ for those that end late.
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple, final
 
 from synknumba._types import Array
@@ -39,6 +40,7 @@ class Events:
     Args:
         records: how many of each kind are kept, the last ones.
         tally: counters of the world.
+        ended: gets the events when the trace has ended.
 
     Attributes:
         names: the calls of programs, by number.
@@ -52,8 +54,8 @@ class Events:
         reason: why the ranks were ended while they were traced; None if they were not.
     """
 
-    def __init__(self, records: int, tally: Tally) -> None:
-        self._tally, self._records = tally, records
+    def __init__(self, records: int, tally: Tally, ended: "Callable[[Events], None]") -> None:
+        self._tally, self._records, self._ended = tally, records, ended
         self.names: dict[int, CallInfo] = {}
         self.began = 0
         self.calls: deque[tuple[int, int, int]] = deque(maxlen=records)
@@ -73,10 +75,14 @@ class Events:
         self.calls.append((self.began, time.monotonic_ns(), scattered - self._scattered))
         self._scattered = scattered
 
-    def break_off(self) -> None:
-        """Notes that the call under way, if any, ends now, since the ranks have been ended."""
-        if self.began > (self.calls[-1][1] if self.calls else 0):
+    def hand_over(self, reason: str | None) -> None:
+        """Ends the trace; `reason` is that for which the ranks have been ended, if they have."""
+        self.reason = reason
+        # the call under way, if any, ends now
+        last = self.calls[-1][1] if self.calls else 0
+        if reason is not None and self.began > last:
             self.call_ends()
+        self._ended(self)
 
     def add_round(self, sequence: int, number: int, began: int) -> None:
         """Adds a round that has just ended."""

@@ -27,15 +27,11 @@ from synknumba._host.log import log
 from synknumba._ops.rows import Partition
 from synknumba._types import CompilerName, DeviceKind, Transport, as_flag, known_options, shown
 from synknumba._world import machines as machines_module
-from synknumba._world.engine import (
-    Engine,
-    current_world,
-    open_world,
-    starting,
-    world_to_start_again,
-)
+from synknumba._world.engine import Engine
+from synknumba._world.life import Setup
 from synknumba._world.limits import as_timeout, check_room, check_system_calls
 from synknumba._world.machines import MachineDevices, OtherMachines, cores_of, firsts_of, shared_out
+from synknumba._world.open_world import current_world, open_world, starting, world_to_start_again
 from synknumba._world.world import World, world_of
 from synknumba.simt.internals import jit_problem, stands_in
 
@@ -137,14 +133,14 @@ def fork(
         )
     ]
     if engine is not None:
-        if hasattr(sys, "ps1") and engine.asked == repr(arguments):
+        if hasattr(sys, "ps1") and engine.setup.asked == repr(arguments):
             return world_of(engine)
         raise WorldError(
             f"fork() called while {engine!r} is open; call close() first, or use "
             f"`with synknumba.fork(): ...`"
         )
     ended = world_to_start_again()
-    if ended is not None and hasattr(sys, "ps1") and ended.asked == repr(arguments):
+    if ended is not None and hasattr(sys, "ps1") and ended.setup.asked == repr(arguments):
         return world_of(current_world())
     if machines_module.ranks_compared:
         world_size, device = machines_module.ranks_compared[0]
@@ -185,23 +181,23 @@ def fork(
                     _make_way_for_profiles(size)
                 tell_of_threads()
                 carrier = _choose_transport(transport, kind, shared)
-                engine = Engine(
-                    size,
-                    kind,
-                    indices,
-                    compiler=named,
-                    profile=profile,
-                    timeout=timeout,
+                setup = Setup(
+                    world_size=size,
+                    device=kind,
+                    devices=indices,
+                    firsts=firsts,
                     transport=carrier,
                     transport_is_free=transport == "auto",
+                    compiler=named,
+                    profile=profile,
                     prefix_output=prefix_output,
-                    firsts=firsts,
+                    asked=repr(arguments),
                 )
-                engine.asked = repr(arguments)
+                engine = Engine(setup, timeout=timeout)
                 if shares is not None:
                     engine.weigh(shares)
                 if respawn:
-                    engine._set_respawn(partial(_check_again, kind))  # noqa: SLF001
+                    engine.respawn_after(partial(_check_again, kind))
                 return world_of(engine)
         except BaseException:
             engine = open_world()

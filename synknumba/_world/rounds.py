@@ -17,12 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import NoReturn, Protocol, TypeAlias
+from typing import NoReturn, TypeAlias, final
 
 from synknumba._device import StrandedError
 from synknumba._errors import ArgumentError, CallTimeout, DeviceError, SynkError, WorldError
 from synknumba._host.signals import held_signals, is_of_handler
-from synknumba._types import Array, DeviceKind
+from synknumba._types import DeviceKind
 from synknumba._wire import channel, doorbell
 from synknumba._wire import function_pickling as pickling
 from synknumba._wire.control import MESSAGE, SLEEP_SECONDS, ControlBlock
@@ -51,34 +51,43 @@ _ELSEWHERE = CallInfo("a call")
 
 RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, its news, descriptors
 Learn: TypeAlias = Callable[[Sequence[RankNews]], None]
+# weakly refers to what is called with the reason when the ranks have been ended
+Ended: TypeAlias = Callable[[], Callable[[str | None], None] | None]
 
 
-class Ranks(Protocol):
-    """Interface of calls to ranks on any machines; `Rounds` implements it for this machine.
+@final
+class _Rung:
+    """The round that `Rounds.ring` has started.
 
     Attributes:
-        values: values passed to every rank by `run`: uint8, packed by the caller beforehand.
-        results: small results of the last `run`: uint8, shape (W, bytes per rank), C-contiguous.
+        number: number of its program.
+        at: when it was started, by `time.monotonic`.
+        counts_from: when its time limit began.
     """
 
-    values: Array
-    results: Array
+    __slots__ = ("at", "counts_from", "number")
 
-    def run(self, number: int, info: CallInfo, learn: Learn) -> None:
-        """Runs a program on every rank."""
+    def __init__(self) -> None:
+        self.number = 0
+        self.at = self.counts_from = 0.0
 
-    def ring(self, number: int, info: CallInfo) -> None:
-        """Starts a program on every rank, without waiting; `land` completes the round."""
 
-    def land(self, info: CallInfo, learn: Learn, seconds: float | None = None) -> bool:
-        """Completes the round that `ring` has started."""
-        ...
+@final
+class _Ending:
+    """The end of the ranks, which threads may ask for at the same time.
 
-    def command(
-        self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None
-    ) -> list[RankNews]:
-        """Executes a command on every rank; returns the ranks' news."""
-        ...
+    Attributes:
+        has_begun: set before the ranks are killed: their deaths are then no errors.
+        is_over: set once their resources are freed.
+        lock: held by the thread that kills them.
+    """
+
+    __slots__ = ("has_begun", "is_over", "lock")
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self.is_over = threading.Event()
+        self.lock = threading.Lock()
 
 
 class Rounds:
@@ -101,7 +110,7 @@ class Rounds:
         processes: Processes,
         tally: Tally,
         timeout: float | None,
-        ended: "Callable[[], Callable[[str | None], None] | None]",
+        ended: Ended,
         others: OtherMachines | None = None,
     ) -> None:
         self.sequence = 0  # number of the last round
@@ -112,19 +121,15 @@ class Rounds:
         # If true between two calls, a round was interrupted and the world not yet ended. False
         # while the script goes on during a round that `ring` has started.
         self.under_way = False
-        self._rung = 0.0  # when `ring` started the round, by `time.monotonic`
-        self._counts_from = 0.0  # when its time limit began
+        self._rung = _Rung()
         self.look: Callable[[], None] | None = (
             None  # called with each look at the ranks, while a call shows how far they are
         )
         self.events: Events | None = None  # while the world is traced
-        self._number = 0  # of the program that `ring` has started
         self.starts_again = (
             False  # whether the next call starts the ranks again after a failure; for messages
         )
-        self._over = threading.Event()
-        self._ending = False  # set before the ranks are killed: their deaths are then no errors
-        self._killing = threading.Lock()
+        self._ending = _Ending()
         self._control = control
         self.values, self.results = control.values, control.results
         self._base, self._lines = control.base, control.lines
@@ -297,8 +302,9 @@ class Rounds:
         self.under_way = True
         try:
             self.sequence += 1
-            self._rung = self._counts_from = time.monotonic()
-            self._number = number
+            rung = self._rung
+            rung.at = rung.counts_from = time.monotonic()
+            rung.number = number
             if doorbell.ring(self._base, self._lines, self.sequence, number) != 0:
                 self._control.wake_ranks()
             self.in_flight = info
@@ -326,10 +332,11 @@ class Rounds:
                 if code != doorbell.ALL_DONE:
                     self._finish_round(code, info, learn, self._spent_in_flight())
             finally:
-                self._tally.working += int((time.monotonic() - self._rung) * 1e9)
+                number, rung_at = self._rung.number, self._rung.at
+                self._tally.working += int((time.monotonic() - rung_at) * 1e9)
                 if events is not None:
-                    events.names[self._number] = info
-                    events.add_round(self.sequence, self._number, int(self._rung * 1e9))
+                    events.names[number] = info
+                    events.add_round(self.sequence, number, int(rung_at * 1e9))
             self.in_flight = None
             self.under_way = False
         except BaseException as error:
@@ -371,9 +378,9 @@ class Rounds:
         The limit is not checked while a call is in flight, so one that has passed begins again if
         the ranks were stopped meanwhile.
         """
-        spent = time.monotonic() - self._counts_from
+        spent = time.monotonic() - self._rung.counts_from
         if self.timeout is not None and spent > self.timeout and self._processes.were_stopped():
-            self._counts_from, spent = time.monotonic(), 0.0
+            self._rung.counts_from, spent = time.monotonic(), 0.0
         return spent
 
     def _failed(self, error: BaseException) -> None:
@@ -555,7 +562,9 @@ class Rounds:
             self._check_alive(info, grace=1.0)
             raise
         except Exception:
-            if self._ending:  # perhaps raised because the socket has been closed meanwhile
+            if (
+                self._ending.has_begun
+            ):  # perhaps raised because the socket has been closed meanwhile
                 self._check_alive(info)
             raise
 
@@ -642,8 +651,10 @@ class Rounds:
         it, which may raise instead.
         """
         death = self._processes.find_dead(grace)
-        if self._ending:
-            self._over.wait(END_SECONDS)  # else the script would still find the world open
+        if self._ending.has_begun:
+            self._ending.is_over.wait(
+                END_SECONDS
+            )  # else the script would still find the world open
             raise WorldError(
                 f"the world was closed during {info}, by another thread or a signal handler; "
                 f"call fork() to start again"
@@ -681,15 +692,16 @@ class Rounds:
             with held_signals():
                 self._kill(reason)
         except BaseException:
-            if not self._over.is_set():  # a handler raised before signals were deferred
+            if not self._ending.is_over.is_set():  # a handler raised before signals were deferred
                 with held_signals():
                     self._kill(reason)
             raise
 
     def _kill(self, reason: str | None) -> None:
-        self._ending = True
-        with self._killing:
-            if self._over.is_set():
+        ending = self._ending
+        ending.has_begun = True
+        with ending.lock:
+            if ending.is_over.is_set():
                 return  # another thread was faster
             if self._others is not None:
                 self._others.end()
@@ -698,7 +710,7 @@ class Rounds:
             if ended is not None:
                 ended(reason)
             self.under_way = False
-            self._over.set()
+            ending.is_over.set()
 
     def disown(self) -> None:
         """Resets the state in a child that the script has forked, perhaps during a call, as if
@@ -706,11 +718,10 @@ class Rounds:
         """
         self.under_way = False  # else the next call would end the world
         self.in_flight = None
-        self._ending = True
-        # new: another thread of the script may have used the old one
-        self._over = threading.Event()
-        self._killing = threading.Lock()
-        self._over.set()
+        ending = _Ending()  # another thread of the script may have used the old one
+        ending.has_begun = True
+        ending.is_over.set()
+        self._ending = ending
 
     def stop(self, seconds: float) -> None:
         """Stops the ranks: sends `Stop`, waits for up to `seconds`, and kills the rest."""

@@ -29,22 +29,19 @@ def join(world: Engine) -> None:
     Raises:
         DeviceError: the user requested the transport, and it cannot be set up.
     """
-    if world.joined or world.world_size == 1 or DRIVERS[world.transport].in_shared_memory:
+    if world.life.joined or world.world_size == 1 or DRIVERS[world.transport].in_shared_memory:
         return
     problem = _set_up(world)
     if problem is None:
-        world.joined = True
+        world.life.joined = True
         return
-    if not world.transport_is_free:
+    if not world.setup.transport_is_free:
         raise DeviceError(
             f'transport="{world.transport}" cannot be set up: {problem}. Use '
             f'transport="auto" or "host".'
         )
-    # before the warning, which may be an error
-    name, world.transport = (
-        world.transport.upper(),
-        "host",
-    )
+    name = world.transport.upper()
+    world.life.transport = "host"  # before the warning, which may be an error
     message = f"collectives go over the host, which is slower: {name} cannot be set up: {problem}"
     warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
 

@@ -14,7 +14,8 @@ from synknumba._host import this_process
 from synknumba._host.segment import close_orphans
 from synknumba._types import DeviceKind, Transport
 from synknumba._wire.statistics import Statistics
-from synknumba._world.engine import Engine, current_world, world_to_close
+from synknumba._world.engine import Engine
+from synknumba._world.open_world import current_world, world_to_close
 
 
 @final

@@ -21,10 +21,14 @@ and what hangs on it:
     _ufuncs      numba's `vectorize`, `guvectorize` and `cuda.reduce`
     _random_states  the states of random streams
     _standins    programs for `numba.cuda`: `as_cuda`, and the plugin of pytest
+    cuda         what takes the place of `numba.cuda`, also where Numba has none
 
 Importing this package with SYNKNUMBA_SIMT=1 in the environment puts `jit` and the stand-ins into
 `numba.cuda` for the process.
 """
+
+import importlib
+from typing import Any
 
 from synknumba._errors import BoundsError as BoundsError
 from synknumba._errors import DivergenceError as DivergenceError
@@ -47,3 +51,9 @@ from synknumba.simt._ufuncs import reduce as reduce
 from synknumba.simt._ufuncs import vectorize as vectorize
 
 _of_environment()
+
+
+def __getattr__(name: str) -> Any:
+    if name != "cuda":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.cuda")  # imports numba.cuda, which takes 0.3 s

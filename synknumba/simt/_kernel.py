@@ -23,8 +23,8 @@ from synknumba.simt._emit.emit import has_many_threads
 from synknumba.simt._emit.error_location import WHERE_TYPE, located
 from synknumba.simt._emit.options import Options
 from synknumba.simt._explain.arguments import (
-    _TRANSFERS,
     ARGUMENTS,
+    TRANSFERS,
     WRITABLE,
     _of_dtype,
     in_host_memory,
@@ -352,7 +352,7 @@ class Kernel(NoDeviceCode):
     def _prepared(self, place: int, arg: Any) -> Any:
         for extension in reversed(self.extensions):
             _, arg = extension.prepare_args(typeof(arg), arg, stream=0, retr=[])
-        if type(arg).__module__ in _TRANSFERS:
+        if type(arg).__module__ in TRANSFERS:
             # cuda.In, cuda.Out and cuda.InOut. An In argument is copied, as a GPU does not copy
             # writes to it back.
             arg = copy.copy(arg.value) if type(arg).__name__ == "In" else arg.value

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from synknumba._errors import ArgumentError
+from synknumba.simt._source.numba_cuda import from_numba_cuda
 
 
 def random_states(n: int, seed: int, subsequence_start: int = 0) -> np.ndarray[Any, Any]:
@@ -34,10 +35,9 @@ def random_states(n: int, seed: int, subsequence_start: int = 0) -> np.ndarray[A
             f"subsequence_start of simt.random_states must be a number, 0 or more, "
             f"got {subsequence_start!r}"
         )
-    from numba.cuda.random import init_xoroshiro128p_states_cpu, xoroshiro128p_dtype
-
-    states = np.empty(n, xoroshiro128p_dtype)
+    random = from_numba_cuda("random", "simt.random_states")
+    states = np.empty(n, random.xoroshiro128p_dtype)
     # Numba passes an int as an int64; the function casts it back
     signed = (int(seed) + (1 << 63)) % (1 << 64) - (1 << 63)
-    init_xoroshiro128p_states_cpu(states, signed, int(subsequence_start))
+    random.init_xoroshiro128p_states_cpu(states, signed, int(subsequence_start))
     return states

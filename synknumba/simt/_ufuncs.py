@@ -18,6 +18,7 @@ from numba.core import sigutils, types
 
 from synknumba._errors import ArgumentError, KernelError
 from synknumba.simt._kernel import Kernel, jit
+from synknumba.simt._source.numba_cuda import cuda_module, from_numba_cuda
 from synknumba.simt._source.pickling import reduce_object
 from synknumba.simt._source.source_text import keep_text
 
@@ -95,8 +96,8 @@ def _written(text: str, name: str, scope: dict[str, Any]) -> FunctionType:
 @cache
 def _classes() -> SimpleNamespace:
     """Returns the subclasses of numba.cuda's classes; the import takes 0.3 s."""
-    from numba import cuda
-    from numba.cuda import deviceufunc
+    cuda = cuda_module()
+    deviceufunc: Any = from_numba_cuda("deviceufunc", "simt.vectorize or guvectorize")
 
     class Mechanism(deviceufunc.UFuncMechanism):  # type: ignore[misc]  # Numba has no types
         """One call of a ufunc."""
@@ -352,7 +353,7 @@ class Reduce:
 
     def __init__(self, functor: Any) -> None:
         combine = jit(functor, device=True)
-        from numba import cuda
+        cuda = cuda_module()  # not when synknumba is imported
 
         @jit
         def kernel(values: Any, init: Any, out: Any) -> None:

@@ -27,6 +27,8 @@ from synknumba.simt._numba.runtime import link_runtime as link_runtime
 from synknumba.simt._source import mlir as mlir
 from synknumba.simt._source.mlir import counterpart as counterpart
 from synknumba.simt._source.numba_cuda import CudaPath as CudaPath
+from synknumba.simt._source.numba_cuda import cuda_module as cuda_module
+from synknumba.simt._source.numba_cuda import has_cuda_module as has_cuda_module
 from synknumba.simt._source.pickling import Pickler as Pickler
 from synknumba.simt._source.pickling import by_one_pickler as by_one_pickler
 from synknumba.simt._source.pickling import dumps as dumps

@@ -19,6 +19,7 @@ from synknumba._device import Device
 from synknumba._device.cpu import CpuDevice
 from synknumba._rank import loop as loop_module
 from synknumba._world.engine import Engine
+from synknumba._world.life import Setup
 from synknumba._world.world import world_of
 
 LINK_BYTES = 4 << 20  # that one rank can send at once
@@ -163,5 +164,7 @@ def fork_private(world_size: int, transport: Any = "host") -> synk.World:
     with opened_by_ranks(world_size):
         devices = (0,) * world_size
         return world_of(
-            Engine(world_size, "cuda", devices, profile=False, timeout=None, transport=transport)
+            Engine(
+                Setup(world_size=world_size, device="cuda", devices=devices, transport=transport)
+            )
         )

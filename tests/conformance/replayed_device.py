@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import numpy as np
@@ -20,13 +20,12 @@ import numpy as np
 import synknumba as synk
 from synknumba._device import (
     Buffer,
-    Chain,
     DeviceKernel,
     Gather,
     LineRows,
     RecordedCall,
     Recorder,
-    Replay,
+    Recording,
     Step,
     Workspace,
 )
@@ -37,7 +36,8 @@ from synknumba._rank import loop
 from synknumba._wire import doorbell
 from synknumba._wire.control import CROWDED, ROOMY
 from synknumba._wire.relaunch import Relaunch, Scalar, Scalars
-from synknumba._world import engine
+from synknumba._world import life
+from synknumba._world.engine import Engine
 from synknumba._world.world import world_of
 from tests.conformance.private_memory import PrivateDevice, opened_by_ranks
 
@@ -231,29 +231,33 @@ class Filling(partial[Any]):
     """A step that fills an array which only steps recorded with it write."""
 
 
-class CalledReplay(Replay):
-    """Steps that are run where a graph would be launched.
+class CalledRecording(Recording):
+    """Steps that are run where a graph would be launched, or its launch queued.
 
     Attributes:
         fails_in: launches from now that one of them fails; 0 if none does.
         broken: whether one has failed, and not been told yet.
-        refuses_in: of how many times from now that a node gets other scalars one fails; 0 if none
-            does.
+        refuses_in: of how many times from now that a node gets other scalars one fails, by whether
+            launches are queued; 0 if none does.
+        queued: how many recordings there have been whose launches are queued.
     """
 
     fails_in = 0
     broken = False
-    refuses_in = 0
+    refuses_in: ClassVar[dict[bool, int]] = {False: 0, True: 0}
+    queued = 0
 
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self._nodes = {id(step): Node(step) for step in steps if isinstance(step, Launch)}
-        self._steps = [
-            self._nodes[id(step)].step if id(step) in self._nodes else step for step in steps
-        ]
+    def __init__(self, steps: Iterable[Step], *, is_queued: bool) -> None:
+        self._is_queued = is_queued
+        self._nodes: dict[int, Node] = {}
+        self._steps = [*self._taken(steps)]
         self._set = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 3)(fatal(self._set_node))
         self._words = np.zeros(2, np.int64)  # the mailbox, and where its word belongs
-        box = self._words.ctypes.data
         self._launches = 0
+        if is_queued:
+            type(self).queued += 1
+            return
+        box = self._words.ctypes.data
         self._function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)(
             fatal(self._launch)
         )
@@ -261,6 +265,14 @@ class CalledReplay(Replay):
         assert address is not None
         self._kept = Relaunch(address, 11, 22, box, [box + 8])
         self.relaunch = self._kept.address
+
+    def _taken(self, steps: Iterable[Step]) -> Iterator[Step]:
+        for position, step in enumerate(steps):
+            if isinstance(step, Launch):
+                self._nodes[position] = Node(step)
+                yield self._nodes[position].step
+            else:
+                yield step
 
     def _launch(self, executable: int, stream: int) -> int:
         assert (executable, stream) == (11, 22)
@@ -283,14 +295,16 @@ class CalledReplay(Replay):
         self._run()
 
     def _run(self) -> None:
-        for step in self._steps:
-            step()
+        self.queue()
         self._words[0] = 1 << 32
 
-    def __call__(self) -> None:
+    def launch(self) -> None:
         if self.broken:
             type(self).broken = False
             raise RuntimeError("no launch")
+        self.queue()
+
+    def queue(self) -> None:
         for step in self._steps:
             step()
 
@@ -298,92 +312,40 @@ class CalledReplay(Replay):
         while not doorbell.take(self.relaunch):
             pass
 
-    def _set_node(self, executable: int, node: int, params: int) -> int:
-        assert (executable, params) == (11, node + 1)
-        kind = type(self)
-        if kind.refuses_in:
-            kind.refuses_in -= 1
-            if not kind.refuses_in:
+    def _set_node(self, executable: int, position: int, params: int) -> int:
+        assert (executable, params) == (11, position + 1)
+        refuses_in = type(self).refuses_in
+        if refuses_in[self._is_queued]:
+            refuses_in[self._is_queued] -= 1
+            if not refuses_in[self._is_queued]:
                 return 1
-        self._nodes[node].read()
+        self._nodes[position].read()
         return 0
 
-    def renew(self) -> bool:
-        for node in self._nodes.values():
+    def _nodes_of(self, first: int, after: int | None) -> dict[int, Node]:
+        end = len(self._steps) if after is None else after
+        return {position: node for position, node in self._nodes.items() if first <= position < end}
+
+    def renew(self, first: int = 0, after: int | None = None) -> bool:
+        for position, node in self._nodes_of(first, after).items():
             node.write()
-            node.read()
-        if self.scalars is None:
-            address = ctypes.cast(self._set, ctypes.c_void_p).value or 0
-            places = [place for node in self._nodes.values() for place in node.scalars]
-            self.scalars = Scalars(places, address, [(11, node, node + 1) for node in self._nodes])
+            if self._is_queued:
+                if self._set_node(11, position, position + 1):
+                    return False
+            else:
+                node.read()
         return True
+
+    def scalars(self, first: int = 0, after: int | None = None) -> Scalars | None:
+        nodes = self._nodes_of(first, after)
+        address = ctypes.cast(self._set, ctypes.c_void_p).value or 0
+        places = [place for node in nodes.values() for place in node.scalars]
+        return Scalars(places, address, [(11, position, position + 1) for position in nodes])
 
     def close(self) -> None:
         self.relaunch = 0
-
-
-class CalledChain(Chain):
-    """Steps that are run where the launch of a graph would be queued.
-
-    Attributes:
-        recorded: how many there have been.
-        renewed: how often a node has got other scalars.
-        refuses_in: of how many times from now that one gets other scalars one fails; 0 if none
-            does.
-    """
-
-    recorded = 0
-    renewed = 0
-    refuses_in = 0
-
-    def __init__(self, steps: Iterable[Step]) -> None:
-        self._nodes = [
-            Node(step) if isinstance(step, Launch) else None for step in self._noted(steps)
-        ]
-        self._set = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 3)(fatal(self._set_node))
-        type(self).recorded += 1
-
-    def _noted(self, steps: Iterable[Step]) -> Iterator[Step]:
-        self._steps: list[Step] = []
-        for step in steps:
-            self._steps.append(step)
-            yield step
-
-    def __call__(self) -> None:
-        for step, node in zip(self._steps, self._nodes, strict=True):
-            (step if node is None else node.step)()
-
-    def renew(self, first: int, after: int) -> None:
-        for position, node in enumerate(self._nodes[first:after], first):
-            if node is not None:
-                node.write()
-                if self._set_node(11, position, position + 1):
-                    raise RuntimeError("no such node")
-
-    def scalars(self, first: int, after: int) -> Scalars:
-        nodes = [
-            (position, node)
-            for position, node in enumerate(self._nodes[first:after], first)
-            if node is not None
-        ]
-        address = ctypes.cast(self._set, ctypes.c_void_p).value or 0
-        places = [place for _, node in nodes for place in node.scalars]
-        return Scalars(places, address, [(11, position, position + 1) for position, _ in nodes])
-
-    def _set_node(self, executable: int, position: int, params: int) -> int:
-        assert (executable, params) == (11, position + 1)
-        node, kind = self._nodes[position], type(self)
-        assert node is not None
-        if kind.refuses_in:
-            kind.refuses_in -= 1
-            if not kind.refuses_in:
-                return 1
-        node.read()
-        kind.renewed += 1
-        return 0
-
-    def close(self) -> None:
-        self._nodes = []
+        if self._is_queued:
+            self._steps = []
 
 
 class RepeatedCall(RecordedCall):
@@ -443,17 +405,18 @@ class ReplayedDevice(PrivateDevice):
         step = super().fill(array, value, private=private)
         return Filling(step) if private else step
 
-    def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
+    def record(self, steps: Sequence[Step], *, alone: bool = True) -> Recording | None:
         # ahead, at the end of each run
         fills = [step for step in steps if alone and isinstance(step, Filling)]
         for step in fills:
             step()
-        return CalledReplay([*(step for step in steps if step not in fills), *fills])
+        rest = [step for step in steps if step not in fills]
+        return CalledRecording([*rest, *fills], is_queued=False)
 
-    def record_chain(self, steps: Iterable[Step]) -> Chain | None:
-        return CalledChain(steps)
+    def record_queued(self, steps: Iterable[Step]) -> Recording | None:
+        return CalledRecording(steps, is_queued=True)
 
-    def can_chain(self, steps: Sequence[Step]) -> bool:
+    def can_queue(self, steps: Sequence[Step]) -> bool:
         return True
 
     def beside(self) -> tuple[list[Step], list[Step]]:
@@ -474,13 +437,16 @@ def fork_replayed(
     pytest-xdist.
     """
     with (
-        mock.patch.multiple(engine, CROWDED=CROWDED, ROOMY=ROOMY),
+        mock.patch.multiple(life, CROWDED=CROWDED, ROOMY=ROOMY),
         opened_by_ranks(world_size, ReplayedDevice, doorbell_module=CountedDoorbell()),
     ):
         devices = (0,) * world_size
         return world_of(
-            engine.Engine(
-                world_size, "cuda", devices, profile=False, timeout=timeout, transport=transport
+            Engine(
+                life.Setup(
+                    world_size=world_size, device="cuda", devices=devices, transport=transport
+                ),
+                timeout=timeout,
             )
         )
 

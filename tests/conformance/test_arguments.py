@@ -555,13 +555,6 @@ def test_plan_tells_who_gets_what_and_calls_nothing(world):
 
 def test_modes_name_and_repr_of_a_function(world):
     assert kernels.mixed.name == "mixed"
-    assert kernels.mixed.output_modes == {
-        "low": "min",
-        "sums": "sum",
-        "out": "gather",
-        "means": "mean",
-    }
-    assert kernels.three.output_modes == ("sum", "max", "gather")
     assert kernels.three.update_modes == {}
     assert "mixed" in repr(kernels.mixed)
     assert kernels.energy.__doc__.startswith("Σ")

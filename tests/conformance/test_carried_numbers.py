@@ -10,7 +10,7 @@ from numba import cuda
 from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
-from synknumba._rank import sequence_routine, sequence_table
+from synknumba._rank import sequence_lowering, sequence_routine
 
 
 @synk.parallel(grid=1, block=1)
@@ -272,7 +272,7 @@ def test_python_and_tables_give_the_same(monkeypatch):
     found = []
     for uses in (True, False):
         if not uses:
-            monkeypatch.setattr(sequence_routine, "runs_tables", lambda device: False)
+            monkeypatch.setattr(sequence_routine, "runs_natively", lambda device: False)
         with synk.fork(2, device="cpu"):
             log, v = synk.variable(np.zeros(40)), synk.variable(np.array([0.1, 0.7]))
             body(log, v, 0.3, 2, times=4)
@@ -286,7 +286,7 @@ def test_nothing_is_left_to_python(monkeypatch):
     def refused(*_):
         raise AssertionError("a row of Python")
 
-    monkeypatch.setattr(sequence_table.SequenceTable, "_in_python", refused)
+    monkeypatch.setattr(sequence_lowering.Lowering, "_in_python", refused)
     with synk.fork(2, device="cpu"):
         log = synk.variable(np.zeros(80, int))
         fibonacci(log, 0, 1, times=9)

@@ -257,17 +257,17 @@ def test_values_that_came_again_are_not_sent_again(monkeypatch, world):
     for scale in (2.0, 3.0, 2.0, 3.0, 2.0):
         monkeypatch.setitem(globals(), "SCALE", scale)
         assert function(data) == scale * X.sum()
-        sent.append(len(world._engine.shipped))
+        sent.append(len(world._engine.holdings.shipped))
     assert sent[1:] == sent[1:2] * 4
 
 
 def test_equal_values_in_other_objects_are_not_sent_again(monkeypatch, world):
     monkeypatch.setitem(globals(), "SCALE", 2.5)
     function(X)
-    sent = len(world._engine.shipped)
+    sent = len(world._engine.holdings.shipped)
     monkeypatch.setitem(globals(), "SCALE", float("2.5"))
     assert function(X) == 2.5 * X.sum()
-    assert len(world._engine.shipped) == sent
+    assert len(world._engine.holdings.shipped) == sent
 
 
 def test_a_value_for_each_call_is_warned_of_once(monkeypatch):

@@ -539,7 +539,6 @@ def test_a_decorated_method(world):
     assert double.scaled.submit(x, 1.0).result() == 30
     assert double.scaled.as_serial(x) == 20
     assert "rows" in str(double.scaled.plan(x, num_slices=2))
-    assert double.scaled.output_modes == "sum"
     with pytest.raises(AttributeError, match="nothing"):
         double.scaled.nothing  # noqa: B018
     double.factor = 5.0

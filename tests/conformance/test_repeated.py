@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
-from synknumba._call import function
+from synknumba._call import distribute
 from synknumba._host import segment
 from synknumba._wire import channel
 
@@ -56,7 +56,7 @@ def nothing_is_sent(call):
         patch.setattr(channel, "send", refuse)
         patch.setattr(segment.Segment, "__init__", refuse)
         patch.setattr(segment.Segment, "grow", refuse)
-        patch.setattr(function, "make_spec", refuse)
+        patch.setattr(distribute, "make_spec", refuse)
         yield
 
 

@@ -54,10 +54,10 @@ def look(u):
 
 @synk.function(outputs=None)
 def recorded():
-    """How many chains a rank has recorded."""
-    from tests.conformance.replayed_device import CalledChain
+    """How many recordings of a rank have launches that are queued."""
+    from tests.conformance.replayed_device import CalledRecording
 
-    return CalledChain.recorded
+    return CalledRecording.queued
 
 
 @synk.sequence
@@ -478,9 +478,9 @@ class TestRecordings:
     def test_one_that_cannot_be_changed_is_not_used(self, world):
         @synk.function
         def refuse(count):
-            from tests.conformance.replayed_device import CalledChain
+            from tests.conformance.replayed_device import CalledRecording
 
-            CalledChain.refuses_in = count
+            CalledRecording.refuses_in[True] = count
 
         x = synk.data(np.arange(7))
         u, v, *_ = fields()

@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from synknumba import simt
-from synknumba._rank import sequence_routine, sequence_table
+from synknumba._rank import sequence_lowering, sequence_routine
 from tests.quick import whole
 
 
@@ -74,7 +74,7 @@ def sides(row_size, body, monkeypatch):
     found = []
     for uses in (True, False):
         if not uses:
-            monkeypatch.setattr(sequence_routine, "runs_tables", lambda device: False)
+            monkeypatch.setattr(sequence_routine, "runs_natively", lambda device: False)
         with synk.fork(row_size, device="cpu"):
             found.append(body())
     return found
@@ -259,7 +259,7 @@ def test_nothing_is_left_to_python(monkeypatch):
     def refused(*_):
         raise AssertionError("a row of Python")
 
-    monkeypatch.setattr(sequence_table.SequenceTable, "_in_python", refused)
+    monkeypatch.setattr(sequence_lowering.Lowering, "_in_python", refused)
     found = NUMBERS["sum", "f8"]
 
     @synk.sequence

@@ -148,7 +148,7 @@ def test_python_goes_on_with_the_scalars_that_compiled_code_had(world):
 def test_scalars_that_the_driver_refuses(world):
     @synk.function(outputs=None)
     def refuse_in(times):
-        replayed_device.CalledReplay.refuses_in = times
+        replayed_device.CalledRecording.refuses_in[False] = times
 
     x = synk.data(np.arange(float(N)))
     for times in (1, 2, 7):
@@ -282,7 +282,7 @@ def test_after_a_sleep(world):
 def test_a_launch_that_fails_is_told_and_the_next_one_works(world):
     @synk.function(outputs=None)
     def fail_in(launches):
-        replayed_device.CalledReplay.fails_in = launches if current_rank() == 0 else 0
+        replayed_device.CalledRecording.fails_in = launches if current_rank() == 0 else 0
 
     x = synk.data(np.ones(N))
     for _ in range(3):
@@ -320,7 +320,7 @@ def held_total(v, factor, total):
 def test_slices_and_rows_of_variables_while_launches_fail(world):
     @synk.function(outputs=None)
     def fail_in(launches, rank):
-        replayed_device.CalledReplay.fails_in = launches if current_rank() == rank else 0
+        replayed_device.CalledRecording.fails_in = launches if current_rank() == rank else 0
 
     rng = np.random.default_rng(5)
     x, y, values = synk.data(np.arange(float(N))), synk.data(np.zeros(N)), rng.random(N)

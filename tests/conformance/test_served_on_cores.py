@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 import synknumba as synk
 from synknumba._rank import loop
 from synknumba._wire.control import CROWDED, ROOMY
-from synknumba._world import engine
+from synknumba._world import life
 from tests.conformance.replayed_device import CountedDoorbell, count_served
 
 
@@ -21,7 +21,7 @@ def world():
     with (
         mock.patch.object(loop, "doorbell_module", CountedDoorbell()),
         # awake from call to call, also in workers of pytest-xdist
-        mock.patch.multiple(engine, CROWDED=CROWDED, ROOMY=ROOMY),
+        mock.patch.multiple(life, CROWDED=CROWDED, ROOMY=ROOMY),
         synk.fork(2, device="cpu") as world,
     ):
         yield world

@@ -109,7 +109,7 @@ def test_two_threads_end_a_world_once(monkeypatch):
     """The second waits for the first, and finds nothing left to let go of."""
     world = synk.fork(2, device="cpu")
     engine, killing, waited, closed = world._engine, threading.Event(), threading.Event(), []
-    processes = engine._processes
+    processes = engine.life.processes
     kill, close = processes.kill, processes.close
 
     def slow_kill():
@@ -119,7 +119,7 @@ def test_two_threads_end_a_world_once(monkeypatch):
 
     monkeypatch.setattr(processes, "kill", slow_kill)
     monkeypatch.setattr(processes, "close", lambda: closed.append(threading.get_ident()) or close())
-    threads = [threading.Thread(target=engine._rounds.kill) for _ in range(2)]
+    threads = [threading.Thread(target=engine.ranks.kill) for _ in range(2)]
     threads[0].start()
     assert killing.wait(10)
     threads[1].start()

@@ -302,7 +302,7 @@ def total(x):
 
 with synk.fork(2, device="cpu") as world:
     total(np.ones(3))
-builtins.kept = world._engine._processes
+builtins.kept = world._engine.life.processes
 gc.freeze()
 """
 

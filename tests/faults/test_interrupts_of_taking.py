@@ -16,11 +16,13 @@ import concurrent.futures
 import threading
 from pathlib import Path
 from synknumba._world.engine import Engine
+from synknumba._world.life import Life
+from synknumba._world.open_world import WorldLock
 
 class Struck(Exception):
     pass
 
-WATCHED = {Engine.begin.__code__, Engine.end.__code__, Engine._take.__code__, Engine._give_back.__code__}
+WATCHED = {Engine.begin.__code__, Engine.end.__code__, WorldLock.take.__code__, WorldLock.take_late.__code__, WorldLock.give_back.__code__}
 left = 0
 
 def strike(frame, event):
@@ -123,7 +125,8 @@ def test_struck_when_the_ranks_have_started(start):
 import inspect
 from synknumba._world.rounds import Rounds
 
-AFTER = {Engine._start.__code__, Engine.__init__.__code__, inspect.unwrap(synk.fork).__code__}
+STARTS = (Life.start, Engine._start, Engine.__init__, inspect.unwrap(synk.fork))
+AFTER = {function.__code__ for function in STARTS}
 
 def profile(frame, event, _):
     if frame.f_code is Rounds.await_ranks.__code__ and event == "return":

@@ -13,7 +13,7 @@ from numba import cuda
 
 import synknumba as synk
 from synknumba._rank import sequence_routine
-from synknumba._sequence.sequence import Sequence
+from synknumba._sequence.plan_cache import KeptSequencePlans
 from tests.quick import whole
 
 FOREVER = 10**12  # iterations
@@ -103,9 +103,9 @@ def test_right_after_a_rank_has_failed_anywhere(monkeypatch, world_size, tables,
     """
     synk.close()
     if not tables:
-        monkeypatch.setattr(sequence_routine, "runs_tables", lambda device: False)
+        monkeypatch.setattr(sequence_routine, "runs_natively", lambda device: False)
     if not dropped:  # as where Ctrl-C comes while the script handles the failure
-        monkeypatch.setattr(Sequence, "_drop", lambda self, plan: None)
+        monkeypatch.setattr(KeptSequencePlans, "drop", lambda self, plan: None)
     rng = np.random.default_rng(1)
     with synk.fork(world_size, device="cpu"):
         v, w = synk.variable(np.zeros(3)), synk.variable(np.zeros(1))

@@ -385,12 +385,13 @@ def test_struck_at_every_moment_of_submit_and_result(start):
     script = start(
         """
 from synknumba._world.call_in_flight import Flight
+from synknumba._world.call_in_flight import Flights
 from synknumba._world.engine import Engine
 
 class Struck(Exception):
     pass
 
-WATCHED = {one.__code__ for one in (Engine.launch, Engine._land, Engine.await_flight, Engine._land_first, Flight.wait)}
+WATCHED = {one.__code__ for one in (Engine.launch, Flights.launch, Flights.land, Flights._land_round, Engine.await_flight, Engine._land_first, Flight.wait)}
 left = 0
 
 def trace(frame, event, _):

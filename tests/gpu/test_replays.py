@@ -23,7 +23,7 @@ run, serve = Repetition.__call__, doorbell.serve
 
 def counted(self):
     run(self)
-    Repetition.counted["one by one" if self._replay is None else "replayed"] += 1
+    Repetition.counted["one by one" if self._recording is None else "replayed"] += 1
 
 
 def counted_serve(*args):

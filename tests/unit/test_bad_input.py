@@ -1312,3 +1312,28 @@ def test_variables_in_functions_of_one_row_and_by_parts():
             synk.expectation(lambda x: 2 * x)(1.0)
         with refused(synk.ArgumentError, "v.get_value()['h'], or pass the whole tree"):
             synk.variable({"h": np.zeros(3)})["h"]
+
+
+@synk.parallel(outputs={"best": synk.output("argmin", shape=(), dtype="float64")}, sliceable=("v",))
+def best_of(v, best):
+    i = cuda.grid(1)
+    if i < v.shape[0]:
+        best[i] = v[i]
+
+
+def test_a_plan_refuses_what_a_call_refuses(no_world):
+    """In the same words, though it copies and places nothing."""
+    x, rows = np.arange(10.0), synk.variable(np.arange(4.0))
+    refusals = [
+        lambda of: of(total_of)(synk.per_rank([1, 2, 3])),
+        lambda of: of(total_of)([float(i) for i in range(3000)]),
+        lambda of: of(axpy_sum)(1.0, x, x, output_subset="sum"),
+        lambda of: of(add_one)(x, batch=[1, 2, 1]),
+        lambda of: of(best_of)(rows, local_batch=[0]),
+    ]
+    with synk.fork(2, device="cpu"):
+        for refusal in refusals:
+            with pytest.raises(synk.SynkError) as of_call:
+                refusal(lambda function: function)
+            with pytest.raises(type(of_call.value), match=re.escape(str(of_call.value))):
+                refusal(lambda function: function.plan)

@@ -3,13 +3,12 @@ all measurements.
 """
 
 import json
-import xml.etree.ElementTree as ET
 from dataclasses import asdict
 
 import pytest
 
 from synknumba._cli import main
-from synknumba._commands import bench_measure, bench_plot, bench_results
+from synknumba._commands import bench_measure, bench_results
 from synknumba._commands.bench_results import Report, Result, ratio, scaling, sized, spread, verdict
 from synknumba._commands.terminal import CommandError
 
@@ -151,34 +150,15 @@ def test_compare(tmp_path, capsys):
 
 
 def test_all_measurements(tmp_path, capsys, monkeypatch):
-    """On 1 and 2 ranks, for a moment each; the picture has the three panels' labels."""
-    pytest.importorskip(
-        "matplotlib", reason="matplotlib is not installed; it is in the extra examples"
-    )
+    """On 1 and 2 ranks, for a moment each."""
     small = bench_measure.Sizes(0.01, {"cpu": 80_000}, (1024,), {"cpu": 100_000})
     monkeypatch.setattr(bench_measure, "QUICK", small)
-    files = [str(tmp_path / name) for name in ("a.json", "a.svg")]
-    assert (
-        main(
-            [
-                "bench",
-                "--quick",
-                "--device",
-                "cpu",
-                "--ranks",
-                "2",
-                "--json",
-                files[0],
-                "--plot",
-                files[1],
-            ]
-        )
-        == 0
-    )
-    told, progress = capsys.readouterr()
-    assert progress.endswith(f"synknumba bench: wrote {files[1]}\n")
-    found = Report.load(files[0])
-    assert json.loads((tmp_path / "a.json").read_text())["schema"] == bench_results.SCHEMA
+    file = tmp_path / "a.json"
+    options = ["--quick", "--device", "cpu", "--ranks", "2", "--json", str(file)]
+    assert main(["bench", *options]) == 0
+    told = capsys.readouterr().out
+    found = Report.load(str(file))
+    assert json.loads(file.read_text())["schema"] == bench_results.SCHEMA
     at_all = {"kernel_rows", "function_copy", "rows_copied", "all_reduce"}
     both = {"call", "kernel_sum", bench_results.SCALING}
     assert {(one.name, one.ranks) for one in found.results} == (
@@ -191,31 +171,13 @@ def test_all_measurements(tmp_path, capsys, monkeypatch):
     assert [one.ranks for one in scaling(found)] == [1, 2]
     assert "2 ranks" in told
     assert "a kernel that reads and writes rows" in told
-    assert ET.parse(files[1]).getroot().tag.endswith("svg")
 
 
 @pytest.mark.whole
-def test_one_rank_reduces_nothing(tmp_path, capsys):
-    target = tmp_path / "a.svg"
-    assert (
-        main(
-            [
-                "bench",
-                "--quick",
-                "--seconds",
-                "0.1",
-                "--device",
-                "cpu",
-                "--ranks",
-                "1",
-                "--plot",
-                str(target),
-            ]
-        )
-        == 0
-    )
+def test_one_rank_reduces_nothing(capsys):
+    options = ["--quick", "--seconds", "0.1", "--device", "cpu", "--ranks", "1"]
+    assert main(["bench", *options]) == 0
     assert "all_reduce" not in capsys.readouterr().out
-    assert "all_reduce" not in target.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -223,7 +185,6 @@ def test_one_rank_reduces_nothing(tmp_path, capsys):
     [
         (["--seconds", "0"], "--seconds must be more than 0"),
         (["--json", "/proc/none/file"], "there is no directory /proc/none"),
-        (["--plot", "a.odt"], "its ending must be one of"),
         (
             ["--compare", "a.json", "b.json", "--ranks", "2"],
             "--compare reads two files and measures nothing; leave out",
@@ -231,16 +192,6 @@ def test_one_rank_reduces_nothing(tmp_path, capsys):
     ],
 )
 def test_what_cannot_be_done_is_said_before(arguments, said, monkeypatch, capsys):
-    if "--plot" in arguments:
-        pytest.importorskip(
-            "matplotlib", reason="matplotlib is not installed; it is in the extra examples"
-        )
     monkeypatch.setattr(bench_measure, "measure", lambda *_: pytest.fail("it has measured"))
     assert main(["bench", *arguments]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_no_matplotlib(monkeypatch, capsys):
-    monkeypatch.setattr(bench_plot.importlib.util, "find_spec", lambda _: None)
-    assert main(["bench", "--plot", "a.png"]) == 2
-    assert "pip install matplotlib" in capsys.readouterr().err

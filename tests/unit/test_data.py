@@ -167,7 +167,6 @@ def test_stored_in_c_order_and_native(value: np.ndarray) -> None:
     assert d.data.flags.c_contiguous
     assert d.data.flags.writeable
     assert d.dtype.isnative
-    np.testing.assert_array_equal(d.condition_data(value), value)
 
 
 # ---- worked numbers of Synkhronos
@@ -407,11 +406,10 @@ def test_python_values_take_the_dtype_where_their_kind_fits(dtype: Any, value: A
 def test_values_that_do_not_fit_change_nothing(dtype: Any, value: Any, match: str) -> None:
     d = Data(dtype=dtype, shape=(2,) * depth(value))
     before, layout = np.array(d), d._layout
-    for refused in (d.set_value, d.condition_data):
-        with pytest.raises(DataError, match=match):
-            refused(value)
-        same(d, before)
-        assert d._layout == layout
+    with pytest.raises(DataError, match=match):
+        d.set_value(value)
+    same(d, before)
+    assert d._layout == layout
 
 
 def depth(value: Any) -> int:
@@ -440,13 +438,11 @@ def test_arrays_are_cast_exactly_where_numpy_says_safe(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         d.set_value(value, force_cast=True)  # silent, whatever the numbers
-        conditioned = d.condition_data(value, force_cast=True)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         # what the others become is the processor's choice
         finite = np.isfinite(value.astype("c16"))
         np.testing.assert_array_equal(np.asarray(d)[finite], value.astype(target)[finite])
-        np.testing.assert_array_equal(conditioned[finite], value.astype(target)[finite])
 
 
 def test_a_forced_cast_that_fails_halfway_changes_nothing() -> None:
@@ -463,7 +459,7 @@ def test_a_forced_python_value_wraps_as_numpy_does() -> None:
     same(d, np.array([300]).astype("i1"))
 
 
-@pytest.mark.parametrize("call", ["set_value", "condition_data", "set_shape"])
+@pytest.mark.parametrize("call", ["set_value", "set_shape"])
 def test_wrong_ndim_names_both(call: str) -> None:
     d = data(np.ones((2, 3)), name="x")
     with pytest.raises(
@@ -489,15 +485,6 @@ def test_set_length_needs_a_length() -> None:
         data([1.0]).set_length(-3)
     with pytest.raises(DataError, match="n needs non-negative integers"):
         data([1.0]).set_length(2.0)  # type: ignore[arg-type]
-
-
-def test_condition_data_stores_nothing() -> None:
-    d = data([1, 2], dtype="f4")
-    conditioned = d.condition_data([[1, 2]][0])
-    assert (conditioned.dtype, conditioned.tolist()) == (np.dtype("f4"), [1, 2])
-    same(d, np.array([1, 2], "f4"))
-    fits = np.arange(3, dtype="f4")
-    assert d.condition_data(fits) is fits
 
 
 # ---- memory

@@ -32,7 +32,6 @@ TAKERS = {
     "declared force_cast": lambda flag: synk.data(dtype=float, shape=3, force_cast=flag),
     "set minibatch": set_minibatch,
     "set_value force_cast": lambda flag: kept().set_value(np.ones(3), force_cast=flag),
-    "condition_data force_cast": lambda flag: kept().condition_data(np.ones(3), force_cast=flag),
     "fork profile": lambda flag: synk.fork(1, device="cpu", profile=flag),
     "fork prefix_output": lambda flag: synk.fork(1, device="cpu", prefix_output=flag),
     "expectation covariance": lambda flag: synk.expectation(square, covariance=flag),

@@ -5,6 +5,7 @@ the host's transport.
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import pytest
 
@@ -163,7 +164,8 @@ def fall_back(world, *, free):
     cannot.
     """
     engine = world._engine
-    engine.transport, engine.transport_is_free = "nccl", free
+    engine.life.transport = "nccl"
+    engine.setup = replace(engine.setup, transport_is_free=free)
     engine.begin()
     try:
         transport_setup.join(engine)

@@ -75,9 +75,9 @@ def shown(one):
 @contextmanager
 def no_rounds(world):
     """Checks that the ranks are asked nothing."""
-    before = world._engine._rounds.sequence
+    before = world._engine.ranks.sequence
     yield
-    assert world._engine._rounds.sequence == before
+    assert world._engine.ranks.sequence == before
 
 
 def test_a_world():

@@ -16,7 +16,9 @@ from synknumba._ops.rows import (
     Listed,
     Partition,
     Range,
+    RowPlan,
     Rows,
+    SlicePlan,
     common_length,
     minibatch_rows,
     select,
@@ -280,3 +282,64 @@ def test_of_lengths_that_disagree_the_one_that_may_be_broadcast_is_named() -> No
         common_length({"starts": 101, "y": 100}, written={"y"})
     with pytest.raises(PartitionError, match=r"axis 0\.$"):
         common_length({"x": 101, "y": 100}, written={"x", "y"})
+
+
+# ---- the rows of a call
+
+
+@given(
+    partition=partitions,
+    shards=st.none() | st.integers(1, 12),
+    num_slices=st.integers(1, 5),
+    n=counts,
+)
+def test_the_slices_of_all_ranks_are_the_rows_in_order(partition, shards, num_slices, n):
+    plan = RowPlan(partition, shards, num_slices, n)
+    rows = []
+    for rank in range(partition.parts):
+        slices = list(plan.slices(rank))
+        own = [row for part in slices for row in range(part.start, part.stop)]
+        assert own == list(range(*plan.span(rank, rank + 1)))
+        first, after = plan.shard_span(rank, rank + 1)
+        assert {part.shard for part in slices} <= set(range(after - first))
+        rows += own
+    assert rows == list(range(n))
+
+
+@given(partition=partitions, shards=st.none() | st.integers(1, 12), n=counts, data=st.data())
+def test_a_span_of_ranks_is_the_spans_of_each(partition, shards, n, data):
+    plan = RowPlan(partition, shards, 1, n)
+    first = data.draw(st.integers(0, partition.parts))
+    after = data.draw(st.integers(first, partition.parts))
+    for span in (plan.span, plan.shard_span):
+        each = [range(*span(rank, rank + 1)) for rank in range(first, after)]
+        assert list(range(*span(first, after))) == [at for part in each for at in part]
+
+
+@given(own=st.lists(counts, min_size=1, max_size=6), num_slices=st.integers(1, 5))
+def test_without_other_rows_a_call_has_the_rows_of_the_ranks(own, num_slices):
+    plan = RowPlan(Partition.even(len(own)), None, num_slices, None, tuple(own))
+    for rank, count in enumerate(own):
+        slices = list(plan.slices(rank))
+        before = sum(own[:rank])
+        assert plan.span(rank, rank + 1) == (before, before + count)
+        assert [part.own for part in slices] == [
+            (part.start - before, part.stop - before) for part in slices
+        ]
+        assert sum(part.stop - part.start for part in slices) == count
+        assert [part.number for part in slices] == list(range(len(slices)))
+
+
+def test_a_slice_runs_that_has_rows_of_its_own_alone():
+    plan = RowPlan(Partition.even(2), None, 2, 1, (3, 0))
+    assert list(plan.slices(0)) == [SlicePlan(0, 0, (0, 1)), SlicePlan(0, 0, (1, 3), 0, 1)]
+    assert list(plan.slices(1)) == [SlicePlan(0, 1)]
+
+
+@pytest.mark.parametrize("shards", [None, 4])
+def test_ranks_beyond_the_partition_run_nothing(shards):
+    plan = RowPlan(Partition.even(1), shards, 1, 8)
+    assert list(plan.slices(1)) == []
+    assert plan.span(1, 3) == plan.shard_span(1, 3) == (0, 0)
+    assert plan.span(0, 3) == (0, 8)
+    assert plan.shard_span(0, 3) == (0, shards or 1)

@@ -17,7 +17,8 @@ import pytest
 import synknumba as synk
 from synknumba._device import DeviceReport, gpu_probe
 from synknumba._world import fork
-from synknumba._world.engine import Engine, open_world
+from synknumba._world.engine import Engine
+from synknumba._world.open_world import open_world
 from tests.faults.scripts import lives
 
 CRASHED = "the NVIDIA driver crashed"

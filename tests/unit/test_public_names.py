@@ -20,9 +20,9 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "calls.md").read_text()
 WORLD = """
     close closed device devices dump end_reason pids snapshot statistics timeout transport weights world_size
 """  # noqa: E501
-FUNCTION = "as_serial build_inputs check output_modes plan submit update_modes"
+FUNCTION = "as_serial build_inputs check plan submit update_modes"
 DATA = """
-    T alloc_size condition_data copy data dtype free_memory freeze frozen itemsize max mean min minibatch name nbytes ndim
+    T alloc_size copy data dtype free_memory freeze frozen itemsize max mean min minibatch name nbytes ndim
     set_length set_shape set_value shape size sum thaw
 """  # noqa: E501
 VARIABLE = "dtype get_value name nbytes ndim set_value shape size"

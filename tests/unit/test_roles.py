@@ -121,7 +121,7 @@ def test_the_first_error_prints_the_decorator_line_that_works(
     )
     assert line == f"synk.parallel(outputs={{{texts}}})"
     decorated = eval(line)(cuda.jit(function))  # as a user pastes it
-    assert decorated.output_modes == {name: output.op for name, output in outputs.items()}
+    assert decorated._options.outputs == outputs
     np.testing.assert_allclose(decorated(*then), result, rtol=1e-12)
 
 

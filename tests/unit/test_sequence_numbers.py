@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numba import njit
 
+from synknumba._formulas import FUNCTIONS, OPERATORS
 from synknumba._rank import sequence_rows
-from synknumba._rank.sequence_numbers import OPERATORS, Numbers
-from synknumba._tracing import FUNCTIONS
+from synknumba._rank.sequence_numbers import Numbers
 from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.numpy_loops import COUNT, STEPS, loop_of, words_of_call
 from tests.quick import examples

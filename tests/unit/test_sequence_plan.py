@@ -191,6 +191,19 @@ def test_recorded_functions(record, by, acts):
     assert not acts or f"the host acts at {', '.join(acts)}" in told
 
 
+@pytest.mark.parametrize(("num_slices", "acts"), [(1, False), (2, True)])
+def test_lines_of_row_numbers(num_slices, acts):
+    """GPUs go on to the next line without the host, where a rank has one slice."""
+
+    @synk.sequence
+    def body(x, rows):
+        return total(x, batch=rows[synk.STEP], num_slices=num_slices)
+
+    rows = synk.data(np.arange(6).reshape(3, 2))
+    plan = body.plan(np.arange(8.0), rows, times=3, world_size=2)
+    assert [part.needs_host for part in plan.parts] == [acts]
+
+
 def test_arrays_from_call_to_call():
     @synk.sequence
     def body(v):

@@ -12,7 +12,7 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
-from synknumba._world import engine
+from synknumba._world import open_world
 from tests.unit.test_sequence_plan import total
 
 V = synk.variable(np.zeros(4), name="v")
@@ -309,7 +309,7 @@ def check_that_a_planned_body_reads_no_values():
 
 
 def test_values_are_not_read_in_a_body_that_is_planned_without_a_world(monkeypatch):
-    monkeypatch.setattr(engine._open, "world", None)
+    monkeypatch.setattr(open_world.CURRENT, "world", None)
     check_that_a_planned_body_reads_no_values()
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import synknumba as synk
 from synknumba._cli import main
+from synknumba._commands import trace
 from synknumba._timeline import tracks
 from synknumba._timeline.trace import _of_variable
 
@@ -123,6 +124,13 @@ def test_what_is_written_is_told(folder, capsys, monkeypatch):
     assert main(["trace", "--plot", "t.svg", "trace.json"]) == 0
     assert "wrote t.svg" in capsys.readouterr().err
     assert (folder / "t.svg").exists()
+
+
+def test_no_matplotlib(folder, monkeypatch, capsys):
+    monkeypatch.setattr(trace.importlib.util, "find_spec", lambda _: None)
+    assert main(["trace", "--plot", "a.png", "script.py"]) == 2
+    assert "pip install matplotlib" in capsys.readouterr().err
+    assert not (folder / "ran").exists()
 
 
 def test_names_that_cannot_be_written(folder, monkeypatch):

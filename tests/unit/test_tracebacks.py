@@ -11,7 +11,7 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
-from synknumba._world import engine
+from synknumba._world import open_world
 
 PACKAGE = str(Path(synk.__file__).parent)
 
@@ -282,7 +282,7 @@ def test_frames(case, monkeypatch):
 
 @pytest.mark.parametrize("case", [of_a_world, of_a_function], ids=lambda one: one.__name__)
 def test_frames_without_a_world(case, monkeypatch):
-    monkeypatch.setattr(engine._open, "world", None)
+    monkeypatch.setattr(open_world.CURRENT, "world", None)
     with pytest.raises(synk.WorldError, match="no world is open") as caught:
         case()
     assert [one.name for one in traceback.extract_tb(caught.tb)] == [

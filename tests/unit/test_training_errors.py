@@ -991,7 +991,7 @@ def test_the_first_submitted_step_is_not_waited_for():
 
 
 def test_what_a_step_of_another_shape_has_kept_is_freed_at_once(monkeypatch):
-    monkeypatch.setattr("synknumba._sequence.sequence.PLANS_KEPT", 1)
+    monkeypatch.setattr("synknumba._sequence.plan_cache.PLANS_KEPT", 1)
     step = make(gradient, np.zeros(2), SGD)
     step(X, Y)
     ((plans,),) = (

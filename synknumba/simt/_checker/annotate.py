@@ -37,17 +37,17 @@ class _Note:
         finding, access = self.finding, self.access
         who = f"threadIdx={access.thread} blockIdx={access.block}"
         if not self.is_last:
-            other = finding.accesses[-1]
-            where = f", against line {other.line}" if other.line and other != access else ""
+            last = finding.accesses[-1]
+            where = f", against line {last.line}" if last.line and last != access else ""
             yield f"[{self.number}] {access.what} by {who}{where}"
             return
         kind = "warning" if finding.is_warning else finding.error.__name__
         times = f" ({finding.times} times)" if finding.times > 1 else ""
         yield f"[{self.number}] {kind}: {finding.summary}{times}"
         yield f"    {access.what} by {who}"
-        for one in finding.accesses:
-            if not one.line:
-                yield f"    {one.what}: threadIdx={one.thread} blockIdx={one.block}"
+        for place in finding.accesses:
+            if not place.line:
+                yield f"    {place.what}: threadIdx={place.thread} blockIdx={place.block}"
         yield f"    {finding.advice}"
 
 
@@ -130,7 +130,7 @@ def annotate(found: KernelCheckError | KernelCheckWarning | Iterable[Finding]) -
     if isinstance(found, (KernelCheckError, KernelCheckWarning)):
         return AnnotatedSource(found.findings)
     findings = tuple(found) if isinstance(found, Iterable) else None
-    if findings is None or not all(isinstance(one, Finding) for one in findings):
+    if findings is None or not all(isinstance(finding, Finding) for finding in findings):
         raise ArgumentError(
             "simt.annotate takes the KernelCheckError that simt.check(kernel)[grid, block](...) "
             "raises, its KernelCheckWarning or an iterable of findings such as error.findings; got "

@@ -184,9 +184,9 @@ class _Launch:
             make_watch = functools.partial(
                 CheckWatch, checks=self.kernel.checks, progress=progress, stand_in=stand_in
             )
-            made = DebugLaunch(self.program, self.grid, self.block, self.smem, make_watch)
-            made.run(self.args)
-            return cast(CheckWatch, made.watch)
+            launch = DebugLaunch(self.program, self.grid, self.block, self.smem, make_watch)
+            launch.run(self.args)
+            return cast(CheckWatch, launch.watch)
 
         watch = run(STAND_IN)
         self._look_at_undefined(watch, run)
@@ -232,12 +232,12 @@ class _Launch:
 
         def run(stand_in: StandIn, *, reverse: bool = False) -> CheckWatch:
             nonlocal limit
-            made = self._compiled_launch(reverse=reverse, stand_in=stand_in, most=limit)
-            made.run()
+            launch = self._compiled_launch(reverse=reverse, stand_in=stand_in, most=limit)
+            launch.run()
             # with races or another value, loops of further launches may never end
             if limit is None:
-                limit = FURTHER_ACCESSES + 4 * made.accesses
-            return made.watch
+                limit = FURTHER_ACCESSES + 4 * launch.accesses
+            return launch.watch
 
         watch = run(STAND_IN)
         self._look_at_undefined(watch, run)

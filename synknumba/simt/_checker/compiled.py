@@ -13,9 +13,8 @@ advice.
 import ast
 import ctypes
 import math
-import mmap
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from types import FunctionType, SimpleNamespace
@@ -27,15 +26,14 @@ from numba.core import types
 
 from synknumba._errors import Access, BoundsError, Finding, KernelCheckError, KernelError
 from synknumba._types import WeakTable
-from synknumba.simt._checker import accesses, layout, runtime
+from synknumba.simt._checker import layout, runtime, thread_operations
 from synknumba.simt._checker.instrument import (
     KINDS,
     Lowered,
-    Memory,
-    NotInstrumentedError,
     Site,
     Sites,
 )
+from synknumba.simt._checker.launch_memory import LaunchMemory
 from synknumba.simt._checker.watch import Checks, CheckWatch
 from synknumba.simt._emit.device_functions import with_devices
 from synknumba.simt._emit.generated import define_function
@@ -43,17 +41,12 @@ from synknumba.simt._emit.options import Options
 from synknumba.simt._library.runtime import HELPERS
 from synknumba.simt._library.words import LINEAR, STATE, WARP_SIZE
 from synknumba.simt._lower.lowering import DeviceFunctions, translate_names
-from synknumba.simt._lower.thread_code import ThreadCode
 from synknumba.simt._machine import codegen
 from synknumba.simt._machine.cache import KernelCache
 from synknumba.simt._maths.bfloat16 import as_dtype
 from synknumba.simt._python.arrays import (
     STAND_IN,
     StandIn,
-    TrackedMemory,
-    Watch,
-    overlapping,
-    record_memory,
 )
 from synknumba.simt._python.cuda import Dim3
 from synknumba.simt._python.findings import BOUNDS_ADVICE, described, fault_advice, shown_index
@@ -62,18 +55,10 @@ from synknumba.simt._python.run import Block, Launch, Thread
 from synknumba.simt._python.warp import WAITING, Request
 from synknumba.simt._source.syntax import load, one_or_tuple, place, statements
 
-# Bytes of a thread's stack. Local arrays are elsewhere, and pages that are not used take no memory.
-STACK: Final = 256 << 10
-# Bytes of `ucontext_t`: 968 on x86-64 and 4560 on AArch64, in glibc.
-CONTEXT: Final = 5120
 # Accesses between two looks at Python's signals: a tenth of a second.
 BUDGET: Final = 4_000_000
 # Threads that exist at the same time, of a grid with a barrier.
 MOST_THREADS: Final = 8192
-# Bytes of the buffer for elements before an assignment to a part of an array.
-_KEPT: Final = 1 << 20
-_MAP_NORESERVE: Final = 0x4000  # Linux; `mmap` has the name from Python 3.13 on
-_PAGE: Final = 4096
 
 
 @cache
@@ -122,19 +107,22 @@ class CheckedProgram:
         source = self.code.source
         self._cache.translating()
         namespace = {**with_devices(self.code, self.options), **HELPERS}
-        namespace |= {"_k_check_shared": accesses.shared_array, "_k_check_run": accesses.run}
+        namespace |= {
+            "_k_check_shared": thread_operations.shared_array,
+            "_k_check_run": thread_operations.run,
+        }
         before: list[ast.stmt] = []
         for number, (name, array) in enumerate(self.code.shared_arrays.items()):
             dims = one_or_tuple([ast.Constant(dim) for dim in array.shape], ast.Load())
-            made = ast.Call(load("_k_check_shared"), [ast.Constant(number), dims, array.dtype], [])
-            before.append(place(ast.Assign([ast.Name(name, ast.Store())], made), source.tree))
+            call = ast.Call(load("_k_check_shared"), [ast.Constant(number), dims, array.dtype], [])
+            before.append(place(ast.Assign([ast.Name(name, ast.Store())], call), source.tree))
         params = [*STATE, LINEAR, *self.params]
         thread = define_function(
             source.tree.name, params, before + self.code.body, namespace, source
         )
         namespace["_k_check_thread"] = codegen.make_device(self.options.njit(thread))
-        given = "".join(f"{name}, " for name in self.params)
-        body = statements(f"return _k_check_run(_k_check_thread, ({given}))", source.tree)
+        arguments = "".join(f"{name}, " for name in self.params)
+        body = statements(f"return _k_check_run(_k_check_thread, ({arguments}))", source.tree)
         launch = define_function(f"check_{source.tree.name}", self.params, body, namespace, source)
         return codegen.compile_launch(codegen.Launch(self.options.njit(launch), ""), kinds, key)
 
@@ -147,22 +135,22 @@ def program_of(function: FunctionType) -> CheckedProgram:
     """Returns an instrumented kernel, which is instrumented anew if a value that it reads may
     have changed.
     """
-    digest, kept = KernelCache(function, OPTIONS, enabled=True).digest(), _programs.get(function)
-    if kept is None or digest is None or kept.digest != digest:
-        kept = _programs[function] = CheckedProgram(function, digest)
-    return kept
+    digest, program = KernelCache(function, OPTIONS, enabled=True).digest(), _programs.get(function)
+    if program is None or digest is None or program.digest != digest:
+        program = _programs[function] = CheckedProgram(function, digest)
+    return program
 
 
 def is_ready(function: FunctionType, kinds: tuple[types.Type, ...]) -> bool:
     """Returns whether a kernel is compiled for arguments of these types, in this process or on
     disk.
     """
-    cache, kept = KernelCache(function, OPTIONS, enabled=True), _programs.get(function)
+    cache, program = KernelCache(function, OPTIONS, enabled=True), _programs.get(function)
     if (
-        kept is not None
-        and kinds in kept.entries
-        and kept.digest is not None
-        and kept.digest == cache.digest()
+        program is not None
+        and kinds in program.entries
+        and program.digest is not None
+        and program.digest == cache.digest()
     ):
         return True
     return cache.has(kinds)
@@ -231,7 +219,9 @@ def _request(words: np.ndarray[Any, Any]) -> Request:
         if name == "mask":
             args.append(int(words[layout.MASK]))
         elif name in {"value", "predicate"}:
-            args.append(_number(next(operands), accesses.OPERAND_TYPES[int(words[layout.TYPE])]))
+            args.append(
+                _number(next(operands), thread_operations.OPERAND_TYPES[int(words[layout.TYPE])])
+            )
         else:
             args.append(next(operands))
     return Request(kind, tuple(args))
@@ -335,9 +325,8 @@ class CompiledLaunch(Launch):
         self._checked, self._args = checked, args
         self._entry = checked.entry(tuple(typeof(arg) for arg in args))
         self._count, self._blocks = math.prod(block), math.prod(grid)
-        self._together = checked.lowered.grid
-        self._resident = self._blocks if self._together else 1
-        if self._together and self._resident * self._count > MOST_THREADS:
+        resident = self._blocks if checked.lowered.grid else 1
+        if checked.lowered.grid and resident * self._count > MOST_THREADS:
             raise KernelError(
                 f"{program.name}: a grid barrier of more than {MOST_THREADS} threads cannot be "
                 f"checked in compiled code"
@@ -345,27 +334,18 @@ class CompiledLaunch(Launch):
         self._drained = self.accesses = 0
         self._most = most
         self._keys: list[tuple[int, Any, int]] = []
-        self._owned: list[Any] = []
-        self._state = np.zeros(layout.STATE_WORDS, np.int64)
-        self._stand_in = stand_in
-        self._make_memory()
-        state = self._state
-        state[layout.REVERSE], state[layout.RACES], state[layout.UNINITIALIZED] = (
-            reverse,
-            checks.races,
-            checks.uninitialized,
+        state = self._state = np.zeros(layout.STATE_WORDS, np.int64)
+        named = dict(zip(checked.params, args, strict=True))
+        self._memory = LaunchMemory(
+            checked.code, checked.lowered, checked.sites, named, self, resident, stand_in, state
         )
-        state[layout.ORDERED_BLOCKS], state[layout.COUNT], state[layout.SPINS] = (
-            program.fences,
-            self._count,
-            program.may_spin,
-        )
+        state[layout.REVERSE] = reverse
+        state[layout.RACES], state[layout.UNINITIALIZED] = checks.races, checks.uninitialized
+        state[layout.ORDERED_BLOCKS], state[layout.SPINS] = program.fences, program.may_spin
+        state[layout.COUNT] = self._count
         state[layout.SIZES : layout.SIZES + 6] = (*block, *grid)
-        state[layout.STAND_IN : layout.BYTE + 1] = (
-            stand_in.value,
-            stand_in.float_byte,
-            stand_in.byte,
-        )
+        stand_ins = stand_in.value, stand_in.float_byte, stand_in.byte
+        state[layout.STAND_IN : layout.BYTE + 1] = stand_ins
         state[layout.NEXT], state[layout.BLOCK_END] = -1, self._blocks
 
     watch: CheckWatch
@@ -379,183 +359,24 @@ class CompiledLaunch(Launch):
         sizes = self.grid
         return Dim3(number % sizes.x, number // sizes.x % sizes.y, number // (sizes.x * sizes.y))
 
-    # ---- memory
-
-    def _zeros(self, nbytes: int) -> np.ndarray[Any, Any]:
-        """Returns bytes that take no memory until they are used."""
-        made = _mapped(nbytes)
-        self._owned.append(made)
-        return made
-
-    def _words(self, *shape: int) -> np.ndarray[Any, Any]:
-        made = np.zeros(shape, np.int64)
-        self._owned.append(made)
-        return made
-
-    def _make_memory(self) -> None:
-        state, threads = self._state, self._resident * self._count
-        self._threads = self._words(threads, layout.THREAD_WORDS)
-        lowered = self._checked.lowered
-        stacks, contexts = self._zeros(threads * STACK), self._zeros((threads + 1) * CONTEXT)
-        local, written = (
-            self._zeros(threads * lowered.local_bytes),
-            self._zeros(threads * lowered.local_bytes),
-        )
-        _guard(stacks, threads)
-        numbers = np.arange(threads)
-        inside = numbers % self._count
-        table = self._threads
-        table[:, layout.STACK] = stacks.ctypes.data + numbers * STACK
-        table[:, layout.CONTEXT] = contexts.ctypes.data + (numbers + 1) * CONTEXT
-        table[:, layout.INDEX] = inside % self.block.x
-        table[:, layout.INDEX + 1] = inside // self.block.x % self.block.y
-        table[:, layout.INDEX + 2] = inside // (self.block.x * self.block.y)
-        table[:, layout.LOCALS] = local.ctypes.data + numbers * lowered.local_bytes
-        table[:, layout.LOCALS_WRITTEN] = written.ctypes.data + numbers * lowered.local_bytes
-        state[layout.THREADS], state[layout.SCHEDULER] = table.ctypes.data, contexts.ctypes.data
-        state[layout.STACK_BYTES] = STACK
-        state[layout.SCRATCH], state[layout.KEPT], state[layout.KEPT_BYTES] = (
-            self._zeros(layout.SCRATCH_BYTES).ctypes.data,
-            self._zeros(_KEPT).ctypes.data,
-            _KEPT,
-        )
-        state[layout.HINTS] = self._words(len(self._checked.sites.all)).ctypes.data
-        self._found = self._words(layout.MOST_FOUND + 1, layout.FOUND_WORDS)
-        state[layout.FOUND] = self._found.ctypes.data
-        self._make_regions(local, written)
-
-    def _make_regions(
-        self, local: np.ndarray[Any, Any], local_written: np.ndarray[Any, Any]
-    ) -> None:
-        state = self._state
-        self._memories = list(_memories(self._checked.params, self._args, self.watch))
-        regions = [
-            (low, high, shift, layout.GLOBAL_SPACE, 0)
-            for low, high, shift in _spans(self._memories)
-        ]
-        read_only = [_is_read_only(group) for group in overlapping(self._memories)]
-        shared, shift = self._make_shared()
-        shared_written = self._zeros(max(1, shared.size))
-        if shared.size:
-            low = shared.ctypes.data
-            regions.append(
-                (low, low + shared.size, shift, layout.SHARED_SPACE, shared_written.ctypes.data)
-            )
-        if local.size and self._checked.lowered.local_bytes:
-            low = local.ctypes.data
-            regions.append(
-                (low, low + local.size, 0, layout.LOCAL_SPACE, local_written.ctypes.data)
-            )
-            self._locals = low
-        state[layout.SHARED], state[layout.SHARED_WRITTEN] = (
-            shared.ctypes.data,
-            shared_written.ctypes.data,
-        )
-        self._shared_memory = shared.ctypes.data, shared_written.ctypes.data
-        self._regions, self._cells = (
-            self._words(max(1, len(regions)), layout.REGION_WORDS),
-            list[np.ndarray[Any, Any]](),
-        )
-        self._regions[: len(read_only), layout.READ_ONLY] = read_only
-        for row, (low, high, shift, space, written) in zip(self._regions, regions, strict=False):
-            cells = _cells(low, high if space != layout.LOCAL_SPACE else low, shift)
-            self._cells.append(cells)
-            row[: layout.WRITTEN + 1] = low, high, cells.ctypes.data, shift, space, written
-        state[layout.REGIONS], state[layout.REGION_COUNT] = self._regions.ctypes.data, len(regions)
-
-    def _divide_cells(self) -> None:
-        """Divides the cells of regions with an access to a part of one, each into copies."""
-        for number, row in enumerate(self._regions):
-            if not row[layout.FINER]:
-                continue
-            shift = _log2(int(row[layout.FINER]))
-            parts, old = 1 << (int(row[layout.SHIFT]) - shift), self._cells[number]
-            new = self._cells[number] = _cells(int(row[layout.LOW]), int(row[layout.HIGH]), shift)
-            if row[layout.USED]:
-                used = np.flatnonzero(old.any(axis=1))
-                for part in range(parts):
-                    new[used * parts + part] = old[used]
-            row[layout.CELLS], row[layout.SHIFT], row[layout.FINER] = new.ctypes.data, shift, 0
-
-    def _make_shared(self) -> tuple[np.ndarray[Any, Any], int]:
-        """Returns the shared memory of all resident blocks, and log2 of the bytes of a cell."""
-        arrays, offsets, offset, sizes = self._checked.code.shared_arrays, list[int](), 0, [8]
-        self._shared: list[tuple[Memory, np.dtype[Any], int]] = []
-        for name, array in arrays.items():
-            dtype = self._dtype(self._checked.code, array.dtype)
-            shown = self._checked.sites.names.get(
-                (self._checked.code.source.filename, cast(ast.Call, array.at).lineno), name
-            )
-            memory = Memory(shown, array.shape, array.dtype, self._checked.code)
-            sizes += [*_steps(dtype)]
-            offsets.append(-1 if array.is_dynamic else offset)
-            self._shared.append((memory, dtype, offset))
-            offset += (
-                0 if array.is_dynamic else -(-math.prod(array.shape) * dtype.itemsize // 64) * 64
-            )
-        offsets = [offset if one < 0 else one for one in offsets]
-        self._shared = [
-            (one, dtype, place)
-            for (one, dtype, _), place in zip(self._shared, offsets, strict=True)
-        ]
-        nbytes = -(-(offset + self.smem) // 64) * 64
-        fill = np.full(max(1, nbytes), self._stand_in.byte, np.uint8)
-        for memory, dtype, start in self._shared:
-            fill[start : start + math.prod(memory.shape) * dtype.itemsize] = self._stand_in.fill_of(
-                dtype
-            )
-        self._owned.append(fill)
-        state = self._state
-        table = self._words(max(1, len(offsets)))
-        table[: len(offsets)] = offsets
-        state[layout.SHARED_OFFSETS], state[layout.SHARED_FILL] = (
-            table.ctypes.data,
-            fill.ctypes.data,
-        )
-        state[layout.SHARED_BYTES], state[layout.DYNAMIC_BYTES] = nbytes, self.smem
-        self._shared_bytes = nbytes
-        return self._zeros(self._resident * nbytes)[: self._resident * nbytes], _log2(
-            math.gcd(*sizes)
-        )
-
-    def _dtype(self, code: ThreadCode, node: ast.expr) -> np.dtype[Any]:
-        """Returns the dtype of a shared or local array, an expression of the generated code."""
-        known = dict(zip(self._checked.params, self._args, strict=True))
-        try:
-            value = eval(ast.unparse(node), {**code.namespace, **known})  # noqa: S307  # a name, or `x.dtype`
-        except Exception as error:
-            raise NotInstrumentedError(
-                f"a shared array of the dtype {ast.unparse(node)}"
-            ) from error
-        return as_dtype(value) if isinstance(value, types.Type) else np.dtype(value)
-
     # ---- running
 
     def run(self) -> None:
         """Runs all threads of the grid."""
-        if self._together:
-            self.run_blocks(
-                [_Block(self, number, self._threads_of(number)) for number in range(self._blocks)]
-            )
+        if self._checked.lowered.grid:
+            words = [self._memory.threads_of(block, self._count) for block in range(self._blocks)]
+            self.run_blocks([_Block(self, number, part) for number, part in enumerate(words)])
             return
         while self.enter() != layout.DONE:
-            block = _Block(self, int(self._state[layout.BLOCK]), self._threads)
+            block = _Block(self, int(self._state[layout.BLOCK]), self._memory.threads)
             block.look()
             block.settle()
             block.store()
 
-    def _threads_of(self, number: int) -> np.ndarray[Any, Any]:
-        return self._threads[number * self._count : (number + 1) * self._count]
-
     def select(self, block: _Block) -> None:
         """Makes a block of a grid with a barrier the current one."""
         state, number = self._state, block.number
-        shared, written = self._shared_memory
-        state[layout.THREADS] = self._threads_of(number).ctypes.data
-        state[layout.SHARED], state[layout.SHARED_WRITTEN] = (
-            shared + number * self._shared_bytes,
-            written + number * self._shared_bytes,
-        )
+        self._memory.select(state, number, self._count)
         state[layout.BLOCK], state[layout.BLOCK_END] = number, number + 1
         state[layout.NEXT] = 0 if block.threads else -1
         state[layout.EPOCH] = self.epoch << 54 | block.epoch << 32
@@ -568,7 +389,7 @@ class CompiledLaunch(Launch):
         """Tells the runtime that a block has passed a barrier with an answer, or the first of
         other threads.
         """
-        if not self._together:
+        if not self._checked.lowered.grid:
             self._state[layout.EPOCH] += 1 << 32
 
     def enter(self) -> int:
@@ -592,16 +413,16 @@ class CompiledLaunch(Launch):
             self._drain()
             if why != layout.HAS_PAUSED:
                 return why
-            self._divide_cells()
+            self._memory.divide_cells()
 
     def _explain(self, error: BaseException) -> None:
         """Adds notes to an exception that the kernel has raised: line and thread, and the findings
         before it.
         """
-        number = (int(self._state[layout.CURRENT]) - self._threads.ctypes.data) // (
+        number = (int(self._state[layout.CURRENT]) - self._memory.threads.ctypes.data) // (
             8 * layout.THREAD_WORDS
         )
-        words = self._threads[number]
+        words = self._memory.threads[number]
         site, (thread, block) = (
             self.site(int(words[layout.SITE])),
             self._who(int(words[layout.KEY])),
@@ -625,8 +446,8 @@ class CompiledLaunch(Launch):
 
     def _drain(self) -> None:
         """Hands the findings of compiled code to the watch."""
-        count = int(self._found[0, 0])
-        for entry in self._found[1 + self._drained : 1 + count]:
+        count = int(self._memory.findings[0, 0])
+        for entry in self._memory.findings[1 + self._drained : 1 + count]:
             finding, kind = self._finding(entry)
             self._keys.append((len(self._keys) + 1, (finding, kind), 1))
             if finding.error is KernelCheckError and kind != "unassigned":
@@ -634,10 +455,10 @@ class CompiledLaunch(Launch):
             else:
                 self.watch.add(finding, kind)
         self._drained = count
-        for position, (number, (finding, kind), known) in enumerate(self._keys):
-            times = int(self._found[number, layout.FOUND_TIMES])
-            if times > known:
-                self.watch.add(replace(finding, times=times - known), kind)
+        for position, (number, (finding, kind), counted) in enumerate(self._keys):
+            times = int(self._memory.findings[number, layout.FOUND_TIMES])
+            if times > counted:
+                self.watch.add(replace(finding, times=times - counted), kind)
                 self._keys[position] = number, (finding, kind), times
 
     def _finding(self, entry: np.ndarray[Any, Any]) -> tuple[Finding, str]:
@@ -665,7 +486,7 @@ class CompiledLaunch(Launch):
                 ), "absent"
             case layout.OUTSIDE:
                 return self._outside(entry[layout.FOUND_DETAIL :], place, now), ""
-        memory, address = self._memory_at(where, now)
+        memory, address = self._memory.at(where, self.site(now & 0xFFFF))
         index = memory.index_of(address)
         if kind == layout.UNWRITTEN:
             return self.watch.unwritten_finding(memory, index, place), "unwritten"
@@ -683,170 +504,16 @@ class CompiledLaunch(Launch):
     def _outside(self, detail: np.ndarray[Any, Any], place: Access, now: int) -> Finding:
         data, packed = int(detail[0]), int(detail[1])
         axes, mask = packed & 255, packed >> 8
-        given = detail[2 : 2 + axes].tolist()
+        indices = detail[2 : 2 + axes].tolist()
         shape = tuple(detail[2 + layout.MOST_AXES : 2 + layout.MOST_AXES + axes].tolist())
-        parts = tuple(given[axis] if mask >> axis & 1 else slice(None) for axis in range(axes))
+        parts = tuple(indices[axis] if mask >> axis & 1 else slice(None) for axis in range(axes))
         while parts and isinstance(parts[-1], slice):
             parts = parts[:-1]
-        memory, _ = self._memory_at(data, now, shape)
+        memory, _ = self._memory.at(data, self.site(now & 0xFFFF), shape)
         part_of = "" if shape == memory.array.shape else f"a part of shape {shape} of "
         summary = f"index {shown_index(parts)} is outside of {part_of}{described(memory)}"
         numbers = tuple(part for part in parts if not isinstance(part, slice))
         return Finding(BoundsError, summary, (place,), BOUNDS_ADVICE, memory.name, numbers)
 
-    def _memory_at(
-        self, address: int, key: int, shape: tuple[int, ...] | None = None
-    ) -> tuple[TrackedMemory, int]:
-        """Returns the array at an address, and the address in it; of several, the one that the
-        site names.
-        """
-        site = self.site(key & 0xFFFF)
-        if site.constant is not None:
-            return TrackedMemory(site.array, "constant", site.constant, self.watch), address
-        word = site.array.partition("[")[0].partition(".")[0]
-        shared = self._shared_memory[0]
-        if self._shared_bytes and shared <= address <= shared + self._resident * self._shared_bytes:
-            return self._shared_at(shared, address, word)
-        locals_at, nbytes = getattr(self, "_locals", 0), self._checked.lowered.local_bytes
-        if nbytes and locals_at <= address < locals_at + self._resident * self._count * nbytes:
-            return self._local_at(locals_at + (address - locals_at) % nbytes)
-        found = [
-            one
-            for one in self._memories
-            if one.low <= address < one.high or (one.low == address and shape is not None)
-        ]
-        if not found:
-            unknown = np.zeros(shape or (1,), np.uint8)
-            return TrackedMemory(word, "global", unknown, self.watch), unknown.ctypes.data
-        return next(
-            (one for one in found if one.name.partition(".")[0].partition("[")[0] == word), found[0]
-        ), address
-
-    def _shared_at(self, low: int, address: int, word: str) -> tuple[TrackedMemory, int]:
-        place = (address - low) % self._shared_bytes
-        found = []
-        for memory, dtype, offset in self._shared:
-            shape = (self.smem // dtype.itemsize,) if memory.shape == (0,) else memory.shape
-            if offset <= place < offset + math.prod(shape) * dtype.itemsize or offset == place:
-                found.append((memory.name, shape, dtype, offset))
-        name, shape, dtype, offset = next((one for one in found if one[0] == word), found[0])
-        return self._tracked(name, "shared", shape, dtype, low + offset), low + place
-
-    def _local_at(self, address: int) -> tuple[TrackedMemory, int]:
-        low = self._locals
-        memory = [one for one in self._checked.lowered.local_arrays if low + one.offset <= address][
-            -1
-        ]
-        try:
-            dtype = self._dtype(memory.code, memory.dtype)
-        except NotInstrumentedError:
-            dtype = np.dtype(np.uint8)
-        return self._tracked(
-            memory.name, "local", memory.shape, dtype, low + memory.offset
-        ), address
-
-    def _tracked(
-        self, name: str, space: str, shape: Any, dtype: np.dtype[Any], address: int
-    ) -> TrackedMemory:
-        owner = SimpleNamespace(written=set(), cells={})
-        interface = {"data": (address, False), "shape": shape, "typestr": "|u1", "version": 3}
-        interface["shape"] = (math.prod(shape) * dtype.itemsize,)
-        array = (
-            np.asarray(SimpleNamespace(__array_interface__=interface)).view(dtype).reshape(shape)
-        )
-        return TrackedMemory(name, space, array, self.watch, owner)
-
 
 _WHAT: Final = ("read", "write", "write", "atomic", "raises")
-
-
-def _mapped(nbytes: int) -> np.ndarray[Any, Any]:
-    """Returns zeros that take no memory until they are used."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    return np.frombuffer(mmap.mmap(-1, max(nbytes, _PAGE), flags=flags), np.uint8)
-
-
-def _cells(low: int, high: int, shift: int) -> np.ndarray[Any, Any]:
-    """Returns the cells of a region."""
-    count = ((high - low) >> shift) + 1
-    return (
-        _mapped(8 * layout.CELL_WORDS * count)[: 8 * layout.CELL_WORDS * count]
-        .view(np.int64)
-        .reshape(count, layout.CELL_WORDS)
-    )
-
-
-def _guard(stacks: np.ndarray[Any, Any], count: int) -> None:
-    """Makes the lowest page of each stack inaccessible, so that a stack overflow ends the
-    process at once.
-    """
-    protect = ctypes.CDLL(None).mprotect
-    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for number in range(count):
-        protect(stacks.ctypes.data + number * STACK, _PAGE, 0)
-
-
-def _memories(
-    names: Sequence[str], args: Sequence[Any], watch: Watch, prefix: str = ""
-) -> Iterator[TrackedMemory]:
-    """Yields the arrays and records among the arguments, also in tuples, under their names."""
-    for name, arg in zip(names, args, strict=True):
-        if isinstance(arg, np.ndarray):
-            yield TrackedMemory(f"{prefix}{name}", "global", arg, watch)
-        elif isinstance(arg, np.void):
-            yield TrackedMemory(f"{prefix}{name}", "global", record_memory(arg), watch)
-        elif isinstance(arg, tuple):
-            fields = getattr(arg, "_fields", None)
-            keys = (
-                [f".{key}" for key in fields] if fields else [f"[{key}]" for key in range(len(arg))]
-            )
-            yield from _memories([f"{name}{key}" for key in keys], arg, watch, prefix)
-
-
-def _steps(dtype: np.dtype[Any]) -> Iterator[int]:
-    """Yields the distances that separate the numbers in elements of a dtype."""
-    yield dtype.itemsize
-    if dtype.subdtype is not None:
-        yield from _steps(dtype.subdtype[0])
-    for kind, offset, *_ in (dtype.fields or {}).values():
-        if offset:
-            yield offset
-        yield from _steps(kind)
-
-
-def _log2(number: int) -> int:
-    """Returns the exponent of the largest power of two that divides a number."""
-    return (number & -number).bit_length() - 1
-
-
-def _is_read_only(memories: Sequence[TrackedMemory]) -> bool:
-    """Returns whether arrays that overlap are read-only.
-
-    Raises:
-        KernelError: only some are, and one of these has records, whose types do not tell it.
-    """
-    writeable = {one.array.flags.writeable for one in memories}
-    if len(writeable) > 1 and any(
-        one.array.dtype.names and not one.array.flags.writeable for one in memories
-    ):
-        names = ", ".join(one.name for one in memories)
-        raise KernelError(
-            f"read-only records that overlap writeable arrays ({names}) cannot be "
-            f"checked in compiled code"
-        )
-    return writeable == {False}
-
-
-def _spans(memories: Sequence[TrackedMemory]) -> Iterator[tuple[int, int, int]]:
-    """Yields the stretches of memory of arrays, and log2 of a size of cells that tells the
-    numbers in them apart.
-    """
-    for group in overlapping(memories):
-        low, steps = group[0].low, list[int]()
-        for one in group:
-            steps += [
-                *_steps(one.array.dtype),
-                *one.array.strides,
-                one.array.__array_interface__["data"][0] - low,
-            ]
-        yield low, max(one.high for one in group), _log2(math.gcd(*steps))

@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from synknumba.simt._checker import accesses
+from synknumba.simt._checker import accesses, thread_operations
 from synknumba.simt._library import words
 from synknumba.simt._library.intrinsics import stack_array
 from synknumba.simt._library.synchronisation import COLLECTIVES
@@ -51,6 +51,12 @@ _LARGEST_ELEMENT: Final = 16
 
 def _flag(name: str) -> str:
     return f"_k_is_set_{name}"
+
+
+def _emitted(name: str) -> Any:
+    """Returns the intrinsic of an access, or of an operation of a thread."""
+    module = accesses if hasattr(accesses, name) else thread_operations
+    return getattr(module, name)
 
 
 class NotInstrumentedError(Exception):
@@ -134,18 +140,18 @@ class _Instrumenter(ast.NodeTransformer):
 
     def _site(self, node: ast.AST, array: ast.expr | None = None) -> ast.Constant:
         code = self._source.function.__code__
-        text, known = "", None
+        text, constant = "", None
         if array is not None:
             text, value = ast.unparse(array), self._scope.resolve(array)
-            known = value if isinstance(value, np.ndarray) else None
-        site = Site(code.co_name, code.co_filename, getattr(node, "lineno", 0), text, known)
+            constant = value if isinstance(value, np.ndarray) else None
+        site = Site(code.co_name, code.co_filename, getattr(node, "lineno", 0), text, constant)
         if len(self._sites.all) == MOST_SITES:
             raise NotInstrumentedError(f"more than {MOST_SITES} accesses in the source")
         self._sites.all.append(site)
         return ast.Constant(len(self._sites.all) - 1)
 
     def _call(self, name: str, at: ast.AST, *args: ast.expr) -> ast.Call:
-        self._used[_PREFIX + name] = getattr(accesses, name)
+        self._used[_PREFIX + name] = _emitted(name)
         return place(ast.Call(load(_PREFIX + name), list(args), []), at)
 
     def _do(self, name: str, at: ast.AST, *args: ast.expr) -> ast.stmt:
@@ -437,8 +443,8 @@ class Lowered:
         self.local_bytes = 0
         self.grid = False
         self._sites, self._places, self._seen = sites, 0, set[int]()
-        for one in _codes(code, self._seen):
-            one.body = self._rewrite(one)
+        for function in _codes(code, self._seen):
+            function.body = self._rewrite(function)
 
     def _rewrite(self, code: ThreadCode) -> list[ast.stmt]:
         stack = {name for name, value in code.namespace.items() if value is stack_array}
@@ -474,7 +480,7 @@ class Lowered:
 
     def _operation(self, code: ThreadCode, node: ast.stmt, name: str, kind: int) -> ast.stmt:
         self._places += 1
-        function = code.bind(f"{_PREFIX[3:]}{name}", getattr(accesses, name))
+        function = code.bind(f"{_PREFIX[3:]}{name}", _emitted(name))
         return place(
             ast.Expr(ast.Call(function, [ast.Constant(kind), ast.Constant(self._places)], [])), node
         )
@@ -489,9 +495,9 @@ class Lowered:
         )
         shown = self._sites.names.get((code.source.filename, node.lineno), name)
         self.local_arrays.append(Memory(shown, dims, dtype, code, self.local_bytes))
-        known = code.namespace.get(dtype.id) if isinstance(dtype, ast.Name) else None
-        itemsize = known.itemsize if isinstance(known, np.dtype) else _LARGEST_ELEMENT
-        function = code.bind(f"{_PREFIX[3:]}local_array", accesses.local_array)
+        value = code.namespace.get(dtype.id) if isinstance(dtype, ast.Name) else None
+        itemsize = value.itemsize if isinstance(value, np.dtype) else _LARGEST_ELEMENT
+        function = code.bind(f"{_PREFIX[3:]}local_array", thread_operations.local_array)
         offset = ast.Constant(self.local_bytes)
         self.local_bytes += -(-int(np.prod(dims)) * itemsize // 64) * 64
         return place(
@@ -519,5 +525,5 @@ _made: dict[str, Any] = {}
 
 def _collective(path: str) -> Any:
     if path not in _made:
-        _made[path] = accesses.collective(KINDS.index(path), path)
+        _made[path] = thread_operations.collective(KINDS.index(path), path)
     return _made[path]

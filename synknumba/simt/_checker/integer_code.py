@@ -1,7 +1,7 @@
 """Compiles functions of int64 to machine code, for the runtime of compiled checks.
 
-Numba takes 1.5 s for the runtime, nearly all of it to find out that each variable is an int64.
-These functions have nothing else, so each statement becomes LLVM's code at once: 0.1 s.
+Numba takes ten times as long for the runtime, most of it to find out that each variable is an
+int64. These functions have nothing else, so each statement becomes LLVM's code at once.
 
 Understood are assignments to names, `if`, `while`, `for … in range(…)`, `break`, `continue`,
 `return`, integer arithmetic, comparisons, and calls: of each other, of functions of the C library,
@@ -108,7 +108,7 @@ def compile_functions(
     """
     library = cpu_target.target_context.codegen().create_library("synknumba_check")
     module = library.create_ir_module("synknumba_check")
-    made = {}
+    declared = {}
     for function in functions:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
         assert isinstance(tree, ast.FunctionDef)
@@ -117,9 +117,9 @@ def compile_functions(
         value.attributes.add("noinline")
         # else LLVM unrolls and vectorises loops of a few rounds, which takes twice as long
         value.attributes.add("optsize")
-        made[tree.name] = value, tree, function.__globals__
-    callees = {name: value for name, (value, _, _) in made.items()}
-    for value, tree, namespace in made.values():
+        declared[tree.name] = value, tree, function.__globals__
+    callees = {name: value for name, (value, _, _) in declared.items()}
+    for value, tree, namespace in declared.values():
         _Translator(module, value, tree, namespace, callees, constants).run()
     with global_compiler_lock:
         library.add_ir_module(module)
@@ -214,9 +214,9 @@ class _Translator:
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
             values = [self._value(part) for part in value.elts]
-            for part, one in zip(target.elts, values, strict=True):
+            for part, number in zip(target.elts, values, strict=True):
                 assert isinstance(part, ast.Name)
-                self._builder.store(one, self._variable(part.id))
+                self._builder.store(number, self._variable(part.id))
             return
         assert isinstance(target, ast.Name)
         self._builder.store(self._value(value), self._variable(target.id))
@@ -316,9 +316,9 @@ class _Translator:
         function = self._module.globals.get(name) or ir.Function(
             self._module, ir.FunctionType(result, kinds), name
         )
-        given = [
+        arguments = [
             builder.trunc(arg, kind) if kind != arg.type else arg
             for arg, kind in zip(args, kinds, strict=True)
         ]
-        found = builder.call(function, given)
-        return builder.sext(found, I64) if result == _I32 else found
+        returned = builder.call(function, arguments)
+        return builder.sext(returned, I64) if result == _I32 else returned

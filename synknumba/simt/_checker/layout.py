@@ -109,9 +109,8 @@ CELL_WORDS: Final = 26
 READ, WRITE, SAME, ATOMIC, RAISES = range(5)
 
 # Words of a finding. The first word of the table holds their number.
-FOUND_KINDS: Final = (
-    0  # kind (from bit 8), what the earlier access did (4 to 7), what the present one does
-)
+# kind (from bit 8), what the earlier access did (4 to 7), what the present one does
+FOUND_KINDS: Final = 0
 FOUND_TIMES: Final = 1
 FOUND_AT: Final = 2
 FOUND_BEFORE: Final = 3  # keys of the accesses
@@ -131,9 +130,10 @@ DETAIL_WORDS: Final = 2 + 2 * MOST_AXES
 # Results of `advance`.
 DONE, STUCK, HAS_RAISED, HAS_PAUSED = range(4)
 
-FAULTS: Final = ("ZeroDivisionError: integer division or modulo by zero", "ValueError: cannot "
-                                                                          "convert float NaN to "
-                                                                          "integer",
-                 "OverflowError: cannot convert float infinity to integer",
-                 "ValueError: assignment destination is read-only")  # fmt: skip
+FAULTS: Final = (
+    "ZeroDivisionError: integer division or modulo by zero",
+    "ValueError: cannot convert float NaN to integer",
+    "OverflowError: cannot convert float infinity to integer",
+    "ValueError: assignment destination is read-only",
+)
 DIVISION, NAN, INFINITY, FROZEN = range(4)

@@ -84,18 +84,18 @@ def report(
     kind: int, where: int, before: int, what_before: int, now: int, what: int, detail: int
 ) -> None:
     """Adds a finding to the table, or counts it if one of the same kind and sites is there."""
-    found = get(check_state(), FOUND)
-    count = get(found, 0)
+    table = get(check_state(), FOUND)
+    count = get(table, 0)
     sites = ((before & 0xFFFF) << 16) | (now & 0xFFFF)
     kinds = (kind << 8) | (what_before << 4) | what
-    entry = found
+    entry = table
     for _ in range(count):
         entry += 8 * layout.FOUND_WORDS
         if get(entry, layout.FOUND_SITES) == sites and get(entry, layout.FOUND_KINDS) == kinds:
             put(entry, layout.FOUND_TIMES, get(entry, layout.FOUND_TIMES) + 1)
             return
     if count < layout.MOST_FOUND:
-        put(found, 0, count + 1)
+        put(table, 0, count + 1)
         entry += 8 * layout.FOUND_WORDS
         put(entry, layout.FOUND_KINDS, kinds)
         put(entry, layout.FOUND_SITES, sites)
@@ -218,19 +218,19 @@ def record(cell: int, space: int, what: int, now: int, where: int) -> int:
     rival, races = -1, 0
     for k in range(last):
         before = get(cell, 2 * k)
-        other = before ^ now
+        difference = before ^ now
         if before == 0:
             if k >= READERS:
                 break
             continue
-        if other >> 16 == 0 or (what == ATOMIC and k >> 1 == 1):
+        if difference >> 16 == 0 or (what == ATOMIC and k >> 1 == 1):
             continue
         then = get(cell, 2 * k + 1)
-        if other >> 26:
+        if difference >> 26:
             if space or get(state, ORDERED_BLOCKS) or (then ^ stamp) >> 54:
                 continue
         elif (then ^ stamp) >> 32 or (
-            other >> 21 == 0 and get(me, SEEN + ((before >> 16) & 31)) >= (then >> 16) & 0xFFFF
+            difference >> 21 == 0 and get(me, SEEN + ((before >> 16) & 31)) >= (then >> 16) & 0xFFFF
         ):
             continue
         elif get(me, ATOMICS):
@@ -279,12 +279,12 @@ def element(data: int, axes: int, sizes: int, number: int) -> int:
     """Returns the address of an element of a view, counted in C order; the other arguments are
     those of `view`.
     """
-    left, address = number, data
+    remaining, address = number, data
     for place in range(axes):
         axis = axes - 1 - place
-        rest = left // get(sizes, axis)
-        address += (left - rest * get(sizes, axis)) * get(sizes, axes + axis)
-        left = rest
+        rest = remaining // get(sizes, axis)
+        address += (remaining - rest * get(sizes, axis)) * get(sizes, axes + axis)
+        remaining = rest
     return address
 
 
@@ -311,7 +311,7 @@ def keep(data: int, axes: int, sizes: int, size: int, place: int) -> int:
     return place + nbytes
 
 
-def view(data: int, axes: int, sizes: int, size: int, what: int, site: int, kept: int) -> None:
+def view(data: int, axes: int, sizes: int, size: int, what: int, site: int, before: int) -> None:
     """Records an access to each element of a view.
 
     Args:
@@ -321,11 +321,11 @@ def view(data: int, axes: int, sizes: int, size: int, what: int, site: int, kept
         size: bytes of an element, or of a field of a record.
         what: as for `access`.
         site: as for `access`.
-        kept: address of the elements before the access, 0 if they are not known.
+        before: address of the elements before the access, 0 if they are not known.
     """
     for number in range(count_of(axes, sizes)):
         address = element(data, axes, sizes, number)
-        if kept and memcmp(address, kept + number * size, size) == 0:
+        if before and memcmp(address, before + number * size, size) == 0:
             access(address, size, SAME, site)
         else:
             access(address, size, what, site)
@@ -378,21 +378,21 @@ def join(warp: int, lanes: int) -> None:
     for lane in range(32):
         latest = 0
         them = warp
-        for other in range(32):
-            if (lanes >> other) & 1:
+        for peer in range(32):
+            if (lanes >> peer) & 1:
                 seen = get(them, SEEN + lane)
                 clock = (get(them, STAMP) >> 16) & 0xFFFF
                 latest = seen if seen > latest else latest
-                latest = clock if other == lane and clock > latest else latest
+                latest = clock if peer == lane and clock > latest else latest
             them += 8 * THREAD_WORDS
         them = warp
-        for other in range(32):
-            if (lanes >> other) & 1:
+        for peer in range(32):
+            if (lanes >> peer) & 1:
                 put(them, SEEN + lane, latest)
             them += 8 * THREAD_WORDS
     them = warp
-    for other in range(32):
-        if (lanes >> other) & 1 and (get(them, STAMP) >> 16) & 0xFFFF < 0xFFFF:
+    for peer in range(32):
+        if (lanes >> peer) & 1 and (get(them, STAMP) >> 16) & 0xFFFF < 0xFFFF:
             put(them, STAMP, get(them, STAMP) + (1 << 16))
         them += 8 * THREAD_WORDS
 
@@ -435,14 +435,20 @@ def answer(warp: int, count: int) -> int:
             if is_vote:
                 put(me, layout.ANSWERS, vote)
             elif kind != layout.SYNCWARP:
-                other = source(kind, lane, get(me, layout.OPERANDS + 1) & 31)
-                if (lanes >> other) & 1:
-                    put(me, layout.ANSWERS, get(warp + 8 * THREAD_WORDS * other, layout.OPERANDS))
+                partner = source(kind, lane, get(me, layout.OPERANDS + 1) & 31)
+                if (lanes >> partner) & 1:
+                    put(me, layout.ANSWERS, get(warp + 8 * THREAD_WORDS * partner, layout.OPERANDS))
                 else:
                     put(me, layout.ANSWERS, get(me, layout.OPERANDS))
                     if get(state, layout.UNINITIALIZED):
                         report(
-                            layout.ABSENT, other, 0, 0, get(me, KEY) | get(me, layout.SITE), READ, 0
+                            layout.ABSENT,
+                            partner,
+                            0,
+                            0,
+                            get(me, KEY) | get(me, layout.SITE),
+                            READ,
+                            0,
                         )
                         if get(state, layout.STAND_IN):
                             put(me, layout.ANSWERS, -1)

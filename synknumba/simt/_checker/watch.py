@@ -157,8 +157,8 @@ class CheckWatch(Watch):
         if self.stand_in is STAND_IN:
             return answer
         value, inside = answer if isinstance(answer, tuple) else (answer, None)
-        other = _all_bits(np.asarray(value).dtype)
-        return other if inside is None else (other, inside)
+        replacement = _all_bits(np.asarray(value).dtype)
+        return replacement if inside is None else (replacement, inside)
 
     @staticmethod
     def absent_finding(lane: int, source: int, place: Access) -> Finding:
@@ -188,9 +188,9 @@ class CheckWatch(Watch):
             if key[1] == "unassigned":
                 self._found[key] = replace(finding, is_warning=True)
 
-    def join(self, other: "CheckWatch") -> None:
+    def join(self, further: "CheckWatch") -> None:
         """Adds the findings of another launch that are not among these."""
-        for key, finding in other._found.items():  # noqa: SLF001  # of this class
+        for key, finding in further._found.items():  # noqa: SLF001  # of this class
             if (
                 key not in self._found
                 and key not in self._undefined
@@ -235,8 +235,8 @@ class CheckWatch(Watch):
             return
         for group in overlapping(self.memories):
             cells = Cells()
-            for one in group:
-                one.cells = cells
+            for member in group:
+                member.cells = cells
 
     def _must_be_written(self, memory: TrackedMemory, numbers: Iterable[tuple[int, int]]) -> None:
         for address, nbytes in numbers:
@@ -358,9 +358,9 @@ def _numbers(array: Array, index: Any) -> list[tuple[int, int]]:
             for place, size, step in zip(index, array.shape, array.strides, strict=True):
                 address += int(place) % size * step
             return _inside(array, [(address, nbytes)])
-    whole = index if isinstance(index, tuple) else (index,)
+    parts = index if isinstance(index, tuple) else (index,)
     view: Any = np.ndarray.__getitem__(
-        array, whole if any(item is Ellipsis for item in whole) else (*whole, ...)
+        array, parts if any(item is Ellipsis for item in parts) else (*parts, ...)
     )
     offsets = np.zeros(1, np.int64)
     for size, step in zip(view.shape, view.strides, strict=True):

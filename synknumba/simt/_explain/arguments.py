@@ -78,7 +78,11 @@ def _of_dtype(array: np.ndarray[Any, Any], name: str) -> str:
 
 
 # Modules of the classes `cuda.In`, `cuda.Out` and `cuda.InOut`.
-_TRANSFERS = ("numba.cuda.args", "numba_cuda_mlir.numba_cuda.args")
+TRANSFERS = (
+    "numba.cuda.args",
+    "numba_cuda_mlir.numba_cuda.args",
+    "synknumba.simt.cuda",
+)
 
 
 def in_host_memory(arg: Any) -> Any:

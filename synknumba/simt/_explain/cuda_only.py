@@ -8,6 +8,7 @@ registries of both targets tell whether CUDA has it.
 
 import ast
 import builtins
+import importlib
 import operator
 import sys
 from collections.abc import Iterator, Mapping
@@ -36,6 +37,8 @@ def cuda_only(error: Exception, source: Source, namespace: Mapping[str, Any]) ->
         source: the kernel.
         namespace: the kernel's global names and their objects.
     """
+    if "numba.cuda" not in sys.modules:
+        return None  # nothing is registered for it
     text = str(error)
     if found := says(text, "no match for this target"):
         return _refusal(
@@ -97,9 +100,7 @@ def _last(name: str) -> str:
 
 
 def _cuda_context() -> Any:
-    from numba.cuda.descriptor import cuda_target
-
-    context = cuda_target.typing_context
+    context = importlib.import_module("numba.cuda.descriptor").cuda_target.typing_context
     context.refresh()
     return context
 

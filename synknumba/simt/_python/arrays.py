@@ -149,7 +149,9 @@ def overlapping(memories: Iterable[TrackedMemory]) -> list[list[TrackedMemory]]:
     """
     groups: list[list[TrackedMemory]] = []
     high = 0
-    for memory in sorted((one for one in memories if one.low < one.high), key=lambda one: one.low):
+    for memory in sorted(
+        (memory for memory in memories if memory.low < memory.high), key=lambda memory: memory.low
+    ):
         if not groups or memory.low >= high:
             groups.append([])
         groups[-1].append(memory)

@@ -76,15 +76,15 @@ class PythonKernel:
         def run(*args: Any, **named: Any) -> None:
             refuse_names(self.py_func.__qualname__, named)
             program = DebugProgram(self.py_func, stand_ins=self.stand_ins)
-            given = self._kernel.coerce(args)
-            missing = len(program.params) - len(given)
+            arguments = self._kernel.coerce(args)
+            missing = len(program.params) - len(arguments)
             if not 0 <= missing <= len(program.defaults):
-                raise wrong_count(self.py_func, program.params, given)
-            given += program.defaults[len(program.defaults) - missing :]
-            for name, arg in zip(program.params, given, strict=True):
+                raise wrong_count(self.py_func, program.params, arguments)
+            arguments += program.defaults[len(program.defaults) - missing :]
+            for name, arg in zip(program.params, arguments, strict=True):
                 _refuse_containers(f"{self.py_func.__qualname__}(): {name}", arg)
             if grid.x:  # `forall(0)` has no blocks
-                self._run(program, grid, block, sizes.smem, given).finish()
+                self._run(program, grid, block, sizes.smem, arguments).finish()
 
         return run
 

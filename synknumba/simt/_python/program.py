@@ -23,7 +23,7 @@ from synknumba.simt._python.source import (
     is_waiting_call,
 )
 from synknumba.simt._python.warp import SHUFFLES, Request
-from synknumba.simt._source.numba_cuda import CudaPath, cuda_module
+from synknumba.simt._source.numba_cuda import CudaPath, is_cuda_module
 from synknumba.simt._source.scope import Scope
 from synknumba.simt._source.source import read_definition
 from synknumba.simt._source.written import has_rest, parameters
@@ -146,9 +146,7 @@ class DebugProgram:
             for name, value in made.constants.items()
         }
         # Even if the function does not use the module: a breakpoint's condition may.
-        modules = {
-            name: cuda for name, value in made.source.scope.items() if value is cuda_module()
-        }
+        modules = {name: cuda for name, value in made.source.scope.items() if is_cuda_module(value)}
         return {**made.source.scope, **modules, **constants, MARK: cuda}
 
 

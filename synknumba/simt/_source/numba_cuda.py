@@ -1,18 +1,28 @@
-"""The module `numba.cuda`, of Numba or numba-cuda."""
+"""The module `numba.cuda`, of Numba or numba-cuda, or what takes its place where Numba has none."""
 
+import importlib
+import sys
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
 from synknumba._errors import DeviceError
 
+OWN: Final = "synknumba.simt.cuda"
+
 
 def cuda_module() -> ModuleType:
-    """Imports and returns the module `numba.cuda`; raises DeviceError if it cannot be imported."""
+    """Returns the module `numba.cuda`; `synknumba.simt.cuda` where Numba has none.
+
+    Raises:
+        DeviceError: there is one, which cannot be imported.
+    """
     try:
         # the import takes 0.3 s, and fails if the CUDA installation is broken
         from numba import cuda
     except Exception as error:
+        if str(error).startswith("cannot import name 'cuda' from 'numba'"):
+            return importlib.import_module(OWN)  # by name: it is above the compiler
         # A bare numba-cuda raises DynamicLibNotFoundError, which is a RuntimeError, not an
         # ImportError.
         raise DeviceError(
@@ -23,6 +33,30 @@ def cuda_module() -> ModuleType:
         ) from error
     module: ModuleType = cuda
     return module
+
+
+def from_numba_cuda(name: str, user: str) -> ModuleType:
+    """Imports and returns a module of `numba.cuda`; raises DeviceError where Numba has none, for
+    the feature `user`.
+    """
+    if cuda_module().__name__ == OWN:
+        raise DeviceError(
+            f"{user} needs numba.cuda.{name}, and this Numba has no numba.cuda; "
+            f"install numba-cuda with CUDA's libraries: pip install 'synknumba[cuda13]'"
+        )
+    return importlib.import_module(f"numba.cuda.{name}")
+
+
+def is_cuda_module(value: object) -> bool:
+    """Returns whether this is `numba.cuda` or `synknumba.simt.cuda`."""
+    return isinstance(value, ModuleType) and any(
+        value is sys.modules.get(name) for name in ("numba.cuda", OWN)
+    )
+
+
+def has_cuda_module() -> bool:
+    """Returns whether either module is imported, so that a kernel may refer to it."""
+    return "numba.cuda" in sys.modules or OWN in sys.modules
 
 
 @dataclass(frozen=True, slots=True)

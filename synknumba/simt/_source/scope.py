@@ -25,7 +25,8 @@ from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 from synknumba.simt._library.words import INDICES
 from synknumba.simt._maths.operations import FUNCTIONS, HEADS, MODULES
 from synknumba.simt._source import mlir
-from synknumba.simt._source.numba_cuda import MISSING, CudaPath, cuda_module
+from synknumba.simt._source.kernel_names import path_of
+from synknumba.simt._source.numba_cuda import MISSING, CudaPath, cuda_module, is_cuda_module
 from synknumba.simt._source.pickling import is_foreign
 from synknumba.simt._source.reads import functions_called, is_device_function, names_in, values_read
 from synknumba.simt._source.syntax import assigned_names, count_stores, read_names, walk
@@ -148,11 +149,11 @@ class Scope:
         value = mlir.counterpart(value)
         if isinstance(value, CudaPath):
             return value
-        if value is self._cuda:
+        if is_cuda_module(value):
             return CudaPath("")
         if isinstance(value, (int, float, str)):
             return value
-        path = self._paths.get(id(value)) or _path_in_module(value)
+        path = self._paths.get(id(value)) or path_of(value) or _path_in_module(value)
         return value if path is None else CudaPath(path)
 
     def mentions_cuda(self, function: FunctionType) -> bool:

@@ -29,7 +29,7 @@ from synknumba.simt._checker.check import check as checked
 from synknumba.simt._kernel import Kernel, decorated_as
 from synknumba.simt._lower.signatures import Signature
 from synknumba.simt._source import mlir
-from synknumba.simt._source.numba_cuda import cuda_module
+from synknumba.simt._source.numba_cuda import OWN, cuda_module
 from synknumba.simt._standins import arrays, device
 
 VARIABLE = "SYNKNUMBA_SIMT"
@@ -203,6 +203,11 @@ class _Blocks:
         with self._lock:
             if not self._open:
                 with contextlib.ExitStack() as replaced:
+                    cuda = cuda_module()
+                    if cuda.__name__ == OWN:  # Numba has none to import
+                        replaced.enter_context(mock.patch.object(numba, "cuda", cuda, create=True))
+                        sys.modules["numba.cuda"] = cuda
+                        replaced.callback(sys.modules.pop, "numba.cuda")
                     for owner, name, value in _replacements():
                         replaced.enter_context(mock.patch.object(owner, name, value))
                     self._replaced = replaced.pop_all()
@@ -290,9 +295,6 @@ def as_cuda_reported() -> Iterator[None]:
         yield
 
 
-_entered = contextlib.ExitStack()
-
-
 def of_environment() -> None:
     """Enters `as_cuda` for the rest of the process if SYNKNUMBA_SIMT is "1", or "check" to check
     every launch.
@@ -304,18 +306,24 @@ def of_environment() -> None:
     if value not in {"", "0", "off", "1", "on", "check"}:
         raise ArgumentError(f"{VARIABLE} must be 1, check or 0, got {value!r}")
     if value in {"1", "on", "check"}:
-        _entered.enter_context(as_cuda(check=value == "check"))
+        # without a context, which Python would leave at its end, when modules are empty
+        _blocks.enter(check=value == "check", devices=1)
 
 
-def _replacements() -> Iterator[tuple[Any, str, Any]]:
-    """Yields a module or class, the name of a member, and what replaces it."""
-    members = {
+def host_members() -> dict[str, Any]:
+    """Returns what programs call of `numba.cuda` outside kernels, on cores."""
+    return {
         **_STAND_INS,
         **{name: _refuses(name, reason) for name, reason in _NEEDS_A_GPU.items()},
         "jit": _jit,
         "Reduce": _on_device(_ufuncs.Reduce),
         "reduce": _on_device(_ufuncs.reduce),
     }
+
+
+def _replacements() -> Iterator[tuple[Any, str, Any]]:
+    """Yields a module or class, the name of a member, and what replaces it."""
+    members = host_members()
     modules = _modules()
     for module in modules:
         for name in members.keys() & vars(module).keys():
@@ -343,7 +351,6 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _modules() -> list[ModuleType]:
-    cuda_module()
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
         raise DeviceError(
             "NUMBA_ENABLE_CUDASIM is set, which replaces numba.cuda by a simulator; "
@@ -353,7 +360,8 @@ def _modules() -> list[ModuleType]:
     with contextlib.suppress(Exception):
         importlib.import_module(f"{_MLIR}.cuda")
     names = (package + below for package in _PACKAGES for below in _MODULES)
-    return [sys.modules[name] for name in names if name in sys.modules]
+    modules = [sys.modules[name] for name in names if name in sys.modules]
+    return [module for module in modules if module.__name__ != OWN]
 
 
 def _jit(func_or_sig: Any = None, device: bool = False, link: Any = (), **options: Any) -> Any:

@@ -428,7 +428,6 @@ def test_plan_and_update_modes(world):
 
     assert call.update_modes == {"acc": "max"}
     assert plain.update_modes == {}
-    assert call.output_modes == "sum"
     v = synk.scatter(synk.variable(np.zeros(1)), np.arange(2 * world.world_size + 1.0))
     x = np.ones((5, 2))
     report = call.plan(x, v, num_slices=2)

@@ -662,5 +662,5 @@ def test_repeated_calls_are_not_bound_again(world, monkeypatch):
     """Nor those that pass OFFSET and OWN."""
     u = synk.scatter(synk.variable(np.zeros(3 * world.world_size)), halo=1)
     wanted = where(u, synk.OFFSET, synk.OWN)
-    monkeypatch.setattr(type(where._binder), "bind", None)
+    monkeypatch.setattr(type(where._planner.binder), "bind", None)
     assert_array_equal(where(u, synk.OFFSET, synk.OWN), wanted)

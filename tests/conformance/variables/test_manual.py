@@ -205,7 +205,7 @@ def test_the_first_scatter_may_take_an_index_list(world):
     assert_held(v, world, lambda rank: shard_of(value[[8, 0, 0, 3, -1]], world, rank))
 
 
-def test_output_modes_and_update_modes(world):
+def test_modes_of_outputs_and_updates(world):
     """Both broken there."""
     s = synk.variable(np.zeros(2))
 
@@ -213,7 +213,7 @@ def test_output_modes_and_update_modes(world):
     def f(x, acc):
         return x.sum(), x.max()
 
-    assert f.output_modes == ("sum", "max")
+    assert f.plan(np.ones(9)).outputs == (("result", ("sum", "max")),)
     assert f.update_modes == {"acc": "prod"}
 
 

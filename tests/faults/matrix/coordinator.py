@@ -25,7 +25,7 @@ import numpy as np
 
 import synknumba as synk
 from synknumba._host.deaths import settle
-from synknumba._world import engine, rounds
+from synknumba._world import open_world, rounds
 from tests.faults.matrix import acts, meddling, shortages  # noqa: F401  # for what they add to ACTS
 from tests.faults.matrix.acting import ACTS
 from tests.faults.matrix.cases import START_SECONDS, TIMEOUT, Case
@@ -136,7 +136,7 @@ def _fault(case: Case, calls: Calls) -> Outcome:
         BOARD.armed = 1
         outcome = _attempt(case, lambda: _start(case))
         rounds.START_SECONDS = patient
-        world = engine.open_world()
+        world = open_world.open_world()
         return _look_after(case, calls, outcome, world.pids if world is not None else ())
     world = _start(case)
     phase = phase_of(case.fault)
@@ -215,7 +215,7 @@ def _attempt(case: Case, call: Callable[[], object]) -> Outcome:
 
 def _look_after(case: Case, calls: Calls, outcome: Outcome, pids: tuple[int, ...]) -> Outcome:
     """What has become of the world. One that is as good as before is used."""
-    world = engine.open_world()
+    world = open_world.open_world()
     outcome["open"] = world is not None
     if world is not None and case.stays_open:
         assert world.pids == pids, "ranks are others"

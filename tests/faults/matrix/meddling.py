@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from numba import cuda
 
 import synknumba as synk
-from synknumba._world.engine import open_world
+from synknumba._world.open_world import open_world
 from tests.faults.matrix.acting import act, here, mask
 from tests.faults.matrix.phases import BOARD, ROWS, total
 from tests.faults.scripts import scribes

@@ -346,12 +346,12 @@ def _raise(error: type[BaseException]) -> Callable[[Fault], None]:
 
 
 def _signal_to_ranks(fault: Fault) -> None:
-    from synknumba._world.engine import open_world
+    from synknumba._world.open_world import open_world
 
     world = open_world()
     for rank in fault.ranks:
-        if world is not None and world._processes.pids[rank]:
-            os.kill(world._processes.pids[rank], signal.SIGKILL)
+        if world is not None and world.life.processes.pids[rank]:
+            os.kill(world.life.processes.pids[rank], signal.SIGKILL)
 
 
 ACTS: dict[str, Callable[[Fault], None]] = {

@@ -26,10 +26,10 @@ def doubling(bench, host, out, *, private=True, reached=True):
     return steps, total
 
 
-def repeat(bench, replay, host, out):
+def repeat(bench, recording, host, out):
     for k in range(4):
         host[:] = np.arange(5.0) + k
-        replay()
+        recording.launch()
         assert out[0] == 2 * host.sum()
         out[:] = -1
 
@@ -39,9 +39,9 @@ def test_small_results_are_published_and_private_fills_come_last(bench):
     steps, total = doubling(bench, host, out)
     bench.run(steps)
     assert out[0] == 20
-    replay = bench.record(steps)
+    recording = bench.record(steps)
     assert len(bench.recorded()) == 4  # bring, work, publish, fill
-    repeat(bench, replay, host, out)
+    repeat(bench, recording, host, out)
     bench.stream.synchronize()
     assert total.now()[0] == 0  # filled for the next run, by the run before
 
@@ -50,9 +50,9 @@ def test_fills_that_others_may_undo_stay_where_they_are(bench):
     host, out = bench.host(np.arange(5.0)), bench.host([-1.0])
     steps, total = doubling(bench, host, out, private=False)
     bench.run(steps)
-    replay = bench.record(steps)
+    recording = bench.record(steps)
     total.now()[0] = 99
-    repeat(bench, replay, host, out)
+    repeat(bench, recording, host, out)
     bench.stream.synchronize()
     assert total.now()[0] != 0
 
@@ -72,10 +72,10 @@ def test_many_small_results_in_one_go(bench):
         *(bench.out(host, array) for host, array in zip(hosts, arrays, strict=True)),
     ]
     bench.run(steps)
-    replay = bench.record(steps)
+    recording = bench.record(steps)
     assert len(bench.recorded()) == 2
     for k in (2, 3):
-        replay()
+        recording.launch()
         assert [set(host) for host in hosts] == [{k}, {10 + k}, set(), {30 + k}]
 
 
@@ -129,10 +129,10 @@ def test_small_results_of_every_size_and_place(bench, monkeypatch, size):
 
     steps.insert(0, bench.work(work))
     bench.run(steps)
-    replay = bench.record(steps)
+    recording = bench.record(steps)
     assert ends == (["mail"] if size in MAILED else ["publish"])
     for value[0] in (1, 0, 255):
-        replay()
+        recording.launch()
         for memory, target in hosts:
             assert np.all(target == value[0])
             # and nothing else is written
@@ -147,10 +147,10 @@ def test_runs_without_results_are_over_when_they_end(bench):
 
     steps = [bench.work(work) for _ in range(5)]
     bench.run(steps)
-    replay = bench.record(steps)
-    assert replay.relaunch
+    recording = bench.record(steps)
+    assert recording.relaunch
     for runs in range(2, 6):
-        replay()
+        recording.launch()
         assert done[0] == 5 * runs
 
 
@@ -165,17 +165,17 @@ def test_kernels_that_may_print_are_waited_for_by_the_stream(bench, monkeypatch,
         *([bench.out(out, x)] if results else []),
     ]
     bench.run(steps)
-    replay = bench.record(steps)
+    recording = bench.record(steps)
     waits, wait = [], bench.gpu.runtime.streamSynchronize
     monkeypatch.setattr(
         bench.gpu.runtime, "streamSynchronize", lambda *args: (waits.append(args), wait(*args))
     )
     for runs in (1, 2, 3):
         out[0] = 0
-        replay()
+        recording.launch()
         assert len(waits) == runs
         assert out[0] == 3 * results
-        assert not replay.relaunch
+        assert not recording.relaunch
 
 
 @pytest.mark.parametrize("why", ["pageable", "large", "other stores", "stores between"])
@@ -196,10 +196,10 @@ def test_results_that_are_copied(bench, why):
     if why == "stores between":
         steps.append(back)
     bench.run(steps)
-    replay = bench.record(steps)
+    recording = bench.record(steps)
     assert len(bench.recorded()) == len(steps)
     for value[0] in (2.0, 3.0):
-        replay()
+        recording.launch()
         assert set(out) == {value[0]}
         assert not bench.box.words.any()  # nobody has mailed
         assert why in {"pageable", "large"} or set(rows) == {value[0]}
@@ -214,8 +214,8 @@ def test_copies_before_the_last_work_are_not_published(bench):
         bench.work(lambda: x.now().fill(2)),
     ]
     bench.run(steps)
-    replay = bench.record(steps)
-    replay()
+    recording = bench.record(steps)
+    recording.launch()
     assert out[0] == 1
     assert len(bench.recorded()) == 3
 

@@ -10,12 +10,12 @@ from tests.unit.cuda.machine import FaultError
 
 
 def recorded(bench, work, *, published):
-    """A replay of work and of a copy of what it makes; and what is written."""
+    """A recording of work and of a copy of what it makes; and what is written."""
     x, out = bench.array(1), bench.host([0.0])
     steps = [bench.work(lambda: work(x)), bench.out(out, x, reached=published)]
-    replay = bench.record(steps)
-    assert replay is not None
-    return replay, out
+    recording = bench.record(steps)
+    assert recording is not None
+    return recording, out
 
 
 @pytest.fixture(params=[True, False], ids=["by mail", "by the stream"])
@@ -30,11 +30,11 @@ def test_results_are_there_at_the_end(bench, published):
         counter[0] += 1
         x.now()[:] = counter[0]
 
-    replay, out = recorded(bench, work, published=published)
+    recording, out = recorded(bench, work, published=published)
     for k in range(1, 6):
         for _ in range(20):  # the stream is late
             bench.machine.put(bench.stream.ptr, lambda: None)
-        replay()
+        recording.launch()
         assert out[0] == k == counter[0]
 
 
@@ -43,27 +43,27 @@ def fault(_):
 
 
 def test_a_fault_is_raised_and_not_waited_for(bench, published):
-    replay, _ = recorded(bench, fault, published=published)
+    recording, _ = recorded(bench, fault, published=published)
     with pytest.raises(stand_in.CUDARuntimeError, match="700"):
-        replay()
+        recording.launch()
     with pytest.raises(stand_in.CUDARuntimeError, match="700"):
-        replay()
-    replay.close()  # which must not raise, since a rank goes through it on its way out
+        recording.launch()
+    recording.close()  # which must not raise, since a rank goes through it on its way out
 
 
 def test_a_fault_of_somebody_else_is_raised(bench, published):
-    replay, _ = recorded(bench, lambda x: x.now().fill(1), published=published)
+    recording, _ = recorded(bench, lambda x: x.now().fill(1), published=published)
     bench.machine.put(bench.stream.ptr, lambda: fault(None))
     with pytest.raises(stand_in.CUDARuntimeError, match="700"):
-        replay()
+        recording.launch()
 
 
 def test_mail_that_never_comes_is_told_when_the_stream_ends(bench):
-    replay, _ = recorded(bench, lambda x: x.now().fill(1), published=True)
+    recording, _ = recorded(bench, lambda x: x.now().fill(1), published=True)
     (nodes,) = bench.machine.executables.values()
     nodes.pop()  # the one that mails
     with pytest.raises(DeviceError, match="ended without results"):
-        replay()
+        recording.launch()
 
 
 def test_close_frees_everything_once(bench, published):
@@ -75,20 +75,20 @@ def test_close_frees_everything_once(bench, published):
     step = bench.work(lambda: None)
     step.keeps = (kept,)
     x, out = bench.array(1), bench.host([0.0])
-    replay = bench.record([step, bench.out(out, x, reached=published)])
+    recording = bench.record([step, bench.out(out, x, reached=published)])
     del step, kept
-    replay()
+    recording.launch()
     assert gone() is not None
-    replay.close()
+    recording.close()
     assert gone() is None
     assert not bench.machine.graphs
     assert not bench.machine.executables
-    replay.close()
+    recording.close()
 
 
 def test_close_waits_for_what_is_under_way(bench):
-    replay, out = recorded(bench, lambda x: x.now().fill(5), published=False)
+    recording, out = recorded(bench, lambda x: x.now().fill(5), published=False)
     (executable,) = bench.machine.executables
     bench.gpu.runtime.graphLaunch(executable, bench.stream.ptr)
-    replay.close()
+    recording.close()
     assert out[0] == 5

@@ -24,16 +24,16 @@ def driver(request, bench, monkeypatch):
 
 
 def launching(bench, args, changing, *, launches=1, **kind):
-    """A replay of launches that note what they get; their arguments and what is noted."""
+    """A recording of launches that note what they get; their arguments and what is noted."""
     seen = []
     dispatcher = Dispatcher(bench.machine, lambda *values: seen.append(values), **kind)
     kernel = bench.kernel(dispatcher)
     lists = [list(args) for _ in range(launches)]
     steps = [kernel.bind(GRID, BLOCK, 0, one, changing) for one in lists]
-    replay = bench.record(steps)
-    assert replay is not None
+    recording = bench.record(steps)
+    assert recording is not None
     assert not seen
-    return replay, lists, seen
+    return recording, lists, seen
 
 
 def check(seen, expected):
@@ -78,22 +78,22 @@ CASES += [
 )
 def test_all_types(bench, driver, of, values, together):
     first, *others = map(of, values)
-    replay, (args,), seen = launching(bench, [7, first, 2.5], (1,), together=together)
-    replay()
+    recording, (args,), seen = launching(bench, [7, first, 2.5], (1,), together=together)
+    recording.launch()
     check(seen, [(7, first, 2.5)])
     for value in others:
         args[1] = value
-        assert replay.renew()
-        replay()
+        assert recording.renew()
+        recording.launch()
         check(seen, [(7, value, 2.5)])
-    replay.close()
+    recording.close()
 
 
 def test_a_number_in_a_kernels_code_is_not_replaced(bench, driver):
-    replay, (args,), _ = launching(bench, [7, 3, 2.5], (1,), baked=1)
+    recording, (args,), _ = launching(bench, [7, 3, 2.5], (1,), baked=1)
     args[1] = 4
-    assert not replay.renew()
-    replay.close()
+    assert not recording.renew()
+    recording.close()
 
 
 FORMATS = {"b": "?", "i": "q", "u": "Q", "f": "d", "c": "dd"}  # as scalars come, by their kind
@@ -103,32 +103,32 @@ class Known:
     """A call with scalars that change, as compiled code knows it.
 
     Args:
-        replay: of its launches.
+        recording: of its launches.
         scalars: by their positions among the arguments, in the order in which they come.
     """
 
     NUMBER = 5
 
-    def __init__(self, replay, scalars):
+    def __init__(self, recording, scalars, *, has_places=True):
         formats = [FORMATS[np.asarray(value).dtype.kind] for value in scalars.values()]
         self.layout = struct.Struct("<" + "".join(formats))
         first = dict(zip(scalars, accumulate(map(len, formats), initial=0), strict=False))
         # and a value that selects rows
         self.packing = ScalarPacking("".join(formats) + "q", self.layout.size, first)
-        self.values, self.replay, self.changed = np.zeros(256, np.uint8), replay, []
+        self.values, self.recording, self.changed = np.zeros(256, np.uint8), recording, []
         self.put(scalars)
         packed = bytes(self.values[: self.layout.size + 8])
-        address = replay.relaunch
+        address = recording.relaunch
         self.again = Again(
             self.NUMBER,
             self.values,
             packed,
             self.packing,
             address,
-            replay.wait,
+            recording.wait,
             lambda: self.changed.append(1),
         )
-        self.again.know(packed, replay.scalars)
+        self.again.know(packed, recording.scalars() if has_places else None)
         self.table = Table()
         self.table.add(self.again)
 
@@ -154,9 +154,9 @@ class Known:
 )
 def test_compiled_code_replaces_all_types(bench, driver, of, values):
     first, *others = map(of, values)
-    replay, _, seen = launching(bench, [7, first, 2.5], (1,))
-    assert replay.renew()
-    known = Known(replay, {1: first})
+    recording, _, seen = launching(bench, [7, first, 2.5], (1,))
+    assert recording.renew()
+    known = Known(recording, {1: first})
     if of is np.float16:  # left to Python
         assert known.call({1: others[0]}) == (False, False)
     else:
@@ -168,7 +168,7 @@ def test_compiled_code_replaces_all_types(bench, driver, of, values):
                 assert changed == (bytes(known.values) != before)
                 assert not (again and changed)
                 check(seen, [(7, value, 2.5)])
-    replay.close()
+    recording.close()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -188,10 +188,10 @@ def test_compiled_code_replaces_any_scalars(bench, driver, seed, launches):
 
     now = chosen()
     positions = list(range(1, len(kinds) + 1))
-    replay, lists, seen = launching(bench, [7, *now, 2.5], positions, launches=launches)
+    recording, lists, seen = launching(bench, [7, *now, 2.5], positions, launches=launches)
     order = rng.sample(positions, len(positions))
-    assert replay.renew()
-    known = Known(replay, {position: now[position - 1] for position in order})
+    assert recording.renew()
+    known = Known(recording, {position: now[position - 1] for position in order})
     for _ in range(15):
         before, now = bytes(known.values), rng.choice([now, chosen()])
         done, changed = known.call({position: now[position - 1] for position in order})
@@ -203,35 +203,35 @@ def test_compiled_code_replaces_any_scalars(bench, driver, seed, launches):
             for args in lists:
                 args[1:-1] = now
             known.again.forget()
-            assert replay.renew()
+            assert recording.renew()
             known.put({position: now[position - 1] for position in order})
-            known.again.know(bytes(known.values[: known.layout.size]), replay.scalars)
-            replay()
+            known.again.know(bytes(known.values[: known.layout.size]), recording.scalars())
+            recording.launch()
             check(seen, [(7, *now, 2.5)] * launches)
-    replay.close()
+    recording.close()
 
 
 def test_a_driver_that_refuses_compiled_code(bench, driver):
     """Then it is Python's, and stays so until that has made everything right."""
-    replay, (args,), seen = launching(bench, [7, 1], (1,))
-    assert replay.renew()
-    known = Known(replay, {1: 1})
+    recording, (args,), seen = launching(bench, [7, 1], (1,))
+    assert recording.renew()
+    known = Known(recording, {1: 1})
     assert known.call({1: 2}) == (True, True)
     driver.refuses = True
     assert known.call({1: 3}) == (False, True)
     driver.refuses = False
     assert known.call({1: 3}) == (False, False)
     args[1] = 3
-    assert replay.renew()
-    known.again.know(known.layout.pack(3), replay.scalars)
+    assert recording.renew()
+    known.again.know(known.layout.pack(3), recording.scalars())
     assert known.call({1: 3}) == (True, False)
     assert known.call({1: 4}) == (True, True)
     check(seen, [(7, 2), (7, 3), (7, 4)])
 
 
 def test_before_it_is_known_where_scalars_are(bench, driver):
-    replay, _, seen = launching(bench, [7, 1], (1,))
-    known = Known(replay, {1: 1})
+    recording, _, seen = launching(bench, [7, 1], (1,))
+    known = Known(recording, {1: 1}, has_places=False)
     assert known.call({1: 1}) == (True, False)  # what it knows
     assert known.call({1: 2}) == (False, False)
     check(seen, [(7, 1)])
@@ -240,22 +240,22 @@ def test_before_it_is_known_where_scalars_are(bench, driver):
 @pytest.mark.parametrize("first", [1 + 4j, 5 + 2j, 3 + 2j, 1 + 2j, 3 + 4j, 5 + 6j])
 def test_both_parts_of_a_complex_number_are_found(bench, driver, first):
     """Also where one of them is that of the number by which they are looked for."""
-    replay, (args,), seen = launching(bench, [first], (0,))
-    assert replay.renew()
+    recording, (args,), seen = launching(bench, [first], (0,))
+    assert recording.renew()
     args[0] = 7 - 8j
-    assert replay.renew()
-    replay()
+    assert recording.renew()
+    recording.launch()
     check(seen, [(7 - 8j,)])
 
 
 def test_several_scalars_of_several_launches(bench, driver):
     array = bench.array(2)
-    replay, lists, seen = launching(bench, [1, array, 1, 1.0, 1j], (0, 2, 4), launches=3)
+    recording, lists, seen = launching(bench, [1, array, 1, 1.0, 1j], (0, 2, 4), launches=3)
     for k in range(3):
         for i, args in enumerate(lists):
             args[0], args[2], args[4] = 10 * i + k, -k, complex(k, i)
-        assert replay.renew()
-        replay()
+        assert recording.renew()
+        recording.launch()
         assert [(one[0], one[2], one[3], one[4]) for one in seen] == [
             (10 * i + k, -k, 1.0, complex(k, i)) for i in range(3)
         ]
@@ -268,27 +268,27 @@ def test_several_scalars_of_several_launches(bench, driver):
     [(1, 2**63), (np.uint8(1), 256), (1, "text"), (1.0, None), (np.float16(1), 1e6)],
 )
 def test_values_that_do_not_fit(bench, driver, value, other):
-    replay, (args,), seen = launching(bench, [value], (0,))
-    assert replay.renew()
+    recording, (args,), seen = launching(bench, [value], (0,))
+    assert recording.renew()
     args[0] = other
-    assert not replay.renew()
+    assert not recording.renew()
     args[0] = value
-    assert replay.renew()
-    replay()
+    assert recording.renew()
+    recording.launch()
     check(seen, [(value,)])
 
 
 def test_a_parameter_that_is_not_where_it_was_looked_for(bench, driver):
-    replay, _, seen = launching(bench, [1, 2], (0,), twice=True)
-    assert not replay.renew()
-    replay()
+    recording, _, seen = launching(bench, [1, 2], (0,), twice=True)
+    assert not recording.renew()
+    recording.launch()
     check(seen, [(1, 2)])
 
 
 def test_a_driver_that_refuses(bench, driver):
-    replay, (args,), _ = launching(bench, [1], (0,))
+    recording, (args,), _ = launching(bench, [1], (0,))
     driver.refuses, args[0] = True, 2
-    assert not replay.renew()
+    assert not recording.renew()
 
 
 @pytest.mark.parametrize(
@@ -303,17 +303,56 @@ def test_an_older_driver(bench, monkeypatch, name):
 
     made = Older(bench.machine)
     monkeypatch.setattr(bench.gpu.nodes, "_driver", lambda: made)
-    replay, (args,), seen = launching(bench, [1], (0,))
+    recording, (args,), seen = launching(bench, [1], (0,))
     args[0] = 2
-    assert not replay.renew()
-    replay()
+    assert not recording.renew()
+    recording.launch()
     check(seen, [(1,)])
     assert not bench.machine.captures
 
 
 def test_looking_for_scalars_leaves_nothing_behind(bench, driver):
-    replay, _, seen = launching(bench, [1, 2.0], (0, 1))
+    recording, _, seen = launching(bench, [1, 2.0], (0, 1))
     graphs = set(bench.machine.graphs)
-    assert replay.renew()
+    assert recording.renew()
     assert set(bench.machine.graphs) == graphs
     assert not seen
+
+
+def queued(bench, count):
+    """A recording of launches that are queued, each recorded with its own number, by one step."""
+    seen, args = [], [0]
+    dispatcher = Dispatcher(bench.machine, seen.append)
+    step = bench.kernel(dispatcher).bind(GRID, BLOCK, 0, args, (0,))
+
+    def steps():
+        for args[0] in range(count):
+            yield step
+
+    return bench.gpu.graph.record_queued(steps(), bench.stream), args, seen
+
+
+def test_queued_launches_get_scalars_one_by_one(bench, driver):
+    recording, args, seen = queued(bench, 3)
+    recording.queue()
+    recording.wait()
+    args[0] = 7
+    assert recording.renew(1, 2)
+    recording.queue()
+    assert len(recording.scalars(1, 3).places) == 2
+    recording.wait()
+    assert seen == [0, 1, 2, 0, 7, 2]
+    recording.close()
+    recording.close()
+    assert not bench.machine.graphs
+
+
+def test_a_launch_whose_node_is_unknown_gets_no_scalars(bench, monkeypatch):
+    """Rather than keep the number with which it was recorded."""
+    driver = Driver(bench.machine)
+    monkeypatch.setattr(bench.gpu.nodes, "_driver", lambda: driver)
+    monkeypatch.setattr(driver, "cuStreamGetCaptureInfo_v2", lambda *args: 1, raising=False)
+    recording, args, _ = queued(bench, 2)
+    args[0] = 7
+    assert not recording.renew(0, 1)
+    assert recording.scalars(0, 1) is None

@@ -1,0 +1,408 @@
+"""Operations of an instrumented thread: barriers and collectives, arithmetic that ends it, arrays
+of its own and of its block, and the launch that runs it.
+"""
+
+import operator
+from typing import Any, Final
+
+from llvmlite import ir
+from numba.core import cgutils, errors, types
+from numba.core.imputils import impl_ret_borrowed
+from numba.core.typing.npydecl import parse_dtype
+from numba.extending import intrinsic
+
+from synknumba.simt._checker import layout
+from synknumba.simt._checker.emitting import INDEX, apply, constant, fails, resolved, running
+from synknumba.simt._checker.integer_code import I64, word
+from synknumba.simt._checker.runtime import call
+from synknumba.simt._library.intrinsics import borrowed_array, c_array, float_bits, literal_shape
+from synknumba.simt._library.synchronisation import COLLECTIVES
+from synknumba.simt._library.typed import with_arity
+
+_I1: Final = ir.IntType(1)
+_I8: Final = ir.IntType(8)
+
+
+# ---- waiting
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def note(_context: Any, site: types.Type) -> Any:
+    """Records where the thread is."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        builder.store(args[0], word(builder, running(builder), layout.SITE))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fence(_context: Any) -> Any:
+    """Counts a call of `threadfence`."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+        place = word(builder, running(builder), layout.STAMP)
+        stamp = builder.load(place)
+        low = builder.and_(builder.add(stamp, constant(1)), constant(0xFFFF))
+        builder.store(builder.or_(builder.and_(stamp, constant(~0xFFFF)), low), place)
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def set_mask(_context: Any, mask: types.Type) -> Any:
+    """Sets the lane mask of the next warp barrier."""
+    mask = types.unliteral(mask)
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        builder.store(args[0], word(builder, running(builder), layout.MASK))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def barrier(_context: Any, kind: types.Type, place: types.Type) -> Any:
+    """Waits for other threads; `kind` is the position in `KINDS`, `place` the number of the
+    operation in the code.
+    """
+    del kind, place
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        call(builder, "wait", constant(layout.WAITING), args[0], args[1])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+def _bits(context: Any, builder: Any, kind: types.Type, value: Any) -> Any:
+    """Emits the bits of a number as an int64."""
+    if isinstance(kind, types.Boolean):
+        return builder.zext(value, I64)
+    if isinstance(kind, types.Float):
+        bits = float_bits(builder, value)
+        return bits if kind.bitwidth == 64 else builder.zext(bits, I64)
+    return context.cast(builder, value, kind, types.int64)
+
+
+def _number(context: Any, builder: Any, kind: types.Type, bits: Any) -> Any:
+    """Emits the number of a type with these bits."""
+    if isinstance(kind, types.Boolean):
+        return builder.trunc(bits, _I1)
+    if isinstance(kind, types.Float):
+        raw = bits if kind.bitwidth == 64 else builder.trunc(bits, ir.IntType(kind.bitwidth))
+        return builder.bitcast(raw, context.get_value_type(kind))
+    return context.cast(builder, bits, types.int64, kind)
+
+
+# Types of an operand that other threads read, by the number that a thread stores.
+OPERAND_TYPES: Final = (
+    types.boolean, types.int8, types.int16, types.int32, types.int64, types.uint8, types.uint16,
+    types.uint32, types.uint64,
+    types.float32, types.float64,
+)  # fmt: skip
+
+
+def collective(kind: int, path: str) -> Any:
+    """Returns the intrinsic of a collective: its parameters, then the number of the operation in
+    the code.
+    """
+    operation = COLLECTIVES[path]
+    is_predicate = operation.exchanged == "predicate"
+
+    def resolve(*params: types.Type) -> Any:
+        *kinds, place = map(types.unliteral, params)
+        if not all(isinstance(part, (types.Integer, types.Boolean, types.Float)) for part in kinds):
+            return None
+        at_value = operation.params.index(operation.exchanged) if operation.exchanged else -1
+        exchanged = kinds[at_value] if operation.exchanged else types.int64
+        if exchanged not in OPERAND_TYPES:
+            return None
+        result = operation.result_type(kinds)
+        passed = [
+            types.boolean if name == "predicate" else part if name == "value" else types.int64
+            for name, part in zip(operation.params, kinds, strict=True)
+        ]
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            me = running(builder)
+            number = OPERAND_TYPES.index(types.boolean if is_predicate else exchanged)
+            builder.store(constant(number), word(builder, me, layout.TYPE))
+            operands = iter(range(layout.OPERANDS, layout.OPERANDS + 2))
+            for name, part, value in zip(operation.params, passed, args[:-1], strict=True):
+                where = layout.MASK if name == "mask" else next(operands)
+                builder.store(_bits(context, builder, part, value), word(builder, me, where))
+            call(builder, "wait", constant(layout.WAITING), constant(kind), args[-1])
+            kinds = list(result) if isinstance(result, types.BaseTuple) else [result]
+            answers = [
+                _number(
+                    context,
+                    builder,
+                    part,
+                    builder.load(word(builder, me, layout.ANSWERS + position)),
+                )
+                for position, part in enumerate(kinds)
+            ]
+            return context.make_tuple(builder, result, answers) if len(answers) > 1 else answers[0]
+
+        return result(*passed, place), codegen
+
+    return with_arity(path, len(operation.params) + 1, resolve)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def here(_context: Any, value: types.Type, site: types.Type) -> Any:
+    """Returns the value, and records where the thread is."""
+    value = types.unliteral(value)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], word(builder, running(builder), layout.SITE))
+        return impl_ret_borrowed(context, builder, signature.return_type, args[0])
+
+    return value(value, types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def no_array(_context: Any, value: types.Type) -> Any:
+    """Returns the value; typing fails for an array or a record, whose elements would be accessed
+    unseen.
+    """
+    value = types.unliteral(value)
+    if isinstance(value, (types.Array, types.Record)):
+        raise errors.NumbaTypeError(f"{value} in an operation that accesses its elements unseen")
+    return value(value), lambda context, builder, signature, args: impl_ret_borrowed(
+        context, builder, signature.return_type, args[0]
+    )
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def assigned(_context: Any, value: types.Type, is_assigned: types.Type, site: types.Type) -> Any:
+    """Returns the value of a variable; if it is not assigned a stand-in, or if it is no number,
+    the thread ends.
+    """
+    value = types.unliteral(value)
+    is_number = isinstance(value, (types.Number, types.Boolean)) and not isinstance(
+        value, types.Complex
+    )
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = cgutils.alloca_once_value(builder, args[0])
+        with builder.if_then(builder.not_(args[1]), likely=False):
+            me, zero = running(builder), constant(0)
+            key = builder.or_(builder.load(word(builder, me, layout.KEY)), args[2])
+            call(
+                builder,
+                "report",
+                constant(layout.UNSET),
+                zero,
+                zero,
+                zero,
+                key,
+                constant(layout.READ),
+                zero,
+            )
+            if is_number:
+                stand_in = builder.load(word(builder, call(builder, "state"), layout.STAND_IN))
+                builder.store(context.cast(builder, stand_in, types.int64, value), place)
+            else:
+                call(builder, "wait", constant(layout.FAILED), zero, zero)
+        return impl_ret_borrowed(context, builder, signature.return_type, builder.load(place))
+
+    return value(value, types.boolean, types.int64), codegen
+
+
+def _division(function: Any) -> Any:
+    def divide(context: Any, left: types.Type, right: types.Type, site: types.Type) -> Any:
+        left, right = types.unliteral(left), types.unliteral(right)
+        signature = resolved(context, function, left, right)
+
+        def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            if isinstance(signature.return_type, types.Integer) and isinstance(right, INDEX):
+                zero = ir.Constant(args[1].type, 0)
+                fails(builder, builder.icmp_signed("==", args[1], zero), layout.DIVISION, args[2])
+            return apply(context, builder, function, signature, (left, right), args[:2])
+
+        return signature.return_type(left, right, site), codegen
+
+    divide.__name__ = divide.__qualname__ = function.__name__
+    return intrinsic(divide)
+
+
+floordiv, mod = _division(operator.floordiv), _division(operator.mod)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def to_int(context: Any, value: types.Type, site: types.Type) -> Any:
+    """Returns `int(value)`; the thread ends if the value is NaN or infinite."""
+    value = types.unliteral(value)
+    signature = resolved(context, int, value)
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        if isinstance(value, types.Float):
+            fails(builder, builder.fcmp_unordered("uno", args[0], args[0]), layout.NAN, args[1])
+            difference = builder.fsub(args[0], args[0])
+            fails(
+                builder,
+                builder.fcmp_unordered("uno", difference, difference),
+                layout.INFINITY,
+                args[1],
+            )
+        return apply(context, builder, int, signature, (value,), args[:1])
+
+    return signature.return_type(value, site), codegen
+
+
+# ---- memory
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def shared_array(_context: Any, number: types.Type, shape: types.Type, dtype: types.Type) -> Any:
+    """Returns the block's shared array with this number; of shape 0, all dynamic shared memory."""
+    dims, element = literal_shape(shape), parse_dtype(dtype)
+    if dims is None or element is None:
+        return None
+    kind = types.Array(element, len(dims), "C")
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        state = call(builder, "state")
+        offsets = builder.load(word(builder, state, layout.SHARED_OFFSETS))
+        address = builder.add(
+            builder.load(word(builder, state, layout.SHARED)),
+            builder.load(word(builder, offsets, args[0])),
+        )
+        sizes = [constant(dim) for dim in dims]
+        if dims == [0]:
+            itemsize = context.get_abi_sizeof(context.get_data_type(element))
+            sizes = [
+                builder.sdiv(
+                    builder.load(word(builder, state, layout.DYNAMIC_BYTES)), constant(itemsize)
+                )
+            ]
+        return c_array(context, builder, kind, address, sizes)
+
+    return kind(number, shape, dtype), codegen
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def local_array(_context: Any, offset: types.Type, shape: types.Type, dtype: types.Type) -> Any:
+    """Returns a new local array of the thread, at an offset into its local memory."""
+    dims, element = literal_shape(shape), parse_dtype(dtype)
+    if dims is None or element is None:
+        return None
+    kind = types.Array(element, len(dims), "C")
+    fill = layout.FLOAT_BYTE if isinstance(element, (types.Float, types.Complex)) else layout.BYTE
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        me = running(builder)
+        count = 1
+        for dim in dims:
+            count *= dim
+        nbytes = constant(count * context.get_abi_sizeof(context.get_data_type(element)))
+        address = builder.add(builder.load(word(builder, me, layout.LOCALS)), args[0])
+        written = builder.add(builder.load(word(builder, me, layout.LOCALS_WRITTEN)), args[0])
+        byte = builder.trunc(builder.load(word(builder, call(builder, "state"), fill)), _I8)
+        for start, value in ((address, byte), (written, ir.Constant(_I8, 0))):
+            cgutils.memset(builder, builder.inttoptr(start, _I8.as_pointer()), nbytes, value)
+        return c_array(context, builder, kind, address, [constant(dim) for dim in dims])
+
+    return kind(types.int64, shape, dtype), codegen
+
+
+# ---- the launch
+
+
+def _without_owner(context: Any, builder: Any, kind: types.Type, value: Any) -> Any:
+    """Emits an argument without reference counts: a thread that ends early would never give its
+    references back.
+    """
+    if isinstance(kind, types.Array):
+        return borrowed_array(context, builder, kind, value)
+    if isinstance(kind, types.BaseTuple):
+        for number, part in enumerate(kind.types):
+            new = _without_owner(context, builder, part, builder.extract_value(value, number))
+            value = builder.insert_value(value, new, number)
+    return value
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def run(context: Any, thread: types.Type, args: types.Type) -> Any:
+    """Runs the threads of blocks until Python is needed; returns why. `thread` is the code of
+    one thread.
+    """
+    if not isinstance(thread, types.Dispatcher) or not isinstance(args, types.BaseTuple):
+        return None
+    kinds = (*[types.int64] * 13, *args.types)
+    signature = thread.get_call_type(context, kinds, {})
+
+    def codegen(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        packed = cgutils.alloca_once_value(
+            builder, _without_owner(context, builder, args, values[1])
+        )
+        state = call(builder, "state")
+        builder.store(builder.ptrtoint(packed, I64), word(builder, state, layout.ARGUMENTS))
+        entry = _coroutine(context, builder, thread, signature, args)
+        why = call(builder, "advance", builder.ptrtoint(entry, I64))
+        with builder.if_then(
+            builder.icmp_signed("==", why, constant(layout.HAS_RAISED)), likely=False
+        ):
+            me = running(builder)
+            convention = context.call_conv
+            code = builder.trunc(builder.load(word(builder, me, layout.CODE)), ir.IntType(32))
+            place = convention._get_excinfo_argument(builder.function)  # noqa: SLF001
+            information = builder.inttoptr(
+                builder.load(word(builder, me, layout.CODE + 1)), place.type.pointee
+            )
+            convention.return_status_propagate(
+                builder,
+                convention._get_return_status(builder, code, information),  # noqa: SLF001
+            )
+        return why
+
+    return types.int64(thread, args), codegen
+
+
+def _coroutine(
+    context: Any, builder: Any, thread: Any, signature: Any, args: types.BaseTuple
+) -> Any:
+    """Returns the C function that runs threads one after another on a stack of its own."""
+    compiled = thread.dispatcher.overloads[tuple(signature.args)]
+    context.add_linking_libs([compiled.library])
+    half = ir.IntType(32)
+    module = builder.module
+    entry = ir.Function(
+        module, ir.FunctionType(ir.VoidType(), [half, half]), module.get_unique_name("coroutine")
+    )
+    entry.linkage = "internal"
+    inside = ir.IRBuilder(entry.append_basic_block("entry"))
+    loop = entry.append_basic_block("loop")
+    high, low = (inside.zext(part, I64) for part in entry.args)
+    me = inside.or_(inside.shl(high, constant(32)), low)
+    inside.branch(loop)
+    inside.position_at_end(loop)
+    state = call(inside, "state")
+    x, y, z = (inside.load(word(inside, me, layout.INDEX + axis)) for axis in range(3))
+    bx, by, bz, gx, gy, gz = (
+        inside.load(word(inside, state, layout.SIZES + number)) for number in range(6)
+    )
+    block = inside.load(word(inside, state, layout.BLOCK))
+    rows, column = inside.udiv(block, gx), inside.urem(block, gx)
+    indices = [column, inside.urem(rows, gy), inside.udiv(rows, gy)]
+    linear = inside.add(x, inside.mul(bx, inside.add(y, inside.mul(by, z))))
+    where = inside.inttoptr(
+        inside.load(word(inside, state, layout.ARGUMENTS)),
+        context.get_value_type(args).as_pointer(),
+    )
+    packed = inside.load(where)
+    arguments = [inside.extract_value(packed, number) for number in range(len(args))]
+    values = [x, y, z, *indices, bx, by, bz, gx, gy, gz, linear, *arguments]
+    status, _ = context.call_internal_no_propagate(inside, compiled.fndesc, signature, values)
+    inside.store(inside.zext(status.code, I64), word(inside, me, layout.CODE))
+    inside.store(inside.ptrtoint(status.excinfoptr, I64), word(inside, me, layout.CODE + 1))
+    ended = inside.select(status.is_error, constant(layout.RAISED), constant(layout.ENDED))
+    inside.store(constant(1), word(inside, me, layout.PARKED))
+    call(inside, "wait", ended, constant(0), constant(0))
+    inside.branch(loop)
+    del z
+    return entry
