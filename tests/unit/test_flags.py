@@ -44,11 +44,11 @@ TAKERS = {
 
 
 @pytest.mark.parametrize("taker", TAKERS)
-@pytest.mark.parametrize("value", [[False], (True, False), "no", 2, np.array([True])], ids=str)
-def test_what_is_no_flag_is_refused(taker, value):
+def test_what_is_no_flag_is_refused(taker):
     name = taker.split()[1]
-    with pytest.raises(synk.ArgumentError, match=f"{name}.* must be True or False, got"):
-        TAKERS[taker](value)
+    for value in ([False], (True, False), "no", 2, np.array([True])):
+        with pytest.raises(synk.ArgumentError, match=f"{name}.* must be True or False, got"):
+            TAKERS[taker](value)
 
 
 @pytest.mark.parametrize("value", [False, np.False_])

@@ -11,6 +11,7 @@ from tests.conformance.simt.agree import check
 from tests.conformance.simt.cases import NO_WARPS
 from tests.conformance.simt.corpus import CASES
 from tests.conformance.simt.grids import ONE_BLOCK
+from tests.conformance.simt.test_corpus import cases
 
 # What the simulator cannot do but the model can; otherwise they agree.
 MORE = {"", NO_WARPS, ONE_BLOCK}
@@ -18,7 +19,8 @@ MORE = {"", NO_WARPS, ONE_BLOCK}
 
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize(
-    "name", [name for name, case in CASES.items() if case.expect and case.differs in MORE]
+    "name",
+    cases(name for name, case in CASES.items() if case.expect and case.differs in MORE),
 )
 def test_agrees_with_numpy(name: str, order: int) -> None:
     case = CASES[name]

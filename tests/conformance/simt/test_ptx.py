@@ -12,6 +12,7 @@ from numba import cuda, typeof
 from numba.cuda import dispatcher
 
 from tests.conformance.simt.corpus import CASES
+from tests.conformance.simt.test_corpus import cases
 
 HOPPER = (9, 0)
 
@@ -43,7 +44,7 @@ def compile_for_gpu() -> Iterator[Callable[..., str]]:
         yield compile_it
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases(CASES))
 def test_compiles(name: str, compile_for_gpu: Callable[..., str]) -> None:
     case = CASES[name]
     assert ".entry" in compile_for_gpu(case.kernel, case.make())
