@@ -667,7 +667,9 @@ def test_variable(tmp_path, value, said):
     assert said in ran.stderr if said else ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.parametrize("broken", ["__init__.py", "cuda.py"])
+@pytest.mark.parametrize(
+    "broken", ["__init__.py", pytest.param("cuda.py", marks=pytest.mark.whole)]
+)
 def test_a_package_that_cannot_be_imported(tmp_path, broken):
     package = tmp_path / "numba_cuda_mlir"
     package.mkdir()

@@ -789,6 +789,7 @@ print(out.tolist())
 """
 
 
+@pytest.mark.whole
 def test_numba_cuda_that_compiles_afterwards_changes_nothing(tmp_path: Path):
     """Its conversions of float16 are registered for all targets, when it first compiles."""
     path = tmp_path / "script.py"

@@ -84,7 +84,7 @@ print("absent" if "numba.cuda" not in sys.modules else "present")
 """
 
 
-@pytest.mark.parametrize("absent", [True, False])
+@pytest.mark.parametrize("absent", [True, pytest.param(False, marks=pytest.mark.whole)])
 def test_a_program_runs_on_two_ranks(absent, tmp_path):
     script = tmp_path / "script.py"
     script.write_text((MISSING if absent else "import sys\n") + PROGRAM)
