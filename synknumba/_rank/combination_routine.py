@@ -20,6 +20,7 @@ from synknumba._host.lent_results import MOST_PLACES
 from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
 from synknumba._rank.kernel_routine import KernelRoutine
+from synknumba._rank.outputs import total
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
 from synknumba._types import Array, Cache
@@ -121,7 +122,7 @@ class CombinationRoutine(Repeated):
         reductions: list[Step] = []
         after: list[Step] = []
         for result, target in zip(self._program.results, targets, strict=True):
-            line = self._source.total(result.name, result.dtype, (result.count,))
+            line = total(self._source.workspace, result.name, result.dtype, (result.count,))
             if result.op == "mean":
                 line = self._weighted(result, line, weights, before)
             exchange, share = self._exchange(result, line)

@@ -21,9 +21,9 @@ from synknumba._host.this_process import end_child
 from synknumba._ops import reduction
 from synknumba._ops.tree import flatten, result_told, spread, unflatten
 from synknumba._rank import spans
+from synknumba._rank.outputs import variable_updates
 from synknumba._rank.result_writer import ResultWriter
 from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows
-from synknumba._rank.update_routine import variable_updates
 from synknumba._types import Array, Span, UserOp
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import News, Returned
@@ -136,7 +136,7 @@ class FunctionRoutine(Routine):
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         slices = self.slices(values, in_line=self.program.line_offset is not None)
-        updates = variable_updates(self, slices, lift=False)
+        updates = variable_updates(self, slices)
         parts: list[SliceSteps] = []
         calls, checks = [], []
         done = self.done_after(slices) if self.program.shows_slices else [0] * len(slices)
@@ -151,9 +151,9 @@ class FunctionRoutine(Routine):
             )
             checks += moves.checks
             calls.append((call, moves.is_empty))
-        before = [step for update in updates.values() for step in update.before()]
+        before = [step for update in updates.values() for step in update.before]
         self._steps = [*checks, *before, *self.workspace.in_order(parts)]
-        self._after = [step for update in updates.values() for step in update.after()]
+        self._after = [step for update in updates.values() for step in update.after]
         plain = (
             not self._queues_work
             and len(calls) == 1
@@ -181,7 +181,7 @@ class FunctionRoutine(Routine):
         ):
             return None
         replaced, (rows,) = self.workspace.replaced, slices
-        updates = variable_updates(self, slices, lift=False)
+        updates = variable_updates(self, slices)
         call, moves = self._call_of(0, rows, values, updates)
         # the steps of other calls refer to the replaced memory
         if self.workspace.replaced != replaced:
@@ -190,8 +190,8 @@ class FunctionRoutine(Routine):
         copies = None if recording is None else self._writer.copies(recording[1])
         if recording is None or copies is None:
             return None
-        before = [step for update in updates.values() for step in update.before()]
-        after = [step for update in updates.values() for step in update.after()]
+        before = [step for update in updates.values() for step in update.before]
+        after = [step for update in updates.values() for step in update.after]
         steps = [*before, *self.workspace.in_order([moves.around(recording[0])]), *after, *copies]
         return FunctionBinding(moves.checks, steps, moves.in_line)
 

@@ -513,13 +513,16 @@ class Moves:
 
 
 class OutputSteps(ABC):
-    """One output of a kernel, or updated variable, on one rank: the arrays that are written, and
+    """One output of a kernel, or updated variable, on one rank: the arrays that slices write, and
     the steps around that.
+
+    Attributes:
+        before: steps before the first slice.
+        after: steps after the last one, such as those that store the total.
     """
 
-    @abstractmethod
-    def before(self) -> list[Step]:
-        """Returns the steps before the first slice."""
+    before: Sequence[Step] = ()
+    after: Sequence[Step] = ()
 
     @abstractmethod
     def array(self, rows: SliceRows | None, moves: Moves) -> Any:
@@ -529,10 +532,4 @@ class OutputSteps(ABC):
 
     @abstractmethod
     def fold(self, rows: SliceRows | None) -> list[Step]:
-        """Returns the steps after a slice."""
-
-    @abstractmethod
-    def after(self) -> list[Step]:
-        """Returns the steps after the last slice, such as those that divide a mean's weighted
-        sum and store the total.
-        """
+        """Returns the steps after a slice, which has written the last `array`."""
