@@ -404,12 +404,11 @@ class Estimate(Quantity):
 
     def __repr__(self) -> str:
         """Shows all statistics at full precision."""
-        size = "" if self._moments.squares is None else f", effective_size={self.effective_size!r}"
-        texts = (
-            f"{name}={np.asarray(getattr(self, name)).tolist()!r}"
-            for name in ("mean", "variance", "stderr", "count")
-        )
-        return f"Estimate({', '.join(texts)}{size})"
+        names = ["mean", "variance", "stderr", "count"]
+        if self._moments.squares is not None:
+            names.append("effective_size")
+        texts = [f"{name}={np.asarray(getattr(self, name)).tolist()!r}" for name in names]
+        return f"Estimate({', '.join(texts)})"
 
 
 def _numbers(name: str, values: Any) -> Array:

@@ -164,6 +164,7 @@ class Measurement(Quantity):
     same rows, as in `a / (a - b)`, they are refused; `propagate` takes such functions. With several
     values, operations are elementwise.
 
+    >>> from synknumba import Estimate
     >>> a, b = Estimate.from_values([9.0, 10.0, 11.0]), Estimate.from_values([4.9, 5.1])
     >>> print(a / b, 2 * (a - b), f"{a * b:.1f}")
     2.00(12) 10.0(1.2) 50.0 ± 3.1
