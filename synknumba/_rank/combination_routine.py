@@ -214,17 +214,12 @@ class JoinRoutine(Repeated):
         program, place = self._program, self._place
         if not program.is_small:
             return place.host(program.parts)
-        memory, shape, dtype = (
-            place.control.results,
-            program.parts.shape,
-            np.dtype(program.parts.dtype),
-        )
         # as the coordinator reads them
-        strides = (
-            memory.strides[0],
-            *np.ndarray(shape, dtype).strides,
-        )
-        return np.ndarray((len(memory), *shape), dtype, memory.data, program.parts.offset, strides)
+        memory, parts = place.control.results, program.parts
+        dtype = np.dtype(parts.dtype)
+        strides = (memory.strides[0], *np.ndarray(parts.shape, dtype).strides)
+        shape = (len(memory), *parts.shape)
+        return np.ndarray(shape, dtype, memory.data, parts.offset, strides)
 
     def forget_buffers(self) -> None:
         self._arrays = None

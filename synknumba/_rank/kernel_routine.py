@@ -20,14 +20,13 @@ from synknumba._ops.launch import Extent, LaunchConfig
 from synknumba._rank import spans
 from synknumba._rank.outputs import result_output, variable_updates
 from synknumba._rank.replay import Repetition
-from synknumba._rank.routine import Moves, Place, Routine, SliceRows, scalar_value
+from synknumba._rank.routine import Moves, Outputs, Place, Routine, SliceRows, scalar_value
 from synknumba._types import Cache
 from synknumba._wire.program import ARRAYS, Dynamic, Program, Result
 from synknumba._wire.relaunch import Again, Scalar, ScalarPacking
 
-BINDINGS_KEPT = (
-    512  # row selections whose steps are kept; enough for an epoch of minibatches in most scripts
-)
+# row selections whose steps are kept; enough for an epoch of minibatches in most scripts
+BINDINGS_KEPT = 512
 
 
 @dataclass(slots=True)
@@ -39,6 +38,13 @@ class Binding:
     run: Repetition
     in_line: Sequence[LineRows] = ()  # if the rows are those of a line that may change
     line: int | None = None  # whose rows they are, if that is known
+
+
+def _is_rewritable(param: Dynamic) -> bool:
+    """Returns whether compiled code can write a scalar among the arguments of a launch."""
+    if param.is_complex:
+        return False
+    return param.dtype is None or np.dtype(param.dtype).name in {"int64", "float64", "float32"}
 
 
 def _close(known: set[Repetition], binding: Binding) -> None:
@@ -146,12 +152,7 @@ class KernelRoutine(Routine):
         compiled code can write it there.
         """
         positions = {
-            position
-            for position, param in self.dynamic_at(offset)
-            if not param.is_complex
-            and (
-                param.dtype is None or np.dtype(param.dtype).name in {"int64", "float64", "float32"}
-            )
+            position for position, param in self.dynamic_at(offset) if _is_rewritable(param)
         }
         return [place for place in among if place.position in positions]
 
@@ -203,10 +204,11 @@ class KernelRoutine(Routine):
     ) -> Binding:
         """Returns steps for these values; if `apart`, without the gathers of rows of a line."""
         slices = self.slices(values, in_line=in_line)
-        outputs = variable_updates(self, slices)
+        by_slot = variable_updates(self, slices)
         for name, param in self.program.parameters:
             if isinstance(param, Result):
-                outputs[name] = result_output(self, self._placed(param, values), slices)
+                by_slot[name] = result_output(self, self._placed(param, values), slices)
+        outputs = Outputs(by_slot)
         parts: list[SliceSteps] = []
         launches, checks, gathers = [], [], []
         shows = self._shows(slices) if self.program.shows_slices else []
@@ -216,23 +218,21 @@ class KernelRoutine(Routine):
                 self.argument(name, param, rows, values, moves)
                 for name, param in self.program.parameters
             ]
-            moves.after += [step for output in outputs.values() for step in output.fold(rows)]
-            moves.after += shows[number : number + 1]
-            gathers += [] if moves.has_fixed_line else moves.in_line
-            moves.loads += [] if apart else [line.gather.step for line in moves.in_line]
+            moves.after += [*outputs.fold(rows), *shows[number : number + 1]]
+            if not moves.has_fixed_line:
+                gathers += moves.in_line
+            if not apart:
+                moves.loads += [line.gather.step for line in moves.in_line]
+            work: list[Step] = []
             extent = self._extent(rows, arguments)
-            if self._launch.launches_nothing(extent):
-                parts.append(moves.around())
-            else:
+            if not self._launch.launches_nothing(extent):
                 launches.append([self._kernel.convert(argument) for argument in arguments])
-                parts.append(moves.around(self._bind_launch(extent, launches[-1])))
+                work.append(self._bind_launch(extent, launches[-1]))
+            parts.append(moves.around(*work))
             checks += moves.checks
-        before = [step for output in outputs.values() for step in output.before]
-        after = [step for output in outputs.values() for step in output.after]
-        steps = [*before, *self.workspace.in_order(parts), *after]
-        return Binding(
-            scalars, launches, Repetition(self.place.device, steps, checks, self._packing), gathers
-        )
+        steps = [*outputs.before, *self.workspace.in_order(parts), *outputs.after]
+        run = Repetition(self.place.device, steps, checks, self._packing)
+        return Binding(scalars, launches, run, gathers)
 
     def _shows(self, slices: Sequence[object]) -> list[Step]:
         """Returns steps that show how many slices are done, one for each slice, as copies that a
