@@ -232,9 +232,9 @@ FAULTS = (
     ),
     Fault(
         "rank-mean-of-a-shard-in-slices",
-        "synknumba/_rank/kernel_routine.py",
-        "self._rows[rows.shard] += rows.count",
-        "self._rows[rows.shard] = rows.count",
+        "synknumba/_rank/outputs.py",
+        "counts[_shard(rows)] += _weight(rows)",
+        "counts[_shard(rows)] = _weight(rows)",
         ("tests/conformance/test_shards.py",),
     ),
     Fault(
@@ -254,9 +254,9 @@ FAULTS = (
     ),
     Fault(
         "rank-update-without-rows",
-        "synknumba/_rank/update_routine.py",
-        "self._acting = not (routine.program.solo and routine.place.rank != 0)",
-        "self._acting = len(slices) > 0",
+        "synknumba/_rank/outputs.py",
+        "if program.solo and place.rank != 0:",
+        "if not slices:",
         ("tests/conformance/variables/test_updates.py",),
     ),
     # ---- calls

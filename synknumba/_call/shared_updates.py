@@ -4,7 +4,7 @@ of ranks.
     ranks          shard s accumulates into parts[s], in shared memory
     coordinator    parts[0] op parts[1] op …  ──>  the variable, on every rank (with `as_serial`, on the root)
 
-Without `shards=`, each rank assigns what its own rows give (`_rank/update_routine.py`).
+Without `shards=`, each rank assigns what its own rows give (`_rank/outputs.py`).
 """  # noqa: E501
 
 import weakref

@@ -65,10 +65,8 @@ class Bound:
         epsilon = max(self.epsilon, coarsest((first, second)))
         scale = max(greatest(first), greatest(second))
         terms = (self.magnitude or scale) * (root if is_result else 1.0)
-        return (
-            min(64 * epsilon * root * self.times, MOST) * (scale + terms)
-            + 1000 * self.drift * scale
-        )
+        rounding = min(64 * epsilon * root * self.times, MOST) * (scale + terms)
+        return rounding + 1000 * self.drift * scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +147,11 @@ def difference(
     if not differs.any():
         return None
     index = tuple(int(i) for i in np.argwhere(differs)[0])
-    values = first[index].item(), second[index].item()
-    rows: tuple[int, ...] = ()
-    if first.ndim:
-        rows = tuple(np.flatnonzero(differs.reshape(len(first), -1).any(1)).tolist())
-    count = len(first) if first.ndim else 0
-    return Difference("", index, values, rows, count, _ratio(first, second))
+    values, ratio = (first[index].item(), second[index].item()), _ratio(first, second)
+    if not first.ndim:
+        return Difference("", index, values, ratio=ratio)
+    rows = tuple(np.flatnonzero(differs.reshape(len(first), -1).any(1)).tolist())
+    return Difference("", index, values, rows, len(first), ratio)
 
 
 def drift(first: Any, second: Any) -> float:
@@ -165,11 +162,8 @@ def drift(first: Any, second: Any) -> float:
     """
     if difference(first, second, Bound()) is None:
         return 0.0
-    if (
-        not isinstance(first, np.ndarray)
-        or first.shape != np.shape(second)
-        or first.dtype.kind not in "fc"
-    ):
+    are_comparable = isinstance(first, np.ndarray) and first.shape == np.shape(second)
+    if not are_comparable or first.dtype.kind not in "fc":
         return np.inf
     scale = np.float64(max(greatest(first), greatest(second)))
     with np.errstate(all="ignore"):  # of infinities, and of zeros beside NaN

@@ -1,37 +1,31 @@
-"""`Estimate`: the sample mean of rows with its standard error. `Measurement`: a value computed from
-such means.
+"""`Estimate`: the sample mean of rows with its standard error.
 
-    Estimate + Estimate      the rows of both                    → Estimate
-    Estimate and a number    +, −, *, / of each row              → Estimate; exact
-    Estimate and Estimate    −, *, / of the means                → Measurement; errors propagated to first order
-    Measurement and any      +, −, *, / of the values            → Measurement; likewise
-    powers, |a|, NumPy's exp, log, sqrt, sin, … of the mean      → Measurement; likewise
+    Estimate + Estimate      the rows of both            → Estimate
+    Estimate and a number    +, −, *, / of each row      → Estimate; exact
+    Estimate and Estimate    −, *, / of the means        → Measurement (`measurement.py`)
 
-Rows have an identity, which multiples of an estimate keep and sums collect. Errors of the same rows
-are not independent, so an operation on the means of two operands that share an identity is refused;
-so is a / (a + b), where `+` might be meant as that of the means.
-
-Comparisons are left out: whether two means "are equal" or one is greater is a statistical test, at
-a level that only the user can choose; `==` compares identities of objects.
-"""  # noqa: E501
+Rows have an identity, which multiples of an estimate keep and sums collect, so that means of the
+same rows are not combined as if they were independent.
+"""
 
 import math
 import os
-import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
-from numbers import Real
-from operator import is_, is_not, mul, neg, pos, truediv
-from typing import Any, Self, final
+from operator import mul, truediv
+from typing import Any, final
 
 import numpy as np
 
-from synknumba import _html
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._ops import moments as moments_module
-from synknumba._ops.derivatives import DERIVATIVES
+from synknumba._ops.measurement import (
+    Measurement,
+    Quantity,
+    real_array,
+    real_number,
+    shared_rows,
+)
 from synknumba._ops.moments import Moments, Powers
 from synknumba._types import Array, as_flag
 
@@ -46,97 +40,10 @@ _MOST_ROWS = 16  # identities of rows that a sum keeps, the last ones, as a sum 
 # accurate to 10^-5.
 _STEP = 0.01
 
-# How NumPy's arrays and scalars come to Python's operators of what is on their other side.
-_OPERATORS: dict[np.ufunc, str] = {
-    np.add: "add",
-    np.subtract: "sub",
-    np.multiply: "mul",
-    np.true_divide: "truediv",
-    np.power: "pow",
-}
-_OF_ONE: dict[np.ufunc, Callable[[Any], Any]] = {np.negative: neg, np.positive: pos}
-_IDENTITY: dict[np.ufunc, Callable[[Any, Any], bool]] = {np.equal: is_, np.not_equal: is_not}
-
-
-class _Quantity(ABC):
-    """A mean with its standard error: powers, and NumPy's functions of it, to first order."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def _measured(self) -> "Measurement":
-        """Returns mean and standard error."""
-
-    @abstractmethod
-    def _function_of_means(self, function: str, operands: tuple[Any, ...]) -> str:
-        """Returns the expression that propagates errors through a NumPy function of
-        `operands`, which include this one.
-        """
-
-    def _repr_html_(self) -> str | None:
-        """Shows means and errors in a notebook."""
-        return _html.of_quantity(self)
-
-    def __pos__(self) -> Self:
-        return self
-
-    def __abs__(self) -> "Measurement":
-        return _through(np.absolute, self._measured())
-
-    def __pow__(self, other: Any) -> "Measurement":
-        """Raises the mean to a power: `a**2` is the square of the mean, not the mean of squares."""
-        return _combined(self._measured(), other, _power)
-
-    def __rpow__(self, other: Any) -> "Measurement":
-        return _combined(self._measured(), other, lambda a, s, b, t: _power(b, t, a, s))
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        """Propagates errors through NumPy's functions of one number, and leaves operations of
-        arrays to this object.
-        """
-        plain = method == "__call__" and not options
-        if plain and len(inputs) == 1 and ufunc in DERIVATIVES:
-            return _through(ufunc, self._measured())
-        if plain and ufunc in _OF_ONE:
-            return _OF_ONE[ufunc](*inputs)
-        if plain and ufunc in _IDENTITY:
-            return _IDENTITY[ufunc](*inputs)
-        if plain and ufunc in _OPERATORS:
-            left, right = inputs
-            name = _OPERATORS[ufunc]  # by name, since `left * right` would come here again
-            result = (
-                getattr(left, f"__{name}__")(right)
-                if isinstance(left, _Quantity)
-                else getattr(right, f"__r{name}__")(left)
-            )
-            if result is not NotImplemented:
-                return result
-        first = next(operand for operand in inputs if isinstance(operand, _Quantity))
-        if method != "__call__":  # as np.sum(a) ends in np.add.reduce
-            raise ArgumentError(_no_array(f"np.{ufunc.__name__}.{method}", first))
-        second = ", x" if len(inputs) > 1 else ""
-        way_out = f"pass its mean, as in np.{ufunc.__name__}(a.mean{second})"
-        if plain and any(signature[-1] not in "?O" for signature in ufunc.types):
-            line = first._function_of_means(f"np.{ufunc.__name__}", inputs)  # noqa: SLF001  # same class
-            way_out = f"write {line}, which propagates the error to first order, or {way_out}"
-        raise ArgumentError(f"np.{ufunc.__name__} takes no {type(first).__name__}: {way_out}")
-
-    def __array_function__(self, function: Callable[..., Any], *_: Any) -> Any:
-        """Refuses NumPy's functions of arrays, some of which call methods that estimates lack."""
-        raise ArgumentError(_no_array(f"np.{function.__name__}", self))
-
-
-def _no_array(called: str, quantity: _Quantity) -> str:
-    return (
-        f"{called} is for arrays, and this is one {type(quantity).__name__}, a mean with its "
-        "standard error; write a.mean, a.stderr or a.variance for its numbers, a + b for the "
-        "estimate of the rows of both, and 2 * a or np.exp(a) for functions of it"
-    )
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Estimate(_Quantity):
+class Estimate(Quantity):
     """Mean, variance and standard error of rows.
 
     Returned by `expectation`, or made from values in memory by `from_values`. Estimates of
@@ -187,16 +94,8 @@ class Estimate(_Quantity):
             ReductionError: invalid shapes or dtypes, no rows, a negative weight, or an invalid
                 block.
         """
-        for name, argument in (("values", values), ("weights", weights)):
-            if np.ma.is_masked(argument):
-                raise ReductionError(
-                    f"{name} has masked items; pass {name}.compressed(), or {name}.filled(…)"
-                )
-        array = np.asarray(values)
-        w = None if weights is None else np.asarray(weights)
-        for name, argument in (("values", array), ("weights", w)):
-            if argument is not None and argument.dtype.kind not in "biuf":
-                raise ReductionError(f"{name} must be real numbers, got dtype {argument.dtype}")
+        array = _numbers("values", values)
+        w = None if weights is None else _numbers("weights", weights)
         if array.ndim not in {1, 2} or not array.size:
             raise ReductionError(
                 f"values must have shape (n,) or (n, k) with at least one row, got {array.shape}"
@@ -260,7 +159,7 @@ class Estimate(_Quantity):
     @property
     def mean(self) -> Any:
         """Mean of the rows, float or shape (k,); with weights self-normalised: Σ w v / Σ w."""
-        return self._told(np.where(self._moments.weight != 0, self._moments.mean, np.nan)[0])
+        return self._by_value(np.where(self._moments.weight != 0, self._moments.mean, np.nan)[0])
 
     @property
     def variance(self) -> Any:
@@ -270,7 +169,7 @@ class Estimate(_Quantity):
         With weights: Σ w (v − mean)² / (Σ w − Σ w² / Σ w), which equals the former if all weights
         are equal.
         """
-        return self._told(self._per_freedom(self._squares()))
+        return self._by_value(self._per_freedom(self._squares()))
 
     @property
     def stderr(self) -> Any:
@@ -282,11 +181,11 @@ class Estimate(_Quantity):
         """
         moments = self._moments
         if moments.squares is None:
-            return self._told(np.sqrt(self._per_freedom(self._squares()) / self.count))
+            return self._by_value(np.sqrt(self._per_freedom(self._squares()) / self.count))
         if not self.effective_size > _ONE_ROW:
-            return self._told(np.full(moments.mean.shape[1], np.nan))
+            return self._by_value(np.full(moments.mean.shape[1], np.nan))
         spread = np.maximum(moments.squares[0, 2], 0.0)  # rounding
-        return self._told(np.sqrt(spread * self.count / (self.count - 1)) / moments.weight[0])
+        return self._by_value(np.sqrt(spread * self.count / (self.count - 1)) / moments.weight[0])
 
     @property
     def stderr_error(self) -> Any:
@@ -332,7 +231,7 @@ class Estimate(_Quantity):
         weight = float(self._moments.weight[0, 0])
         return sums / (weight - weight / self.effective_size)
 
-    def _told(self, values: Array) -> Any:
+    def _by_value(self, values: Array) -> Any:
         return float(values[0]) if self._scalar else values
 
     def propagate(
@@ -372,14 +271,12 @@ class Estimate(_Quantity):
                 )
         rows = [row for estimate in map(Estimate._measured, estimates) for row in estimate.rows]
         if len(rows) != len(set(rows)):
-            raise _shared()
+            raise shared_rows()
         means = [estimate.mean for estimate in estimates]
-        value = _real_number(function(*means))
+        value = real_number(function(*means))
+        slopes: Any
         if gradient is None:
-            slopes: Any = [
-                _slopes(function, means, position, estimate)
-                for position, estimate in enumerate(estimates)
-            ]
+            slopes = [_slopes(function, means, *item) for item in enumerate(estimates)]
         else:
             slopes = gradient(*means) if others else (gradient(*means),)
             if not isinstance(slopes, tuple | list) or len(slopes) != len(estimates):
@@ -409,7 +306,7 @@ class Estimate(_Quantity):
 
     def _constant(self, operand: Any) -> Array | None:
         """Returns a number, or an array of numbers, as shape (k,); None for other types."""
-        array = _real_array(operand)
+        array = real_array(operand)
         if array is None:
             return None
         allowed = {()} if self._scalar else {(), self._moments.mean.shape[1:]}
@@ -440,231 +337,90 @@ class Estimate(_Quantity):
     def __neg__(self) -> "Estimate":
         return self._scaled(mul, np.full(self._moments.mean.shape[1], -1.0))
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, operand: Any) -> Any:
         """Multiplies each row by a number; multiplies the means of two estimates."""
-        if isinstance(other, Estimate):
-            return self._measured() * other
-        factor = self._constant(other)
+        if isinstance(operand, Estimate):
+            return self._measured() * operand
+        factor = self._constant(operand)
         return NotImplemented if factor is None else self._scaled(mul, factor)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Any) -> Any:
+    def __truediv__(self, operand: Any) -> Any:
         """Divides each row by a number; divides the means of two estimates."""
-        if isinstance(other, Estimate):
-            return self._measured() / other
-        divisor = self._constant(other)
+        if isinstance(operand, Estimate):
+            return self._measured() / operand
+        divisor = self._constant(operand)
         if divisor is None:
             return NotImplemented
         if not divisor.all():
-            raise ReductionError(f"an estimate cannot be divided by 0, got {other!r}")
+            raise ReductionError(f"an estimate cannot be divided by 0, got {operand!r}")
         return self._scaled(truediv, divisor)
 
-    def __rtruediv__(self, other: Any) -> Any:
+    def __rtruediv__(self, operand: Any) -> Any:
         """Divides a number by the mean: a `Measurement`, as 1 / mean is not the mean of 1 / v."""
-        return NotImplemented if self._constant(other) is None else other / self._measured()
+        return NotImplemented if self._constant(operand) is None else operand / self._measured()
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, operand: Any) -> Any:
         """Subtracts a number from each row; subtracts the means of two estimates."""
-        if isinstance(other, Estimate):
-            return self._measured() - other
-        shift = self._constant(other)
+        if isinstance(operand, Estimate):
+            return self._measured() - operand
+        shift = self._constant(operand)
         return NotImplemented if shift is None else self._shifted(-shift)
 
-    def __rsub__(self, other: Any) -> Any:
-        return -self + other
-
-    def __float__(self) -> float:
-        """Returns the mean of a single value."""
-        return _single(self.mean)
-
-    def __add__(self, other: Any) -> "Estimate":
+    def __add__(self, operand: Any) -> "Estimate":
         """Returns the estimate of the rows of both, which must be different ones; adds a number
         to each row.
         """
-        if not isinstance(other, Estimate):
-            shift = self._constant(other)
+        if not isinstance(operand, Estimate):
+            shift = self._constant(operand)
             return NotImplemented if shift is None else self._shifted(shift)
-        if self._kind() != other._kind():
+        if self._kind() != operand._kind():
             raise ReductionError(
-                f"cannot add an estimate of {other._words()} to one of {self._words()}: they "
+                f"cannot add an estimate of {operand._words()} to one of {self._words()}: they "
                 f"must be of the same kind"
             )
-        if not {*self._rows}.isdisjoint(other._rows):
+        if not {*self._rows}.isdisjoint(operand._rows):
             raise ReductionError(
                 "estimates of different rows can be added, but the same rows occur in both, so "
                 "that the error bar would be too small; add each estimate once; for a multiple "
                 "write 2 * a, and for a sum of means a function of them, as in a.propagate(lambda "
                 "x: x + x)"
             )
-        moments = moments_module.merge(moments_module.joined(self._moments, other._moments))
-        return Estimate(moments, self._scalar, (*self._rows, *other._rows)[-_MOST_ROWS:])
+        moments = moments_module.merge(moments_module.joined(self._moments, operand._moments))
+        return Estimate(moments, self._scalar, (*self._rows, *operand._rows)[-_MOST_ROWS:])
 
-    def __radd__(self, other: Any) -> "Estimate":
+    def __radd__(self, operand: Any) -> "Estimate":
         """Adds a number to each row; `sum(estimates)` starts from 0."""
-        return self if isinstance(other, int) and other == 0 else self + other
+        return self if isinstance(operand, int) and operand == 0 else self + operand
 
     def _kind(self) -> tuple[Any, ...]:
         return self._scalar, self._moments.products.shape, self._moments.squares is None
 
     def _words(self) -> str:
-        values = "one value" if self._scalar else f"{self._moments.mean.shape[1]} values"
-        covariance = " and covariance" if self._moments.products.ndim == 3 else ""
-        return f"{values} with{'out' if self._moments.squares is None else ''} weights{covariance}"
-
-    def __str__(self) -> str:
-        """Concise notation: 0.19877(12) for 0.19877 ± 0.00012; several values in brackets."""
-        return _text(self.mean, self.stderr, concise)
-
-    def __format__(self, spec: str) -> str:
-        """Applies a format of floats (".3f", "10.2e") to mean and standard error; any other, as
-        ">20", to the text.
-        """
-        return _formatted(self, spec)
+        words = "one value" if self._scalar else f"{self._moments.mean.shape[1]} values"
+        words += " without weights" if self._moments.squares is None else " with weights"
+        return words + " and covariance" if self._moments.products.ndim == 3 else words
 
     def __repr__(self) -> str:
         """Shows all statistics at full precision."""
-        size = "" if self._moments.squares is None else f", effective_size={self.effective_size!r}"
-        texts = (
-            f"{name}={np.asarray(getattr(self, name)).tolist()!r}"
-            for name in ("mean", "variance", "stderr", "count")
-        )
-        return f"Estimate({', '.join(texts)}{size})"
+        names = ["mean", "variance", "stderr", "count"]
+        if self._moments.squares is not None:
+            names.append("effective_size")
+        texts = [f"{name}={np.asarray(getattr(self, name)).tolist()!r}" for name in names]
+        return f"Estimate({', '.join(texts)})"
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Measurement(_Quantity):
-    """A value with its standard error, computed from the means of estimates.
-
-    Returned by `a - b`, `a * b`, `a / b` of estimates, and by `Estimate.propagate`. It has no
-    `count`, and `+`, `-`, `*`, `/` all combine values, with numbers, measurements and estimates.
-    Errors are propagated to first order for independent
-    operands: JCGM 100:2008 (GUM), equation 10; so they are by `**`, `abs` and NumPy's functions of
-        one number. If both operands
-    contain the same rows, as in `a / (a - b)`, they are refused; `propagate` takes such functions.
-    With several values, operations are elementwise.
-
-    >>> a, b = Estimate.from_values([9.0, 10.0, 11.0]), Estimate.from_values([4.9, 5.1])
-    >>> print(a / b, 2 * (a - b), f"{a * b:.1f}")
-    2.00(12) 10.0(1.2) 50.0 ± 3.1
-
-    Attributes:
-        mean: the value, a float or shape (k,).
-        stderr: its standard error, a float or shape (k,).
-        rows: identities of the rows that it was computed from.
-    """
-
-    mean: Any
-    stderr: Any
-    rows: frozenset[bytes] = frozenset()
-
-    def __neg__(self) -> "Measurement":
-        return Measurement(-self.mean, self.stderr, self.rows)
-
-    def __add__(self, other: Any) -> "Measurement":
-        return _combined(self, other, lambda a, s, b, t: (a + b, np.hypot(s, t)))
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> "Measurement":
-        return _combined(self, other, lambda a, s, b, t: (a - b, np.hypot(s, t)))
-
-    def __rsub__(self, other: Any) -> "Measurement":
-        return -self + other
-
-    def __mul__(self, other: Any) -> "Measurement":
-        return _combined(self, other, lambda a, s, b, t: (a * b, np.hypot(b * s, a * t)))
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> "Measurement":
-        return _combined(self, other, lambda a, s, b, t: (a / b, np.hypot(s / b, a / b * (t / b))))
-
-    def __rtruediv__(self, other: Any) -> "Measurement":
-        return _combined(self, other, lambda a, s, b, t: (b / a, np.hypot(t / a, b / a * (s / a))))
-
-    def _measured(self) -> "Measurement":
-        return self
-
-    def _function_of_means(self, function: str, operands: tuple[Any, ...]) -> str:
-        arguments = ", ".join("x / y" if operand is self else "z" for operand in operands)
-        return (
-            f"one function of the means of estimates, as in a.propagate(lambda x, y: "
-            f"{function}({arguments}), b)"
-        )
-
-    def __float__(self) -> float:
-        """Returns a single value."""
-        return _single(self.mean)
-
-    def __str__(self) -> str:
-        """Concise notation, as of an `Estimate`."""
-        return _text(self.mean, self.stderr, concise)
-
-    def __format__(self, spec: str) -> str:
-        """Formats as an `Estimate` does."""
-        return _formatted(self, spec)
-
-    def __repr__(self) -> str:
-        """Shows value and standard error at full precision."""
-        return (
-            f"Measurement(mean={np.asarray(self.mean).tolist()!r}, "
-            f"stderr={np.asarray(self.stderr).tolist()!r})"
-        )
-
-
-def _combined(
-    measurement: Measurement, operand: Any, combine: Callable[..., tuple[Any, Any]]
-) -> Measurement:
-    """Returns combine(mean, stderr, other mean, other stderr), for independent errors."""
-    if isinstance(operand, Estimate):
-        operand = operand._measured()  # noqa: SLF001  # same module
-    elif not isinstance(operand, Measurement):
-        array = _real_array(operand)
-        if array is None:
-            return NotImplemented
-        operand = Measurement(array, np.zeros(array.shape))
-    if measurement.rows & operand.rows:
-        raise _shared()
-    numbers = [
-        np.asarray(number)
-        for number in (measurement.mean, measurement.stderr, operand.mean, operand.stderr)
-    ]
-    shapes = numbers[0].shape, numbers[2].shape
-    if len(shapes[1]) > 1 or (all(shapes) and shapes[0] != shapes[1]):
+def _numbers(name: str, values: Any) -> Array:
+    """Returns an argument as an array of real numbers."""
+    if np.ma.is_masked(values):
         raise ReductionError(
-            f"operands must be single values or have one shape (k,), got "
-            f"{shapes[0]} and {shapes[1]}"
+            f"{name} has masked items; pass {name}.compressed(), or {name}.filled(…)"
         )
-    # division by a mean of 0 and overflow give infinity or NaN, as in arrays
-    with np.errstate(all="ignore"):
-        mean, stderr = (array if array.ndim else float(array) for array in combine(*numbers))
-    return Measurement(mean, stderr, measurement.rows | operand.rows)
-
-
-def _through(function: np.ufunc, measurement: Measurement) -> Measurement:
-    """Returns a function of a value, elementwise, with its error to first order."""
-    with np.errstate(all="ignore"):
-        mean, stderr = np.asarray(measurement.mean), np.asarray(measurement.stderr)
-        results = np.asarray(function(mean)), _part(DERIVATIVES[function](mean), stderr)
-    value, error = (array if array.ndim else float(array) for array in results)
-    return Measurement(value, error, measurement.rows)
-
-
-def _power(a: Array, s: Array, b: Array, t: Array) -> tuple[Array, Array]:
-    """Returns aᵇ and its error, of a ± s and b ± t."""
-    value = a**b
-    return value, np.hypot(
-        _part(np.where(b == 0, 0.0, b * a ** (b - 1)), s), _part(np.log(a) * value, t)
-    )
-
-
-def _part(slope: Array, stderr: Array) -> Array:
-    """Returns the error that an operand with this error brings; 0 if it has none, also where
-    there is no slope.
-    """
-    return np.where(stderr == 0, 0.0, np.absolute(slope) * stderr)
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise ReductionError(f"{name} must be real numbers, got dtype {array.dtype}")
+    return array
 
 
 def _slopes(
@@ -673,72 +429,23 @@ def _slopes(
     """Returns the derivatives of `function` by one estimate's means, by central differences."""
     mean = np.asarray(estimate.mean, np.float64)
     steps, slopes = np.ravel(estimate.stderr) * _STEP, np.zeros(mean.size)
+
+    def end(index: int, step: float) -> tuple[float, float]:
+        """Returns one mean, moved by a step, and the function's value there."""
+        moved = mean.copy()
+        moved.reshape(-1)[index] += step
+        arguments = list(means)
+        arguments[position] = moved if mean.ndim else float(moved)
+        return moved.reshape(-1)[index], real_number(function(*arguments))
+
     for i, step in enumerate(steps.tolist()):
         if step == 0:
             continue  # a mean without error adds none
-        ends, values = [], []
-        for sign in (1, -1):
-            moved = mean.copy()
-            moved.reshape(-1)[i] += sign * step
-            arguments = [
-                *means[:position],
-                moved if mean.ndim else float(moved),
-                *means[position + 1 :],
-            ]
-            ends.append(moved.reshape(-1)[i])
-            values.append(_real_number(function(*arguments)))
-        slopes[i] = (
-            (values[0] - values[1]) / (ends[0] - ends[1]) if ends[0] != ends[1] else math.nan
-        )
+        (upper, value_above), (lower, value_below) = end(i, step), end(i, -step)
+        slopes[i] = math.nan
+        if upper != lower:
+            slopes[i] = (value_above - value_below) / (upper - lower)
     return slopes.reshape(mean.shape)
-
-
-def _shared() -> ReductionError:
-    return ReductionError(
-        "errors are propagated for independent rows, but the same rows occur in more than one "
-        "operand; write one function of the means, as in a.propagate(lambda x, y: x / (x + y), b)"
-    )
-
-
-def _real_array(value: Any) -> Array | None:
-    """Returns a real number or an array of real numbers as float64; None for other types."""
-    if isinstance(value, Real) or (
-        isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf"
-    ):
-        return np.asarray(value, np.float64)
-    return None
-
-
-def _real_number(value: Any) -> float:
-    array = _real_array(value)
-    if array is None or array.size != 1:
-        raise ReductionError(
-            f"the function that propagate gets must return one real number, got {value!r}"
-        )
-    return float(array.reshape(-1)[0])
-
-
-def _single(mean: Any) -> float:
-    if np.ndim(mean):
-        raise ArgumentError(
-            f"float() takes an estimate of one value, got {len(mean)} values; use its mean"
-        )
-    return float(mean)
-
-
-def _text(mean: Any, stderr: Any, write: Callable[[float, float], str]) -> str:
-    """Writes one value, or several in brackets."""
-    if not np.ndim(mean):
-        return write(float(mean), float(stderr))
-    return f"[{', '.join(map(write, mean.tolist(), stderr.tolist()))}]"
-
-
-def _formatted(value: Estimate | Measurement, spec: str) -> str:
-    if re.search(r"\.\d|[eEfFgGn%]$", spec):
-        return _text(
-            value.mean, value.stderr, lambda mean, stderr: f"{mean:{spec}} ± {stderr:{spec}}"
-        )
-    return format(str(value), spec)
 
 
 def check_covariance(*, covariance: bool, weighted: bool) -> None:
@@ -786,29 +493,3 @@ def merged(
     if rest is not None:
         total = moments_module.with_rest(total, rest, block)
     return Estimate(total if powers is None else moments_module.in_units(total, -powers), scalar)
-
-
-def concise(mean: float, stderr: float) -> str:
-    """Formats mean and standard error with two digits of the error, as in CODATA's tables.
-
-    >>> concise(0.198773, 0.000123), concise(12.345, 1.26), concise(123456.0, 2340.0), concise(1 / 3, math.nan)
-    ('0.19877(12)', '12.3(1.3)', '1.235(23)e+05', '0.333333(nan)')
-    """  # noqa: E501
-    if math.isnan(stderr):
-        return f"{mean:.6g}(nan)"  # nothing says how many digits are significant
-    if not (math.isfinite(mean) and math.isfinite(stderr) and stderr > 0):
-        return f"{mean:.12g}({stderr:.2g})"
-    last = int(f"{stderr:.1e}".split("e")[1]) - 1  # the power of ten of the error's second digit
-    first = max(math.floor(math.log10(abs(mean))) if mean else last, last)
-    if last <= 0 and first >= -4:
-        error = f"{stderr:.{-last}f}"
-        if last >= 0 or stderr < 1:
-            error = error.replace(".", "").lstrip("0")
-        return f"{mean:.{-last}f}({error})"
-    power = max(first, last + 1)
-    digits = (
-        f"{Decimal(stderr).scaleb(-power):.1f}"
-        if power == last + 1
-        else f"{Decimal(stderr).scaleb(-last):.0f}"
-    )
-    return f"{Decimal(mean).scaleb(-power):.{power - last}f}({digits})e{power:+03d}"

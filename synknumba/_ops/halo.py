@@ -52,9 +52,9 @@ class Halo:
         >>> [Halo(2).sides(rank, 3) for rank in range(3)], Halo(2, periodic=True).sides(0, 1)
         ([(0, 2), (2, 2), (2, 0)], (2, 2))
         """
-        lower = self.width if self.periodic or rank > 0 else 0
-        upper = self.width if self.periodic or rank < world_size - 1 else 0
-        return lower, upper
+        if self.periodic:
+            return self.width, self.width
+        return self.width * (rank > 0), self.width * (rank < world_size - 1)
 
     def own(self, length: int, rank: int, world_size: int) -> Span:
         """Returns the indices of a rank's own rows in its array of so many rows.
@@ -80,9 +80,12 @@ class Halo:
         """
         lower, upper = self.sides(rank, world_size)
         low, high = start - lower, stop + upper
-        spans = [Span(n + low, n)] if low < 0 else []
-        spans.append(Span(max(low, 0), min(high, n)))
-        return [*spans, Span(0, high - n)] if high > n else spans
+        spans = [Span(max(low, 0), min(high, n))]
+        if low < 0:
+            spans.insert(0, Span(n + low, n))
+        if high > n:
+            spans.append(Span(0, high - n))
+        return spans
 
     def copies(self, counts: Sequence[int]) -> list[Copy]:
         """Returns the copies that renew all halos, in rows of the ranks' arrays, given the number
@@ -103,9 +106,8 @@ class Halo:
                 copies.append(Copy(below, first, rank, 0, lower))
             if upper:
                 above = (rank + 1) % len(counts)
-                copies.append(
-                    Copy(above, self.sides(above, len(counts))[0], rank, lower + count, upper)
-                )
+                first = self.sides(above, len(counts))[0]
+                copies.append(Copy(above, first, rank, lower + count, upper))
         return copies
 
     def problem(self, counts: Sequence[int], what: str) -> str | None:

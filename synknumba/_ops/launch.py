@@ -129,11 +129,9 @@ class LaunchConfig:
         if callable(self.grid) or (self.grid == ELEMENTS and self.block is None):
             return len(MAX_GRID)
         dimensions = len(_dimensions(self.threads))
-        return (
-            dimensions
-            if isinstance(self.grid, str)
-            else max(dimensions, len(_dimensions(self.grid)))
-        )
+        if isinstance(self.grid, str):
+            return dimensions
+        return max(dimensions, len(_dimensions(self.grid)))
 
     def launches_nothing(self, extent: Extent) -> bool:
         """Returns whether there is not one row, or element, from which to derive a grid: CUDA

@@ -17,6 +17,8 @@ _ACCEPTED = (
     "a list with one selection for each rank"
 )
 
+_SELECTIONS = (slice, range, list, tuple, np.ndarray, type(None))  # what selects rows of a rank
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,7 @@ def _is_per_rank(local_batch: Any) -> bool:
         return local_batch.ndim == 2
     if not isinstance(local_batch, list | tuple):
         return False
-    return any(
-        selection is None or isinstance(selection, slice | range | list | tuple | np.ndarray)
-        for selection in local_batch
-    )
+    return any(isinstance(selection, _SELECTIONS) for selection in local_batch)
 
 
 def _select(rank: int, selection: Any, length: int) -> Rows:
@@ -96,10 +95,8 @@ def _select(rank: int, selection: Any, length: int) -> Rows:
                 f"local_batch on rank {rank}: {selection!r} is not a slice of rows: {error}"
             ) from error
         return Range(rows.start, rows.step, len(rows)) if rows else Range(0, 1, 0)
-    if (
-        isinstance(selection, list | tuple | range | np.ndarray)
-        and np.size(np.asarray(selection)) == 0
-    ):
+    is_list = isinstance(selection, list | tuple | range | np.ndarray)
+    if is_list and np.size(np.asarray(selection)) == 0:
         return Listed(np.empty(0, np.int64))
     if length == 0:
         if selection is None:

@@ -24,7 +24,7 @@ S_1 + d² S_0.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, TypeAlias, final
 
@@ -54,9 +54,8 @@ class Moments:
     # shape (P, k): Σ w (v − mean)²; or shape (P, k, k): Σ (v − mean)(v' − mean') for each pair of
     # values
     products: Array
-    squares: Array | None = (
-        None  # shape (P, 3, k): Σ w² (v − mean)^j for j = 0, 1, 2; None if there are no weights
-    )
+    # shape (P, 3, k): Σ w² (v − mean)^j for j = 0, 1, 2; None if there are no weights
+    squares: Array | None = None
     power: int = 0  # weights are in units of 2^power
 
 
@@ -88,15 +87,16 @@ def _overflown(parts: Moments, total: Moments) -> Array:
 def in_units(parts: Moments, powers: Powers) -> Moments:
     """Rescales each value to units of its own power of two. What overflows becomes infinite."""
     twice = 2 * powers if parts.products.ndim == 2 else powers[:, None] + powers
+    squares = parts.squares
     with np.errstate(over="ignore", under="ignore"):
+        if squares is not None:
+            squares = np.ldexp(squares, -np.arange(3)[:, None] * powers)
         return replace(
             parts,
             mean=np.ldexp(parts.mean, -powers),
             rest=np.ldexp(parts.rest, -powers),
             products=np.ldexp(parts.products, -twice),
-            squares=None
-            if parts.squares is None
-            else np.ldexp(parts.squares, -np.arange(3)[:, None] * powers),
+            squares=squares,
         )
 
 
@@ -161,11 +161,9 @@ def _merged(parts: Moments) -> Moments:
         if parts.products.ndim == 3:  # of all pairs of values
             weight, square = weight[:, :, None], delta[:, :, None] * delta[:, None, :]
         products = (parts.products + square * weight).sum(axis=0, keepdims=True)
-        squares = (
-            None
-            if parts.squares is None
-            else _moved(parts.squares, -delta).sum(axis=0, keepdims=True)
-        )
+        squares = None
+        if parts.squares is not None:
+            squares = _moved(parts.squares, -delta).sum(axis=0, keepdims=True)
     return Moments(
         parts.count.sum(axis=0, keepdims=True), total, mean, rest, products, squares, parts.power
     )
@@ -234,13 +232,14 @@ def joined(a: Moments, b: Moments) -> Moments:
         ]
         power = max(sizes, default=0)
         a, b = _weighed(a, power), _weighed(b, power)
-    pairs = [
-        (getattr(a, field.name), getattr(b, field.name))
-        for field in fields(a)
-        if field.name != "power"
-    ]
-    both = [None if first is None else np.concatenate([first, second]) for first, second in pairs]
-    return Moments(*both, power=power)  # type: ignore[arg-type, misc]
+
+    def both(name: str) -> Any:
+        return np.concatenate([getattr(a, name), getattr(b, name)])
+
+    squares = None if a.squares is None else both("squares")
+    return Moments(
+        both("count"), both("weight"), both("mean"), both("rest"), both("products"), squares, power
+    )
 
 
 def _weighed(parts: Moments, power: int) -> Moments:
@@ -270,9 +269,7 @@ def with_rest(blocks: Moments, rest: Moments, block: int) -> Moments:
     rows = blocks if blocks.squares is not None else replace(blocks, weight=blocks.weight * block)
     both = merge(joined(rows, rest))
     undefined = np.where(np.isfinite(both.mean), 0.0, np.nan)
-    products = blocks.products + (
-        undefined if blocks.products.ndim == 2 else undefined[:, :, None] + undefined[:, None, :]
-    )
+    products = blocks.products + _for_products(undefined, blocks.products)
     squares = blocks.squares
     if squares is not None:
         squares = squares + np.stack([np.zeros_like(undefined), undefined, undefined], axis=1)
@@ -284,9 +281,7 @@ def as_rows(parts: Moments, *, weighted: bool) -> Moments:
     weights, each counts once.
     """
     undefined = np.where(np.isfinite(parts.mean), 0.0, np.nan)
-    products = (
-        undefined if parts.products.ndim == 2 else undefined[:, :, None] + undefined[:, None, :]
-    )
+    products = _for_products(undefined, parts.products)
     ones = np.ones_like(parts.weight)
     if not weighted:
         return Moments(ones, ones, parts.mean, parts.rest, products)
@@ -294,6 +289,14 @@ def as_rows(parts: Moments, *, weighted: bool) -> Moments:
         [np.broadcast_to(parts.weight**2, undefined.shape), undefined, undefined], axis=1
     )
     return replace(parts, count=ones, products=products, squares=squares)
+
+
+def _for_products(values: Array, products: Array) -> Array:
+    """Returns values, or their sums by pairs, in the shape of products."""
+    if products.ndim == 2:
+        return values
+    sums: Array = values[:, :, None] + values[:, None, :]
+    return sums
 
 
 def of_values(values: Array, weights: Array | None, *, covariance: bool, block: int = 1) -> Moments:
@@ -361,14 +364,13 @@ def _of_values(values: Array, weights: Array | None, *, covariance: bool) -> Mom
         )
         mean, rest = _rounded(mean, np.where(np.isfinite(mean), correction, 0.0))
         away -= correction
-        products = (
-            (away.T @ away)[None] if covariance else (w * away * away).sum(axis=0, keepdims=True)
-        )
-        squares = (
-            None
-            if weights is None
-            else np.stack([(w * w * away**j).sum(axis=0) for j in range(3)])[None]
-        )
+        if covariance:
+            products = (away.T @ away)[None]
+        else:
+            products = (w * away * away).sum(axis=0, keepdims=True)
+        squares = None
+        if weights is not None:
+            squares = np.stack([(w * w * away**j).sum(axis=0) for j in range(3)])[None]
     return Moments(count, total, mean, rest, products, squares)
 
 

@@ -62,7 +62,7 @@ def as_op(op: Any, name: str, identity: Any = None) -> Op:
     """
     if isinstance(op, str) and op == "avg":
         op = "mean"
-    if op is None or isinstance(op, UserOp) or (isinstance(op, str) and op in _OPS):
+    if isinstance(op, UserOp | str | None) and (isinstance(op, UserOp) or op in _OPS):
         if identity is not None:
             raise ReductionError(
                 f"{name}: op {op!r} has a built-in identity; pass identity= with functions only"
@@ -118,11 +118,8 @@ def _is_exact(value: Any, dtype: np.dtype[Any]) -> bool:
         return False
     with np.errstate(all="ignore"):
         # Python compares ints with floats exactly
-        held, exact = (
-            number.astype(dtype).item(),
-            number.item(),
-        )
-    return held == exact or (held != held and exact != exact)  # noqa: PLR0124  # NaN
+        rounded, exact = number.astype(dtype).item(), number.item()
+    return rounded == exact or (rounded != rounded and exact != exact)  # noqa: PLR0124  # NaN
 
 
 def identity(op: Op, dtype: DTypeLike) -> np.generic:
@@ -269,7 +266,7 @@ def best(op: Op, values: Array, rows: Array) -> tuple[Any, Any]:
         rows: int64, shape (W, …): rows of these values, increasing with the rank; −1 on ranks
             without rows.
 
-    >>> [int(one) for one in best("argmax", np.array([3, 9, 5, 5]), np.array([2, -1, 7, 8]))]
+    >>> [int(number) for number in best("argmax", np.array([3, 9, 5, 5]), np.array([2, -1, 7, 8]))]
     [5, 7]
     """
     present = (rows >= 0).reshape(len(rows), -1).all(axis=1)
@@ -277,9 +274,8 @@ def best(op: Op, values: Array, rows: Array) -> tuple[Any, Any]:
     index = values.argmin(axis=0) if op == "argmin" else values.argmax(axis=0)
     if values.ndim == 1:
         return values[index], rows[index]
-    return np.take_along_axis(values, index[None], 0)[0], np.take_along_axis(rows, index[None], 0)[
-        0
-    ]
+    best_values, best_rows = (np.take_along_axis(array, index[None], 0) for array in (values, rows))
+    return best_values[0], best_rows[0]
 
 
 def check_weights(weights: Array) -> None:
@@ -296,9 +292,8 @@ def _weighted_mean(parts: Array, weights: Array) -> Array | np.generic:
         return parts[present[0]].astype(final)  # w·v / w may differ from v in the last bit
     wide = np.result_type(final, np.float64)
     factors = weights[present].astype(np.float64)
-    weighted: NDArray[Any] = parts[present].astype(wide) * factors.reshape(
-        -1, *[1] * (parts.ndim - 1)
-    )
+    by_part = factors.reshape(-1, *[1] * (parts.ndim - 1))
+    weighted: NDArray[Any] = parts[present].astype(wide) * by_part
     return (weighted.sum(axis=0) / factors.sum()).astype(final)
 
 

@@ -39,20 +39,16 @@ def _flatten(tree: Any, leaves: list[Any]) -> Structure:
     if tree is None:
         return NONE
     if _is_dict(tree):
+        children = tuple(_flatten(child, leaves) for child in tree.values())
         # The types of the keys distinguish 1, 1.0 and True, which compare equal.
-        return (
-            "dict",
-            tuple(tree),
-            tuple(map(type, tree)),
-            tuple(_flatten(child, leaves) for child in tree.values()),
-        )
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return ("named", type(tree), tuple(_flatten(child, leaves) for child in tree))
+        return ("dict", tuple(tree), tuple(map(type, tree)), children)
     if isinstance(tree, list | tuple):
-        return (
-            "list" if isinstance(tree, list) else "tuple",
-            tuple(_flatten(child, leaves) for child in tree),
-        )
+        children = tuple(_flatten(child, leaves) for child in tree)
+        if isinstance(tree, list):
+            return ("list", children)
+        if hasattr(tree, "_fields"):
+            return ("named", type(tree), children)
+        return ("tuple", children)
     leaves.append(tree)
     return LEAF
 
@@ -72,16 +68,16 @@ def _unflatten(structure: Structure, leaves: Any) -> Any:
             return next(leaves)
         case ("none",):
             return None
-        case ("dict", keys, _, children):
-            return {
-                key: _unflatten(child, leaves) for key, child in zip(keys, children, strict=True)
-            }
-        case ("named", cls, children):
-            return cls(*(_unflatten(child, leaves) for child in children))
-        case ("list", children):
-            return [_unflatten(child, leaves) for child in children]
+    values = [_unflatten(child, leaves) for child in structure[-1]]
+    match structure:
+        case ("dict", keys, _, _):
+            return dict(zip(keys, values, strict=True))
+        case ("named", cls, _):
+            return cls(*values)
+        case ("list", _):
+            return values
         case _:
-            return tuple(_unflatten(child, leaves) for child in structure[1])
+            return tuple(values)
 
 
 def child(structure: Structure, key: Any) -> tuple[int, Structure]:
@@ -92,9 +88,9 @@ def child(structure: Structure, key: Any) -> tuple[int, Structure]:
     """
     match structure:
         case ("dict", keys, _, children):
-            place = list(keys).index(key) if key in keys else None
-            if place is None:
+            if key not in keys:
                 raise KeyError(key)
+            place = keys.index(key)
         case ("named" | "list" | "tuple", *_, children):
             place = range(len(children))[key]
         case _:
@@ -111,11 +107,9 @@ def spread(prefix: Any, structure: Structure) -> list[Any] | None:
     >>> spread(("sum",), flatten((1, 2))[1]) is None
     True
     """
-    return (
-        _below(prefix, structure, spread)
-        if is_nested(prefix)
-        else [prefix] * count_leaves(structure)
-    )
+    if is_nested(prefix):
+        return _below(prefix, structure, spread)
+    return [prefix] * count_leaves(structure)
 
 
 def parts_like(structure: Structure, value: Any) -> list[Any] | None:
@@ -176,8 +170,12 @@ def unmatched(prefix: Any, structure: Structure, path: str = "") -> tuple[list[s
             ours, theirs = dict(enumerate(prefix)), dict(enumerate(children))
         case _:
             return [], []
-    extra = [f"{path}[{key!r}]" if path else repr(key) for key in theirs if key not in ours]
-    missing = [f"{path}[{key!r}]" if path else repr(key) for key in ours if key not in theirs]
+
+    def name(key: Any) -> str:
+        return f"{path}[{key!r}]" if path else repr(key)
+
+    extra = [name(key) for key in theirs if key not in ours]
+    missing = [name(key) for key in ours if key not in theirs]
     for key in ours:
         if key in theirs:
             more, fewer = unmatched(ours[key], theirs[key], f"{path}[{key!r}]")
@@ -229,21 +227,18 @@ def describe(structure: Structure) -> str:
             return "value"
         case ("none",):
             return "None"
-        case ("dict", keys, _, children):
-            return (
-                "{"
-                + ", ".join(
-                    f"{key!r}: {describe(child)}" for key, child in zip(keys, children, strict=True)
-                )
-                + "}"
-            )
-        case ("named", cls, children):
-            return f"{cls.__name__}({', '.join(map(describe, children))})"
-        case ("list", children):
-            return "[" + ", ".join(map(describe, children)) + "]"
+    children = [describe(child) for child in structure[-1]]
+    match structure:
+        case ("dict", keys, _, _):
+            items = [f"{key!r}: {child}" for key, child in zip(keys, children, strict=True)]
+            return "{" + ", ".join(items) + "}"
+        case ("named", cls, _):
+            return f"{cls.__name__}({', '.join(children)})"
+        case ("list", _):
+            return f"[{', '.join(children)}]"
         case _:
-            inner = ", ".join(map(describe, structure[1]))
-            return f"({inner},)" if len(structure[1]) == 1 else f"({inner})"
+            comma = "," if len(children) == 1 else ""
+            return f"({', '.join(children)}{comma})"
 
 
 def result_told(structure: Structure) -> str:

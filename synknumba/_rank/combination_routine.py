@@ -20,6 +20,7 @@ from synknumba._host.lent_results import MOST_PLACES
 from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
 from synknumba._rank.kernel_routine import KernelRoutine
+from synknumba._rank.outputs import total
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
 from synknumba._types import Array, Cache
@@ -121,7 +122,7 @@ class CombinationRoutine(Repeated):
         reductions: list[Step] = []
         after: list[Step] = []
         for result, target in zip(self._program.results, targets, strict=True):
-            line = self._source.total(result.name, result.dtype, (result.count,))
+            line = total(self._source.workspace, result.name, result.dtype, (result.count,))
             if result.op == "mean":
                 line = self._weighted(result, line, weights, before)
             exchange, share = self._exchange(result, line)
@@ -213,17 +214,12 @@ class JoinRoutine(Repeated):
         program, place = self._program, self._place
         if not program.is_small:
             return place.host(program.parts)
-        memory, shape, dtype = (
-            place.control.results,
-            program.parts.shape,
-            np.dtype(program.parts.dtype),
-        )
         # as the coordinator reads them
-        strides = (
-            memory.strides[0],
-            *np.ndarray(shape, dtype).strides,
-        )
-        return np.ndarray((len(memory), *shape), dtype, memory.data, program.parts.offset, strides)
+        memory, parts = place.control.results, program.parts
+        dtype = np.dtype(parts.dtype)
+        strides = (memory.strides[0], *np.ndarray(parts.shape, dtype).strides)
+        shape = (len(memory), *parts.shape)
+        return np.ndarray(shape, dtype, memory.data, parts.offset, strides)
 
     def forget_buffers(self) -> None:
         self._arrays = None

@@ -5,8 +5,8 @@ for the coordinator.
 import copy
 import pickle
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from itertools import groupby
@@ -21,9 +21,9 @@ from synknumba._host.this_process import end_child
 from synknumba._ops import reduction
 from synknumba._ops.tree import flatten, result_told, spread, unflatten
 from synknumba._rank import spans
+from synknumba._rank.outputs import variable_updates
 from synknumba._rank.result_writer import ResultWriter
-from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows
-from synknumba._rank.update_routine import variable_updates
+from synknumba._rank.routine import Moves, Outputs, Place, Routine, SliceRows
 from synknumba._types import Array, Span, UserOp
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import News, Returned
@@ -79,6 +79,23 @@ class FunctionBinding:
     in_line: Sequence[LineRows] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The steps of a call for one set of values."""
+
+    steps: Sequence[Step] = ()  # through the last slice
+    after: Sequence[Step] = ()  # assignments of updated variables
+    # the only call, if it needs no steps around it: fast path
+    alone: Callable[[], Any] | None = None
+    # gathers of rows of a line, if all that depends on it
+    gathers: Sequence[Gather] = ()
+    # the packed values before and after the number of the line
+    but_line: tuple[bytes, bytes] = (b"", b"")
+
+
+_UNBOUND = _Bound()
+
+
 @final
 class FunctionRoutine(Routine):
     """A Python function of device arrays, called once per slice; its results are its return
@@ -90,109 +107,89 @@ class FunctionRoutine(Routine):
         self._function = function
         first, nbytes = program.small or (0, RESULT_BYTES)
         memory = place.control.results[place.rank, first : first + nbytes]
-        self._writer = ResultWriter(
-            memory, nbytes, place.device, getattr(function, "__name__", "the function")
-        )
-        self._queues_work = place.device.traits.queues_work
-        self._steps: list[Step] = []  # through the last slice
-        self._after: list[Step] = []  # assignments of updated variables
-        self._gathers: list[Gather] = []  # of rows of a line, if all that depends on it
-        # the packed values that are bound, before and after the number of the line
-        self._but_line = (
-            b"",
-            b"",
-        )
+        name = getattr(function, "__name__", "the function")
+        self._writer = ResultWriter(memory, nbytes, place.device, name)
+        self._bound = _UNBOUND
         self._results: list[tuple[Any, SliceRows | None]] = []
         self._objects: dict[object, Any] = {}  # copies of objects that are arguments, of this run
         # Records the calls, if the function has `record=True` and Python is what its calls wait
         # for.
-        name = getattr(function, "__name__", "the function")
         self._recorder = place.device.recorder(name) if program.is_recorded else None
-        self._alone: Callable[[], Any] | None = (
-            None  # the only call, if it needs no steps around it: fast path
-        )
+        self._line = program.line_offset
 
     def bind_packed(self, packed: bytes) -> None:
-        line = self._line_of(packed)
-        if (
-            self._gathers
-            and packed[:line] == self._but_line[0]
-            and packed[line + 8 :] == self._but_line[1]
-        ):
-            self._packed = None
-            for gather in self._gathers:
+        line, bound = self._line, self._bound
+        if line is None:
+            self._bound = _UNBOUND
+            super().bind_packed(packed)
+            return
+        but_line = packed[:line], packed[line + 8 :]
+        if bound.gathers and bound.but_line == but_line:
+            self._packed = None  # unknown until the change is complete
+            for gather in bound.gathers:
                 gather.take(_INT64.unpack_from(packed, line)[0])
             self._packed = packed
             return
-        self._gathers = []
+        self._bound = _UNBOUND
         super().bind_packed(packed)
-        self._but_line = packed[:line], packed[line + 8 :]
-
-    def _line_of(self, packed: bytes) -> int:
-        """Returns where packed values have the number of a line of rows; their end if they have
-        none that may change.
-        """
-        return len(packed) if self.program.line_offset is None else self.program.line_offset
+        self._bound = replace(self._bound, but_line=but_line)
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
-        slices = self.slices(values, in_line=self.program.line_offset is not None)
-        updates = variable_updates(self, slices, lift=False)
+        program = self.program
+        slices = self.slices(values, in_line=self._line is not None)
+        updates = Outputs(variable_updates(self, slices))
         parts: list[SliceSteps] = []
-        calls, checks = [], []
-        done = self.done_after(slices) if self.program.shows_slices else [0] * len(slices)
+        checks: list[Step] = []
+        gathers: list[Gather] = []
+        alone: Callable[[], Any] | None = None
+        needs_steps = (
+            self.place.device.traits.queues_work
+            or len(slices) != 1
+            or bool(updates.by_slot)
+            or program.shows_slices
+            or self._selects_or_splits
+        )
+        done = self.done_after(slices) if program.shows_slices else [0] * len(slices)
         for number, rows in enumerate(slices):
             call, moves = self._call_of(number, rows, values, updates)
             moves.loads += [line.gather.step for line in moves.in_line]
-            self._gathers = [] if moves.has_fixed_line else [line.gather for line in moves.in_line]
-            parts.append(
-                moves.around(
-                    partial(self._call_slice, call, rows, done[number], alone=len(slices) == 1)
-                )
-            )
+            if not needs_steps and moves.is_empty:
+                alone = call
+            gathers = [] if moves.has_fixed_line else [line.gather for line in moves.in_line]
+            run = partial(self._call_slice, call, rows, done[number], alone=len(slices) == 1)
+            parts.append(moves.around(run))
             checks += moves.checks
-            calls.append((call, moves.is_empty))
-        before = [step for update in updates.values() for step in update.before()]
-        self._steps = [*checks, *before, *self.workspace.in_order(parts)]
-        self._after = [step for update in updates.values() for step in update.after()]
-        plain = (
-            not self._queues_work
-            and len(calls) == 1
-            and calls[0][1]
-            and not updates
-            and not self.program.shows_slices
-        )
-        self._alone = (
-            calls[0][0]
-            if plain and self.program.subset is None and self.program.shards is None
-            else None
-        )
+        steps = [*checks, *updates.before, *self.workspace.in_order(parts)]
+        self._bound = _Bound(steps, updates.after, alone, gathers)
+
+    @property
+    def _selects_or_splits(self) -> bool:
+        """Whether results are not the function's: some of them, or one for each shard."""
+        return self.program.subset is not None or self.program.shards is not None
 
     def apart(self, packed: bytes) -> FunctionBinding | None:
         """Returns the steps of a recorded function that has been called with these values; None
         if it takes Python.
         """
         values = self._unpack(packed)
-        slices = self.slices(values, in_line=self.program.line_offset is not None)
-        if (
-            self._recorder is None
-            or len(slices) != 1
-            or self.program.subset is not None
-            or self.program.shards is not None
-        ):
+        slices = self.slices(values, in_line=self._line is not None)
+        if self._recorder is None or len(slices) != 1 or self._selects_or_splits:
             return None
         replaced, (rows,) = self.workspace.replaced, slices
-        updates = variable_updates(self, slices, lift=False)
+        updates = Outputs(variable_updates(self, slices))
         call, moves = self._call_of(0, rows, values, updates)
         # the steps of other calls refer to the replaced memory
         if self.workspace.replaced != replaced:
             self._packed = None
         recording = call.step() if isinstance(call, RecordedCall) else None
-        copies = None if recording is None else self._writer.copies(recording[1])
-        if recording is None or copies is None:
+        if recording is None:
             return None
-        before = [step for update in updates.values() for step in update.before()]
-        after = [step for update in updates.values() for step in update.after()]
-        steps = [*before, *self.workspace.in_order([moves.around(recording[0])]), *after, *copies]
+        step, results = recording
+        copies = self._writer.copies(results)
+        if copies is None:
+            return None
+        work = self.workspace.in_order([moves.around(step)])
+        steps = [*updates.before, *work, *updates.after, *copies]
         return FunctionBinding(moves.checks, steps, moves.in_line)
 
     def _call_of(
@@ -200,7 +197,7 @@ class FunctionRoutine(Routine):
         number: int,
         rows: SliceRows | None,
         values: tuple[Any, ...],
-        updates: Mapping[object, OutputSteps],
+        updates: Outputs,
     ) -> tuple[Callable[[], Any], Moves]:
         """Returns the call of the function for one slice, and the steps around it."""
         moves = Moves(number, self.workspace.turns, updates)
@@ -208,7 +205,7 @@ class FunctionRoutine(Routine):
             name: self.argument(name, param, rows, values, moves)
             for name, param in self.program.parameters
         }
-        moves.after += [step for update in updates.values() for step in update.fold(rows)]
+        moves.after += updates.fold(rows)
         return self._recorded(self._call_with(arguments), arguments), moves
 
     def _call_slice(
@@ -288,20 +285,17 @@ class FunctionRoutine(Routine):
 
     def forget_buffers(self) -> None:
         super().forget_buffers()
-        self._gathers = []
-        self._steps = []
-        self._after = []
-        self._alone = None
+        self._bound = _UNBOUND
 
     def run(self) -> News | None:
         if self._objects:
             self._objects.clear()
-        if self._alone is not None:
+        bound = self._bound
+        alone = bound.alone
+        if alone is not None:
             try:
                 result = (
-                    self._alone()
-                    if spans.active is None
-                    else spans.active.run_one(self._alone, "function")
+                    alone() if spans.active is None else spans.active.run_one(alone, "function")
                 )
             except (ValueError, TypeError, pickle.PicklingError) as error:
                 self._explain(error)
@@ -312,17 +306,17 @@ class FunctionRoutine(Routine):
         with self.place.device.scope():
             try:
                 if spans.active is None:
-                    for step in self._steps:
+                    for step in bound.steps:
                         step()
                 else:
-                    spans.active.run(self._steps)
+                    spans.active.run(bound.steps)
             except (ValueError, TypeError, pickle.PicklingError) as error:
                 self._explain(error)
                 raise
             # before the updates: a result may be a view of a variable
             news = self._answer(self._results)
             self._results.clear()
-            for step in self._after:
+            for step in bound.after:
                 step()
             self.place.device.synchronize()
             return news
@@ -373,11 +367,9 @@ class FunctionRoutine(Routine):
         ]
 
     def descriptors(self, news: News) -> list[int]:
-        return (
-            self._writer.descriptors
-            if isinstance(news, Returned) and news.segment is not None
-            else []
-        )
+        if isinstance(news, Returned) and news.segment is not None:
+            return self._writer.descriptors
+        return []
 
     def close(self) -> None:
         super().close()
@@ -434,17 +426,15 @@ def _has_input_rows(param: Param) -> bool:
     """Returns whether a parameter, or a leaf of a nested one, is rows that the function must not
     write.
     """
-    if isinstance(param, Tree):
-        return any(map(_has_input_rows, param.leaves))
-    return isinstance(param, Sharded | HeldRows) and not param.writable
+    return any(
+        isinstance(leaf, Sharded | HeldRows) and not leaf.writable for leaf in _leaves(param)
+    )
 
 
 def _leaves(param: Param) -> list[Param]:
-    return (
-        [leaf for child in param.leaves for leaf in _leaves(child)]
-        if isinstance(param, Tree)
-        else [param]
-    )
+    if not isinstance(param, Tree):
+        return [param]
+    return [leaf for child in param.leaves for leaf in _leaves(child)]
 
 
 def _is_written(leaf: Param) -> bool:

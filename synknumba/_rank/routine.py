@@ -56,9 +56,8 @@ class SliceRows:
     start: int  # position of the first row among the rows of the call
     stop: int  # position after the last row
     own_rows: Rows | None = None  # of the rank's sliceable variables, if any
-    among: Selection | None = (
-        None  # all rows of the sharded arguments that the rank receives, in all slices
-    )
+    # all rows of the sharded arguments that the rank receives, in all slices
+    among: Selection | None = None
     shard: int = 0  # index of the slice's shard among the rank's shards
     number: int = 0  # index of the slice among the slices of its shard that have rows
 
@@ -118,14 +117,11 @@ class Routine(Repeated):
         self.segments = program.segments()
         self.variables = program.variables()
         layout = struct.Struct("<" + program.values)
-        # inputs are the host's memory, so their arrays are read-only
-        self._refuses_writes = place.device.traits.shares_memory
         self._unpack = layout.unpack
         self._packed_values = place.control.values.data[: layout.size]
         self._loaded: dict[object, tuple[Any, object]] = {}  # slot → contents, if known, and memory
-        self._packed: bytes | None = (
-            None  # bytes, not values: 0.0 equals −0.0, and NaN differs from itself
-        )
+        # bytes, not values: 0.0 equals −0.0, and NaN differs from itself
+        self._packed: bytes | None = None
         # Order of the values: scalars, row selections, ids of segments for results.
         self._row_values = len(program.scalars)  # one letter of the format per value
         self._scalar_bytes = struct.calcsize("<" + program.scalars)
@@ -297,14 +293,16 @@ class Routine(Repeated):
                 array = self.held(number, leaf)
                 return self.place.device.read_only(array) if read_only else array
             case wire.Result() | wire.Update():
-                return moves.outputs[slot].array(rows, moves)
+                return moves.outputs.by_slot[slot].array(rows, moves)
             case wire.HeldRows(number, leaf, writable):
                 assert rows is not None  # a call with sliceable arguments has rows
                 assert rows.own_rows is not None
                 array = self.place.holdings[number].own(leaf)
                 buffer = self.workspace.held_rows(slot, array, rows.own_rows, writable=writable)
-                moves.before += [] if buffer.load is None else [buffer.load]
-                moves.after += [] if buffer.store is None else [buffer.store]
+                if buffer.load is not None:
+                    moves.before.append(buffer.load)
+                if buffer.store is not None:
+                    moves.after.append(buffer.store)
                 return buffer.array
             case wire.Dynamic():
                 return scalar_value(param, values)
@@ -340,7 +338,9 @@ class Routine(Repeated):
         """
         # The rows of a list may change, and slices overwrite each other's buffers.
         stays = array.version and not isinstance(rows, Listed) and not self.program.is_cut
-        is_read = self._refuses_writes or _name_of(slot) in self.program.only_read
+        # where inputs are the host's memory, their arrays are read-only
+        refuses_writes = self.place.device.traits.shares_memory
+        is_read = refuses_writes or _name_of(slot) in self.program.only_read
         memory_slot = slot if is_read or not stays else ("kept", slot)
         buffer = make(memory_slot)
         if buffer.store is not None:
@@ -426,16 +426,19 @@ class Routine(Repeated):
                 return self.place.rank
             case RankConstant.WORLD_SIZE:
                 return 1 if self.program.solo else self.place.world_size
+            case RankConstant.OWN:
+                raise AssertionError(constant)  # the coordinator fills it in
+        if rows is None:
+            return 0
+        match constant:
             case RankConstant.OFFSET:
                 return _index_bounds(rows)[0]
             case RankConstant.ROWS:
-                return 0 if rows is None else rows.count
+                return rows.count
             case RankConstant.SLICE:
-                return 0 if rows is None else rows.number
+                return rows.number
             case RankConstant.POSITION:
-                return 0 if rows is None else rows.start
-            case RankConstant.OWN:
-                raise AssertionError(constant)  # the coordinator fills it in
+                return rows.start
 
 
 def _name_of(slot: object) -> object:
@@ -456,11 +459,9 @@ def _between(rows: Any, low: int, high: int) -> Any:
 
 def scalar_value(param: wire.Dynamic, values: tuple[Any, ...]) -> Any:
     """Returns the value of a scalar parameter in this call."""
-    value = (
-        complex(values[param.index], values[param.index + 1])
-        if param.is_complex
-        else values[param.index]
-    )
+    value = values[param.index]
+    if param.is_complex:
+        value = complex(value, values[param.index + 1])
     return value if param.dtype is None else np.dtype(param.dtype).type(value)
 
 
@@ -483,17 +484,15 @@ class Moves:
     Args:
         number: index of the slice.
         turns: number of buffers of each argument, which the slices use in turn.
-        outputs: outputs of the program, and updated variables, by slot.
+        outputs: outputs of the program, and updated variables.
     """
 
-    def __init__(self, number: int, turns: int, outputs: "Mapping[object, OutputSteps]") -> None:
+    def __init__(self, number: int, turns: int, outputs: "Outputs") -> None:
         self.number = number
         self.turn = number % turns
         self.outputs = outputs
-        self.checks: list[
-            Step
-            # loads that are skipped if nothing has changed; run before all other steps of the call
-        ] = []
+        # loads that are skipped if nothing has changed; run before all other steps of the call
+        self.checks: list[Step] = []
         self.loads: list[Step] = []  # copies from the host
         self.in_line: list[LineRows] = []  # rows of a line, whose gathers are in none of the others
         # whether other rows of a line are among the loads, and the line cannot be changed
@@ -513,13 +512,16 @@ class Moves:
 
 
 class OutputSteps(ABC):
-    """One output of a kernel, or updated variable, on one rank: the arrays that are written, and
+    """One output of a kernel, or updated variable, on one rank: the arrays that slices write, and
     the steps around that.
+
+    Attributes:
+        before: steps before the first slice.
+        after: steps after the last one, such as those that store the total.
     """
 
-    @abstractmethod
-    def before(self) -> list[Step]:
-        """Returns the steps before the first slice."""
+    before: Sequence[Step] = ()
+    after: Sequence[Step] = ()
 
     @abstractmethod
     def array(self, rows: SliceRows | None, moves: Moves) -> Any:
@@ -529,10 +531,25 @@ class OutputSteps(ABC):
 
     @abstractmethod
     def fold(self, rows: SliceRows | None) -> list[Step]:
-        """Returns the steps after a slice."""
+        """Returns the steps after a slice, which has written the last `array`."""
 
-    @abstractmethod
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """All outputs of a call on one rank, and updated variables, by slot."""
+
+    by_slot: Mapping[object, OutputSteps]
+
+    @property
+    def before(self) -> list[Step]:
+        """The steps before the first slice."""
+        return [step for output in self.by_slot.values() for step in output.before]
+
+    @property
     def after(self) -> list[Step]:
-        """Returns the steps after the last slice, such as those that divide a mean's weighted
-        sum and store the total.
-        """
+        """The steps after the last slice."""
+        return [step for output in self.by_slot.values() for step in output.after]
+
+    def fold(self, rows: SliceRows | None) -> list[Step]:
+        """Returns the steps after a slice, whose arrays were the last to be requested."""
+        return [step for output in self.by_slot.values() for step in output.fold(rows)]

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from synknumba._errors import ReductionError
-from synknumba._ops.estimate import Estimate, concise
+from synknumba._ops.estimate import Estimate
 from synknumba._ops.moments import Moments, merge
+from synknumba._ops.notation import concise
 
 CLOSE = {"rtol": 1e-12, "atol": 0}
 
