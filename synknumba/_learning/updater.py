@@ -152,6 +152,11 @@ class Updater:
             self._kernels[device] = _Kernels(self._optimizer, self._plan, device)
         return self._kernels[device]
 
+    @property
+    def halts(self) -> bool:
+        """Whether a step that is not finite is refused, and those after it in a round."""
+        return self._plan.halts
+
     def counts(self) -> Sequence[int]:
         """Returns the number of steps, of gradients since the last, whether it has halted, and
         of gradients left out.
