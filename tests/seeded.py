@@ -393,8 +393,8 @@ FAULTS = (
     Fault(
         "rowwise-covariance-of-swapped-values",
         "synknumba/_rowwise/moment_kernels.py",
-        '+ synk_x{j} * {parts[1]} + synk_x{i} * "',
-        '+ synk_x{i} * {parts[1]} + synk_x{j} * "',
+        "+ synk_x{j} * {s} + synk_x{i} * (",
+        "+ synk_x{i} * {s} + synk_x{j} * (",
         ("tests/conformance/test_expectation_blocks.py", "tests/conformance/test_expectation.py"),
     ),
     Fault(

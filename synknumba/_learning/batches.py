@@ -80,10 +80,9 @@ class Batches:
         return self._shown() if self._progress else self._batches()
 
     def _batches(self) -> Iterator[NDArray[np.int64]]:
-        step, last = (
-            self._start,
-            None if self._epochs is None else self._epochs * self.steps_per_epoch,
-        )
+        step, last = self._start, None
+        if self._epochs is not None:
+            last = self._epochs * self.steps_per_epoch
         while step != last:
             epoch, first = divmod(step, self.steps_per_epoch)
             rows = self._rows(epoch)
@@ -146,11 +145,10 @@ class Batches:
                 the last batch.
         """
         if isinstance(position, Mapping):
-            mine = self._arguments()
             differences = [
-                f"{key}={position.get(key)!r} for {key}={mine[key]!r}"
-                for key in mine
-                if position.get(key) != mine[key]
+                f"{key}={position.get(key)!r} for {key}={value!r}"
+                for key, value in self._arguments().items()
+                if position.get(key) != value
             ]
             if differences:
                 raise ArgumentError(
@@ -191,7 +189,8 @@ class Batches:
         """Shows the arguments, and where they start."""
         options = {**self._arguments(), "epochs": self._epochs}
         arguments = ", ".join(f"{name}={value}" for name, value in options.items())
-        return f"<Batches {arguments}>" + (f" from step {self._start}" if self._start else "")
+        start = f" from step {self._start}" if self._start else ""
+        return f"<Batches {arguments}>{start}"
 
 
 @known_options
@@ -235,9 +234,8 @@ def batches(
         [[4, 1, 0], [6]]
     """
     tracing.refuse("synk.batches()")
-    rows = _integer(
-        n if hasattr(n, "__index__") and not hasattr(n, "__len__") else _length(n), "batches: n", 0
-    )
+    is_number = hasattr(n, "__index__") and not hasattr(n, "__len__")
+    rows = _integer(n if is_number else _length(n), "batches: n", 0)
     number = _integer(size, "batches: size", 1)
     if not rows:
         raise PartitionError("batches: n is 0, and batches need rows")
@@ -268,11 +266,12 @@ def _length(n: Any) -> int:
 
 def _integer(value: Any, what: str, least: int, most: int | None = None) -> int:
     """Returns an int that is in range; raises `ArgumentError` for anything else."""
-    try:
-        number = None if isinstance(value, bool | np.bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < least or (most is not None and number > most):
-        upto = f" and at most {most}" if most is not None else ""
-        raise ArgumentError(f"{what} must be an int of at least {least}{upto}, got {shown(value)}")
-    return number
+    if not isinstance(value, bool | np.bool):
+        try:
+            number = operator.index(value)
+        except TypeError:
+            number = least - 1
+        if number >= least and (most is None or number <= most):
+            return number
+    upto = "" if most is None else f" and at most {most}"
+    raise ArgumentError(f"{what} must be an int of at least {least}{upto}, got {shown(value)}")

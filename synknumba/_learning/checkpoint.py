@@ -42,12 +42,10 @@ from synknumba._variables.restore import restore
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
 
-_MOST_HEADER_BYTES = (
-    100_000_000  # that safetensors reads: names and shapes of the arrays, and the text
-)
-_ENTRY_BYTES = (
-    200  # at most, of an array in the header besides its name, with as many axes as are usual
-)
+# That safetensors reads: names and shapes of the arrays, and the text.
+_MOST_HEADER_BYTES = 100_000_000
+# At most, of an array in the header besides its name, with as many axes as are usual.
+_ENTRY_BYTES = 200
 _LONGEST_TOLD = 60  # characters of a value in a message
 
 
@@ -183,7 +181,7 @@ def _path_of(path: Any, what: str) -> str:
     if not isinstance(file_path, str) or "\0" in file_path:
         raise ArgumentError(
             f"{what}: path must be a str or an os.PathLike of one, got {_shortened(path)}; "
-            f"write synk.{what}(path, " + ("tree)" if what == "save" else "like=tree)")
+            f"write synk.{what}(path, {'tree' if what == 'save' else 'like=tree'})"
         )
     return file_path
 
@@ -257,9 +255,9 @@ def _write(package: Any, path: str, arrays: Mapping[str, Array], text: str) -> N
 
 def _check_header(encoded: Encoded) -> None:
     """Raises `DataError` if a file would have more names and values than can be read."""
-    nbytes = len(json.dumps(encoded.text)) + sum(
-        len(json.dumps(name)) + _ENTRY_BYTES for name in encoded.arrays
-    )
+    nbytes = len(json.dumps(encoded.text))
+    for name in encoded.arrays:
+        nbytes += len(json.dumps(name)) + _ENTRY_BYTES
     if nbytes > _MOST_HEADER_BYTES:
         raise DataError(
             f"save: the tree has {len(encoded.arrays):,} arrays, and {len(encoded.text):,} bytes "
@@ -299,15 +297,12 @@ def _tree_of(file: Any, path: str) -> Any:
             f"load: {path} is a safetensors file, but not of synk.save; read it with "
             f"safetensors.numpy.load_file(path)"
         )
-    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # no dict
+    tensors = {}
+    for name in file.keys():  # noqa: SIM118  # no dict
+        tensor = file.get_slice(name)
+        tensors[name] = tensor.get_dtype(), tensor.get_shape()
     try:
-        return decode(
-            text,
-            {
-                name: (state_slice.get_dtype(), state_slice.get_shape())
-                for name, state_slice in slices.items()
-            },
-        )
+        return decode(text, tensors)
     except ValueError as error:
         raise DataError(f"load: {path} cannot be read: {error}") from None
 
@@ -367,16 +362,14 @@ class _Match:
         if not isinstance(content, dict):
             return self._note(like, content, name)
         names = {key: child_name(name, key) for key in (*like, *content)}
-        self.problems += [
-            f"{names[key]}: the file has nothing, like= has {_told(like[key])}"
-            for key in like
-            if key not in content
-        ]
-        self.problems += [
-            f"{names[key]}: the file has {_told(content[key])}, like= has nothing"
-            for key in content
-            if key not in like
-        ]
+        for key in like:
+            if key not in content:
+                problem = f"the file has nothing, like= has {_text_of(like[key])}"
+                self.problems.append(f"{names[key]}: {problem}")
+        for key in content:
+            if key not in like:
+                problem = f"the file has {_text_of(content[key])}, like= has nothing"
+                self.problems.append(f"{names[key]}: {problem}")
         return {
             key: self.merge(value, content[key], names[key])
             for key, value in like.items()
@@ -391,10 +384,9 @@ class _Match:
             or fields != getattr(content, "_fields", None)
         ):
             return self._note(like, content, name)
-        names = [
-            position_name(name, k) if fields is None else child_name(name, fields[k])
-            for k in range(len(like))
-        ]
+        names = [position_name(name, k) for k in range(len(like))]
+        if fields is not None:
+            names = [child_name(name, field) for field in fields]
         children = [self.merge(*triple) for triple in zip(like, content, names, strict=True)]
         if fields is not None:
             return type(like)(*children)
@@ -407,27 +399,25 @@ class _Match:
             except DataError as error:
                 self.problems.append(f"{name}: in like=, {error}")
         if not self._note_difference(target, content, name):
-            key = (
-                (id(target), 0) if isinstance(target, Data) else (id(target.variable), target.leaf)
-            )
+            key = id(target), 0
+            if isinstance(target, Part):
+                key = id(target.variable), target.leaf
             _, first = self._targets.setdefault(key, (target, content))
             if first is not content:
                 self._again.append((first, content, name))
 
     def _note_difference(self, like: Any, content: Any, name: str) -> bool:
         """Notes if an array differs; returns whether it does."""
-        fits = isinstance(content, Stored) and not content.is_scalar
-        differs = not fits or (content.dtype, content.shape) != (
-            like.dtype.newbyteorder("="),
-            like.shape,
-        )
-        if differs:
-            self._note(like, content, name)
-        return differs
+        kind = like.dtype.newbyteorder("="), like.shape
+        is_array = isinstance(content, Stored) and not content.is_scalar
+        if is_array and (content.dtype, content.shape) == kind:
+            return False
+        self._note(like, content, name)
+        return True
 
     def _note(self, like: Any, content: Any, name: str) -> None:
         self.problems.append(
-            f"{name or 'the tree'}: the file has {_told(content)}, like= has {_told(like)}"
+            f"{name or 'the tree'}: the file has {_text_of(content)}, like= has {_text_of(like)}"
         )
 
     def read(self, file: Any) -> dict[tuple[int, int], Array]:
@@ -448,19 +438,18 @@ class _Match:
         for key, (target, _) in self._targets.items():
             if isinstance(target, Part):
                 wholes.setdefault(target.variable, {})[target.leaf] = values[key]
-        restore(
-            list(wholes), [[arrays[leaf] for leaf in sorted(arrays)] for arrays in wholes.values()]
-        )
+        arrays = [[whole[leaf] for leaf in sorted(whole)] for whole in wholes.values()]
+        restore([*wholes], arrays)
         for key, (target, _) in self._targets.items():
             if isinstance(target, Data):
                 target.set_value(values[key])
 
 
-def _told(value: Any) -> str:
+def _text_of(value: Any) -> str:
     """Returns what a value of a tree is, for messages."""
     match value:
         case Variable():
-            return _told(_parts(value))
+            return _text_of(_parts(value))
         case Part(shape=None):
             return (
                 f"{value.variable.label_of(value.leaf)}, of which each rank has an array of its own"

@@ -84,25 +84,19 @@ class _Encoder:
     def node(self, value: Any, name: str) -> Node:
         match value:
             case dict() if is_nested(value):
-                return {
-                    "dict": [
-                        [_key(key, name), self.node(child, child_name(name, key))]
-                        for key, child in value.items()
-                    ]
-                }
+                pairs = []
+                for key, child in value.items():
+                    pairs.append([_key(key, name), self.node(child, child_name(name, key))])
+                return {"dict": pairs}
             case list() | tuple():
-                if (fields := getattr(value, "_fields", None)) is not None:
-                    children = [
-                        self.node(child, child_name(name, key))
-                        for key, child in zip(fields, value, strict=True)
-                    ]
+                fields = getattr(value, "_fields", None)
+                names = [position_name(name, k) for k in range(len(value))]
+                if fields is not None:
+                    names = [child_name(name, field) for field in fields]
+                children = [self.node(*pair) for pair in zip(value, names, strict=True)]
+                if fields is not None:
                     return {"namedtuple": [type(value).__name__, list(fields), children]}
-                kind = "list" if isinstance(value, list) else "tuple"
-                return {
-                    kind: [
-                        self.node(child, position_name(name, k)) for k, child in enumerate(value)
-                    ]
-                }
+                return {"list" if isinstance(value, list) else "tuple": children}
             case np.ndarray() | np.generic():
                 return self._array(value, name)
         if isinstance(value, self.kinds):
@@ -121,7 +115,9 @@ class _Encoder:
         self.arrays[array_name] = value
         dtype = check_dtype(value.dtype, array_name)
         node = {"scalar" if isinstance(value, np.generic) else "array": array_name}
-        return {**node, "dtype": dtype.name} if dtype.name in _COMPLEX else node
+        if dtype.name in _COMPLEX:
+            node["dtype"] = dtype.name
+        return node
 
 
 def encode(tree: Any, kinds: tuple[type, ...] = ()) -> Encoded:
@@ -147,11 +143,9 @@ def encode(tree: Any, kinds: tuple[type, ...] = ()) -> Encoded:
 def unsupported(value: object, name: str) -> ArgumentError:
     """Returns the error for a value that checkpoints do not hold."""
     kind = type(value)
-    type_name = (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    type_name = kind.__qualname__
+    if kind.__module__ != "builtins":
+        type_name = f"{kind.__module__}.{type_name}"
     state = getattr(kind, "state", None)
     way_out = "Convert it, as by np.asarray(…), list(…) or int(…)"
     if kind.__module__.startswith("synknumba.") and state is not None:
@@ -182,7 +176,9 @@ def child_name(parent: str, key: Any) -> str:
     >>> child_name("params", "w"), child_name("", "a.b"), child_name("a", 0), child_name("a", "0")
     ('params.w', 'a%2Eb', 'a.[0]', 'a.0')
     """
-    step = (_ESCAPED.sub(_escape, key) or "%") if isinstance(key, str) else f"[{key!a}]"
+    step = f"[{key!a}]"
+    if isinstance(key, str):
+        step = _ESCAPED.sub(_escape, key) or "%"
     return f"{parent}.{step}" if parent else step
 
 
@@ -241,7 +237,9 @@ def as_tensor(array: Array) -> Array:
     """
     plain = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
     part = _COMPLEX.get(plain.dtype.name)
-    return plain if part is None else plain.reshape(-1).view(part).reshape(*plain.shape, 2)
+    if part is None:
+        return plain
+    return plain.reshape(-1).view(part).reshape(*plain.shape, 2)
 
 
 def from_tensor(tensor: Array, stored: Stored) -> Any:

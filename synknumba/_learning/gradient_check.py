@@ -6,7 +6,7 @@
 It runs in the script's process, with few rows, near the parameters that the step has.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -14,20 +14,20 @@ import numpy as np
 from synknumba._call.arguments import IndexRange, PerRankValues
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
+from synknumba._learning.step_inputs import StepInputs, is_scattered, may_be_row_numbers
 from synknumba._ops.tree import flatten, unflatten
-from synknumba._types import Array, RankConstant
-from synknumba._variables.variable import Variable, state_of
+from synknumba._types import Array, RankConstant, Span
+from synknumba._variables.variable import Variable
 
-Evaluate: TypeAlias = Callable[[Array, Sequence[Array]], tuple[Array, list[Array]]]
+Evaluate: TypeAlias = Callable[[Array, Sequence[Array]], list[Array]]
 """The loss, 0-d, the slopes and the count, for positions among the selected rows, and arrays of
 the parameters.
 """
 
 ROWS = 8  # the kernel checker makes some 100,000 accesses a second
 _DIRECTIONS = 32  # at most; of more arrays, several change together
-_AWAY = (
-    0.01  # of their size, from parameters that may be zeros, where wrong slopes can be zeros, too
-)
+# Of their size, from parameters that may be zeros, where wrong slopes can be zeros, too.
+_AWAY = 0.01
 _FITS = 0.01  # relative; a wrong slope is mostly further off, and one computed in float32 is not
 _ON_RANK = {RankConstant.RANK: 0, RankConstant.WORLD_SIZE: 1, RankConstant.OFFSET: 0}
 
@@ -47,43 +47,45 @@ def check_gradient(
     """
     rng, rows = np.random.default_rng(0), np.arange(count)
     near = [_beside(rng, param, _AWAY) for param in params]
-    loss, slopes = evaluate(rows, near)
-    what_they_are = "the loss", *(f"the slope of {path}" for path in paths), "the count"
-    for value, what in zip((loss, *slopes), what_they_are, strict=True):
+    totals = evaluate(rows, near)
+    loss, slopes = totals[0], totals[1:]
+    quantities = ["the loss", *(f"the slope of {path}" for path in paths), "the count"]
+    for value, what in zip(totals, quantities, strict=True):
         if not np.isfinite(value).all():
             raise DataError(
                 f"{what} by {name} has a NaN or an infinity, for parameters near those of the step"
             )
-    eps = max(
-        float(np.finfo(array.dtype).eps)
-        for array in (loss, *slopes, *params)
-        if array.dtype.kind == "f"
-    )
-    again, _ = evaluate(rows, near)
+    dtypes = {array.dtype for array in (*totals, *params) if array.dtype.kind == "f"}
+    eps = max(float(np.finfo(dtype).eps) for dtype in dtypes)
+    again = evaluate(rows, near)[0]
     if not np.isclose(again, loss, rtol=1e4 * eps, atol=0):
         raise DataError(
             f"{name} returns a loss of {loss:.6g}, and of {again:.6g} when called again with the "
             "same rows and parameters, so that slopes cannot be compared with it; seed its random "
             "numbers by an argument"
         )
-    parts = [evaluate(half, near) for half in np.split(rows, 2)]
-    for what, total, *halves in zip(
-        what_they_are, (loss, *slopes), *((array, *more) for array, more in parts), strict=True
-    ):
-        _check_sum(name, what, count, total, halves, eps)
+    first, second = (evaluate(half, near) for half in np.split(rows, 2))
+    for what, total, *halves in zip(quantities, totals, first, second, strict=True):
+        _check_sum(f"{what} by {name}", count, total, halves, eps)
     for number in range(min(len(near), _DIRECTIONS)):
         chosen = range(number, len(near), _DIRECTIONS)
-        _check_direction(
-            evaluate,
-            rows,
-            near,
-            [*chosen],
-            slopes,
-            rng,
-            eps,
-            name,
-            ", ".join(paths[index] for index in chosen),
+        what = f"{', '.join(paths[index] for index in chosen)} by {name}"
+        directions = {
+            index: rng.choice([-1.0, 1.0], size=near[index].shape) * _size(near[index])
+            for index in chosen
+        }
+
+        def loss_at(distance: float, directions: Mapping[int, Array] = directions) -> float:
+            moved = [*near]
+            for index, direction in directions.items():
+                moved[index] = (near[index] + distance * direction).astype(near[index].dtype)
+            return float(evaluate(rows, moved)[0])
+
+        by_slopes = sum(
+            float((slopes[index].astype(np.float64) * direction).sum())
+            for index, direction in directions.items()
         )
+        _check_direction(what, loss_at, by_slopes, eps)
 
 
 def _beside(rng: np.random.Generator, array: Array, part: float) -> Array:
@@ -93,12 +95,12 @@ def _beside(rng: np.random.Generator, array: Array, part: float) -> Array:
 
 def _size(array: Array) -> float:
     """Returns the root mean square of an array; 1 of zeros."""
-    return float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) or 1.0 if array.size else 1.0
+    if not array.size:
+        return 1.0
+    return float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) or 1.0
 
 
-def _check_sum(
-    name: str, what: str, rows: int, all_rows: Array, halves: Sequence[Array], eps: float
-) -> None:
+def _check_sum(what: str, rows: int, all_rows: Array, halves: Sequence[Array], eps: float) -> None:
     total = halves[0] + halves[1]
     largest = max(float(np.abs(total).max(initial=0)) for total in (all_rows, *halves))
     allowed = max(1e3 * eps, 1e-8) * largest
@@ -120,46 +122,24 @@ def _check_sum(
             f"broadcast to ({rows}, {rows})"
         )
     raise DataError(
-        f"{what} by {name} is no sum over rows: of {rows} rows it is {_told(all_rows)}, and of "
-        f"their halves {_told(halves[0])} + {_told(halves[1])}; {reason}"
+        f"{what} is no sum over rows: of {rows} rows it is {_largest(all_rows)}, and of "
+        f"their halves {_largest(halves[0])} + {_largest(halves[1])}; {reason}"
     )
 
 
-def _told(value: Array) -> str:
+def _largest(value: Array) -> str:
     """Returns a number, or the element of an array that is largest."""
     return f"{value.ravel()[np.abs(value).argmax()]:.6g}" if value.size else "nothing"
 
 
 def _check_direction(
-    evaluate: Evaluate,
-    rows: Array,
-    params: Sequence[Array],
-    chosen: Sequence[int],
-    slopes: Sequence[Array],
-    rng: np.random.Generator,
-    eps: float,
-    name: str,
-    quantity: str,
+    what: str, loss_at: Callable[[float], float], by_slopes: float, eps: float
 ) -> None:
-    """Compares the slopes of some arrays with central differences along a random direction."""
-    directions = {
-        index: rng.choice([-1.0, 1.0], size=params[index].shape) * _size(params[index])
-        for index in chosen
-    }
-    by_slopes = sum(
-        float((slopes[index].astype(np.float64) * directions[index]).sum()) for index in chosen
-    )
+    """Compares the slope along a direction with central differences of the loss."""
 
     def difference(h: float) -> tuple[float, float]:
-        losses = []
-        for sign in (1, -1):
-            moved = [*params]
-            for index in chosen:
-                moved[index] = (params[index] + sign * h * directions[index]).astype(
-                    params[index].dtype
-                )
-            losses.append(float(evaluate(rows, moved)[0]))
-        return (losses[0] - losses[1]) / (2 * h), abs(losses[0])
+        ahead, behind = loss_at(h), loss_at(-h)
+        return (ahead - behind) / (2 * h), abs(ahead)
 
     h = float(eps ** (1 / 3))
     (fine, loss), (coarse, _) = difference(h), difference(2 * h)
@@ -168,7 +148,7 @@ def _check_direction(
     if not abs(by_slopes - fine) <= allowed:
         ratio = f", {by_slopes / fine:.3g} times as much" if fine else ""
         raise DataError(
-            f"the slope of {quantity} by {name} is not that of its loss: along a random direction "
+            f"the slope of {what} is not that of its loss: along a random direction "
             f"the loss changes by {fine:.6g}, by central differences, and by the slope "
             f"{by_slopes:.6g}{ratio}. Look for a factor, a sign, a missing term, or arrays that "
             "broadcast"
@@ -179,77 +159,69 @@ def _check_direction(
 
 
 @final
-class Inputs:
-    """The inputs of a gradient, of which some rows are taken as a rank would get them.
+class SampledRows:
+    """Some rows of the inputs of a step, as a rank would get them.
 
     Attributes:
         count: number of rows that can be taken, even.
 
     Args:
-        given: by name.
-        divided: names of those that are divided.
-        sliceable: names of those that are variables of rows.
+        inputs: of a step.
         numbers: of rows that are selected; None for the first.
-        span: makes what the gradient gets for an index range, of start and stop.
         world_size: number of ranks.
     """
 
-    def __init__(
-        self,
-        arguments: Mapping[str, Any],
-        divided: Collection[str],
-        sliceable: Collection[str],
-        numbers: Array | None,
-        span: Callable[[int, int], Any],
-        world_size: int,
-    ) -> None:
-        self._given, self._divided, self._span = arguments, divided, span
-        leaves = [(name, leaf) for name in divided for leaf in flatten(arguments[name])[0]]
-        scattered = {
-            name for name, leaf in leaves if isinstance(leaf, Variable) and state_of(leaf).sharded
-        }
+    def __init__(self, inputs: StepInputs, numbers: Array | None, world_size: int) -> None:
+        self._inputs = inputs
+        roles, leaves = inputs.roles, inputs.leaves
+        scattered = {name for name, leaf in leaves if is_scattered(leaf)}
         arrays = [leaf for _, leaf in leaves if _has_rows(leaf)]
         # Row numbers before variables are those of a rank's own rows; the gradient gets all of
         # these.
         by_number = bool(arrays) and leaves[0][0] not in scattered and may_be_row_numbers(arrays[0])
-        self._cut = {name for name in scattered if name in sliceable or not by_number}
+        self._cut = scattered
+        if by_number:
+            self._cut = scattered.intersection(roles.sliceable)
         parts = world_size if scattered - self._cut else 1
-        lengths = [len(array) // parts for array in arrays]
-        for name, leaf in leaves:
-            if name in self._cut and isinstance(leaf, Variable) and state_of(leaf).sharded:
-                lengths += [len(array) for array in flatten(leaf.get_value(rank=0))[0]]
-        self._numbers = (
-            np.arange(min([ROWS, *lengths]))
-            if numbers is None
-            else numbers[: len(numbers) // parts]
-        )
+        if numbers is None:
+            lengths = [ROWS, *(len(array) // parts for array in arrays)]
+            for name, leaf in leaves:
+                if self._is_cut(name, leaf):
+                    lengths += map(len, flatten(leaf.get_value(rank=0))[0])
+            self._numbers = np.arange(min(lengths))
+        else:
+            self._numbers = numbers[: len(numbers) // parts]
         self.count = len(self._numbers) // 2 * 2
 
     def rows(self, positions: Array) -> list[Any]:
         """Returns the inputs, in order, with the rows at some positions among those that are
         selected.
         """
-        return [self._rows(name, value, positions) for name, value in self._given.items()]
-
-    def _rows(self, name: str, value: Any, positions: Array) -> Any:
-        leaves, structure = flatten(value)
-        if name not in self._divided:
-            return unflatten(structure, [_whole(leaf, len(positions)) for leaf in leaves])
-        numbers = self._numbers[positions]
-        selected = []
-        for leaf in leaves:
-            if isinstance(leaf, Variable) and name in self._cut and state_of(leaf).sharded:
-                parts, inner = flatten(leaf.get_value(rank=0))
-                selected.append(unflatten(inner, [part[numbers] for part in parts]))
-            elif isinstance(leaf, IndexRange):
-                selected.append(self._span(int(numbers[0]), int(numbers[-1]) + 1))
-            elif isinstance(leaf, Data) and leaf.minibatch:
-                selected.append(leaf.data[positions])
+        batch = []
+        for name, value in self._inputs.values.items():
+            leaves, structure = flatten(value)
+            if name in self._inputs.roles.divided:
+                parts = [self._rows(name, leaf, positions) for leaf in leaves]
             else:
-                selected.append(
-                    np.asarray(leaf)[numbers] if _has_rows(leaf) else _whole(leaf, len(positions))
-                )
-        return unflatten(structure, selected)
+                parts = [_whole(leaf, len(positions)) for leaf in leaves]
+            batch.append(unflatten(structure, parts))
+        return batch
+
+    def _is_cut(self, name: str, leaf: Any) -> bool:
+        """Returns whether rows of rank 0's array of a variable are taken."""
+        return name in self._cut and is_scattered(leaf)
+
+    def _rows(self, name: str, leaf: Any, positions: Array) -> Any:
+        numbers = self._numbers[positions]
+        if self._is_cut(name, leaf):
+            arrays, structure = flatten(leaf.get_value(rank=0))
+            return unflatten(structure, [array[numbers] for array in arrays])
+        if isinstance(leaf, IndexRange):
+            span = Span if self._inputs.roles.is_kernel else range
+            return span(int(numbers[0]), int(numbers[-1]) + 1)
+        if isinstance(leaf, Data) and leaf.minibatch:
+            return leaf.data[positions]
+        return np.asarray(leaf)[numbers] if _has_rows(leaf) else _whole(leaf, len(positions))
 
 
 def _has_rows(leaf: Any) -> bool:
@@ -259,14 +231,6 @@ def _has_rows(leaf: Any) -> bool:
     if isinstance(leaf, Variable) or (isinstance(leaf, Data) and leaf.minibatch):
         return False
     return isinstance(leaf, IndexRange) or getattr(leaf, "ndim", 0) > 0
-
-
-def may_be_row_numbers(array: Any) -> bool:
-    """Returns whether an array can be an index of rows: ints, or a mask, along one axis."""
-    if isinstance(array, IndexRange):
-        return False
-    numbers = array if isinstance(array, Data | np.ndarray) else np.asarray(array)
-    return numbers.ndim == 1 and numbers.dtype.kind in "iub"
 
 
 def _whole(leaf: Any, rows: int) -> Any:

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 
 from synknumba._api import parallel
-from synknumba._errors import (
-    DataError,
-)
-from synknumba._ops.tree import describe, parts_like, paths, unflatten
+from synknumba._errors import DataError
+from synknumba._ops.tree import LEAF, describe, parts_like, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._types import shown
 from synknumba.simt.internals import cuda_module
@@ -77,12 +75,15 @@ def add_sums(
     targets += [sums["loss"], sums["count"]]
     rows = len(take_apart(batch[first])[0][0])
     if not rows:
-        for target in () if adds else targets:
-            target[...] = 0
+        if not adds:
+            for target in targets:
+                target[...] = 0
         return
     arguments = _read_only(params)
+    if not spreads:
+        arguments = (arguments,)
     try:
-        returned = gradient(*batch, *(arguments if spreads else (arguments,)))
+        returned = gradient(*batch, *arguments)
     except ValueError as error:
         if "read-only" in str(error):
             error.add_note(
@@ -116,10 +117,13 @@ def _read_only(params: Any) -> Any:
     replicas must stay equal.
     """
     leaves, structure = take_apart(params)
-    views = [leaf.view() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
-    for view in views:
-        if isinstance(view, np.ndarray):
+    views = []
+    for leaf in leaves:
+        view = leaf
+        if isinstance(leaf, np.ndarray):
+            view = leaf.view()
             view.flags.writeable = False
+        views.append(view)
     return unflatten(structure, views)
 
 
@@ -136,29 +140,23 @@ def checked(
         rows: their number, the count where the gradient returns none.
         count: sum of the weights; None without `weights=`.
     """
-    if not isinstance(result, tuple) or len(result) not in ((2, 3) if count is None else (2,)):
-        description = (
-            f"a tuple of {len(result)}"
-            if isinstance(result, tuple)
-            else f"a {type(result).__name__}"
-        )
-        instead = (
-            " or (loss, slopes, count)" if count is None else ", of which weights= give the count"
-        )
+    lengths, instead = [2], ", of which weights= give the count"
+    if count is None:
+        lengths, instead = [2, 3], " or (loss, slopes, count)"
+    if not isinstance(result, tuple) or len(result) not in lengths:
+        kind = type(result).__name__
+        if isinstance(result, tuple):
+            kind = f"tuple of {len(result)}"
         raise DataError(
             f"the gradient must return the sum of the loss and that of its gradient, (loss, "
-            f"slopes){instead}; got {description}"
+            f"slopes){instead}; got a {kind}"
         )
     if count is None:
         count = result[2] if len(result) == 3 else rows
     leaves = parts_like(structure, result[1])
-    if (
-        leaves is None
-        and isinstance(result[1], tuple)
-        and len(result[1]) == 1
-        and structure == ("leaf",)
-    ):
-        leaves = list(result[1])
+    is_single = isinstance(result[1], tuple) and len(result[1]) == 1
+    if leaves is None and is_single and structure == LEAF:
+        leaves = [*result[1]]
     if leaves is None:
         raise DataError(
             f"the gradient returned slopes {describe(take_apart(result[1])[1])}, but the "
@@ -168,15 +166,18 @@ def checked(
     returned = [*leaves, result[0], count]
     names = [f"the slope of params{path}" for path in paths(structure)]
     names += ["the loss, a sum over rows,", "the count, a sum over rows,"]
-    values = [_like(target, value) for target, value in zip(targets, returned, strict=True)]
-    for name, target, value, raw in zip(names, targets, values, returned, strict=True):
-        kind = np.asarray(value).dtype if not hasattr(value, "dtype") else value.dtype
-        if kind.kind in "fiub" and np.shape(value) == target.shape:
-            continue
-        if kind.kind not in "fiub":
+    values = []
+    for name, target, raw in zip(names, targets, returned, strict=True):
+        value = _like(target, raw)
+        dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+        if dtype.kind not in "fiub":
             raise DataError(f"{name} must be of real numbers, got {shown(raw)}")
-        way_out = _way_out(result, structure, targets[:-1], np.shape(value), rows)
-        raise DataError(f"{name} must have shape {target.shape}, got {np.shape(value)}{way_out}")
+        if np.shape(value) != target.shape:
+            way_out = _way_out(result, structure, targets[:-1], np.shape(value), rows)
+            raise DataError(
+                f"{name} must have shape {target.shape}, got {np.shape(value)}{way_out}"
+            )
+        values.append(value)
     return values
 
 
@@ -191,10 +192,10 @@ def _way_out(
     is likely.
     """
     slopes = parts_like(structure, returned[0])
-    if slopes is not None and [np.shape(leaf) for leaf in (*slopes, returned[1])] == [
-        target.shape for target in targets
-    ]:
-        return "; return the loss first, then slopes"
+    if slopes is not None:
+        swapped = [np.shape(leaf) for leaf in (*slopes, returned[1])]
+        if swapped == [target.shape for target in targets]:
+            return "; return the loss first, then slopes"
     if rows > 1 and shape.count(rows) > 1:
         return (
             f"; arrays of shapes ({rows},) and ({rows}, 1) broadcast to ({rows}, {rows}): "
@@ -228,13 +229,11 @@ def _like(target: Any, value: Any) -> Any:
         value = value.detach()
     if isinstance(target, np.ndarray):
         return np.asarray(value)
-    if hasattr(value, "__cuda_array_interface__") or not hasattr(value, "__dlpack__"):
-        return (
-            value
-            if isinstance(value, type(target) | int | float | np.generic)
-            else _cupy().asarray(value)
-        )
-    return _cupy().from_dlpack(value)
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__cuda_array_interface__"):
+        return _cupy().from_dlpack(value)
+    if isinstance(value, type(target) | int | float | np.generic):
+        return value
+    return _cupy().asarray(value)
 
 
 def _cupy() -> Any:

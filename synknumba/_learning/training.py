@@ -11,7 +11,8 @@ rows. Every rank then makes the same step, and replicas stay equal.
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
@@ -21,7 +22,6 @@ from synknumba import _tracing as tracing
 from synknumba._call.future import Future
 from synknumba._errors import (
     ArgumentError,
-    BatchError,
     NonFiniteError,
     RecordError,
     SynkError,
@@ -31,8 +31,9 @@ from synknumba._errors import (
 )
 from synknumba._host import stopping
 from synknumba._host.data import Data
-from synknumba._learning.batches import Batches
 from synknumba._learning.gradient import Gradient
+from synknumba._learning.orders import RowNumbers, check_order, read_order
+from synknumba._learning.step_inputs import StepInputs, bind
 from synknumba._learning.transform import Optimizer, check_descends, check_optimizer
 from synknumba._learning.updater import (
     BAD_NUMBERS,
@@ -54,7 +55,7 @@ from synknumba._rowwise.generate import define
 from synknumba._sequence.sequence import Sequence as CallSequence
 from synknumba._sequence.sequence import sequence
 from synknumba._tracing import STEP
-from synknumba._types import Array, Block, Cache, Grid, known_options
+from synknumba._types import Array, Block, Grid, known_options
 from synknumba._variables.collectives import all_reduce
 from synknumba._variables.create import flatten
 from synknumba._variables.variable import Variable, state_of
@@ -65,7 +66,22 @@ from synknumba._world.open_world import current_world
 # Of an epoch that a signal may stop. Other numbers of steps are planned anew, so parts grow fast.
 SHORT_PART_SECONDS = 0.5
 PART_GROWTH = 8
-ORDERS_KEPT = 8  # shapes of row numbers: batches, the last of an epoch, epochs
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """The steps of an epoch.
+
+    Attributes:
+        order: row numbers, shape (steps, size).
+        every: of as many steps one loss is returned.
+    """
+
+    inputs: StepInputs
+    order: Any
+    num_slices: int
+    every: int
 
 
 @final
@@ -88,11 +104,9 @@ class TrainFunction:
     ) -> None:
         self._params = params
         self.not_recorded: str | None = None
-        self._gradient, self._record, self._on_nonfinite = gradient, record, on_nonfinite
-        zeros = unflatten(
-            state_of(params).structure(),
-            [np.zeros_like(leaf) for leaf in take_apart(params.get_value())[0]],
-        )
+        self._gradient, self._record = gradient, record
+        leaves, structure = take_apart(params.get_value())
+        zeros = unflatten(structure, [np.zeros_like(leaf) for leaf in leaves])
         dtype = state_of(params).dtypes()[0]
         sums = {"gradient": zeros, "loss": np.zeros((), dtype), "count": np.zeros((), dtype)}
         self._sums = flatten(sums, name=f"sums of {gradient.name}")
@@ -100,13 +114,10 @@ class TrainFunction:
             optimizer, params, self._sums, on_nonfinite=on_nonfinite, has_sums=True
         )
         self._sequences: dict[tuple[bool, bool, bool, int], CallSequence[..., Any]] = {}
-        self._orders: Cache[tuple[int, ...], Data] = Cache(ORDERS_KEPT)
+        self._numbers = RowNumbers()
         self._part_steps = 1  # in a round of an epoch that a signal may stop
-        # row numbers that ranks may still be reading, of a submitted step
-        self._read: tuple[Data, ...] = ()
-        self._unasked: tuple[weakref.ref[Future[float]], Flight] | None = (
-            None  # of the last submitted step
-        )
+        # of the last submitted step
+        self._unasked: tuple[weakref.ref[Future[float]], Flight] | None = None
         # whether a step may find out that the gradient cannot be recorded
         self._tries = record is None
 
@@ -155,8 +166,8 @@ class TrainFunction:
             BatchError: there are no rows, or `batch` selects none.
             SynkError: as for a call.
         """
-        arguments, order = self._minibatch(batch, named)
-        return self._loss(self._run(arguments, order, num_slices, {}))
+        inputs, order = self._minibatch(batch, named)
+        return self._loss(self._run(inputs, order, num_slices))
 
     @shortened
     def submit(self, *batch: Any, num_slices: int = 1, **named: Any) -> Future[float]:
@@ -171,25 +182,25 @@ class TrainFunction:
         """
         inputs, order = self._minibatch(batch, named)
         if self._tries and current_world().device == "cuda":
-            results = self._run(inputs, order, num_slices, {})
+            results = self._run(inputs, order, num_slices)
             name = CallInfo(self._gradient.name)
             flight = Flight(current_world(), name, lambda _: None, lambda: results, lambda _: None)
             flight.complete()
             return Future(flight, self._loss)
-        arguments, new, before = (
-            self._arguments(inputs, order),
-            () if order is None else (order,),
-            self._read,
-        )
-        self._read = (*before, *new)  # Ctrl-C in `submit` leaves open which step is in flight
+        arguments = self._arguments(inputs, order)
+        numbers, before = self._numbers, self._numbers.in_flight
+        new = () if order is None else (order,)
+        numbers.in_flight = (*before, *new)  # Ctrl-C leaves open which step is in flight
+
+        def start() -> Future[Any]:
+            return self._sequence(inputs, order, num_slices).submit(*arguments)
+
         try:
-            future = self._with_scratch(
-                lambda: self._sequence(inputs, order, num_slices).submit(*arguments)
-            )
+            future = self._with_scratch(start)
         except SynkError:
-            self._read = before
+            numbers.in_flight = before
             raise
-        self._read = new
+        numbers.in_flight = new
         self._warn_of_dropped()
         flight = future._flight  # noqa: SLF001  # of this package
         future._value = partial(self._asked, flight)  # noqa: SLF001
@@ -232,34 +243,33 @@ class TrainFunction:
             raise ArgumentError(
                 "an epoch takes the rows of each step from order=, and no batch=; leave batch= out"
             )
-        if isinstance(every, bool) or not isinstance(every, int | np.integer) or every < 1:
-            raise ArgumentError(f"every must be a positive int, got {every!r}")
-        arguments = self._gradient.named(batch, named)
-        length = self._gradient.rows_to_select(arguments, "order")
-        lines = _lines(order)
+        _check_count("every", every)
+        inputs = bind(self._gradient.roles, batch, named)
+        rows = inputs.selectable_rows("order")
+        lines = read_order(order)
         if every > len(lines):
             raise ArgumentError(
                 f"every={every} returns no loss of {len(lines)} steps; pass "
                 f"at most every={len(lines)}"
             )
-        low, high = int(lines.min()), int(lines.max())
-        if low < 0 or high >= length:
-            raise BatchError(
-                f"order has row {low if low < 0 else high}, but there are rows 0 to {length - 1}"
-            )
-        if not stopping.is_asked_for():
-            return self._steps(arguments, lines, num_slices, every, range(len(lines)), progress)
+        check_order(lines, rows)
+        epoch = _Epoch(inputs, lines, num_slices, every)
+        if stopping.is_asked_for():
+            return self._stoppable(epoch, progress)
+        return self._steps(epoch, range(len(lines)), progress)
+
+    def _stoppable(self, epoch: _Epoch, progress: Progress | None) -> Array:
+        """Makes the steps of an epoch in rounds of some seconds at most, until a signal stops
+        it; returns losses.
+        """
+        total = len(epoch.order)
         losses = [np.empty(0)]
-        with Bar(wanted(progress, "epoch"), self._gradient.name, "it", len(lines)) as bar:
+        with Bar(wanted(progress, "epoch"), self._gradient.name, "it", total) as bar:
             first = 0
-            while first < len(lines) and not stopping.stopping():
-                after = self._end_of_part(first, len(lines), every)
+            while first < total and not stopping.stopping():
+                after = self._end_of_part(first, total, epoch.every)
                 began = time.monotonic()
-                losses.append(
-                    self._steps(
-                        arguments, lines, num_slices, every, range(first, after), progress=False
-                    )
-                )
+                losses.append(self._steps(epoch, range(first, after), progress=False))
                 if time.monotonic() - began < SHORT_PART_SECONDS:
                     self._part_steps = max(self._part_steps, PART_GROWTH * (after - first))
                 first = after
@@ -273,44 +283,31 @@ class TrainFunction:
         after = first + max(self._part_steps // every, 1) * every
         return after if total - after >= every else total
 
-    def _steps(
-        self,
-        arguments: list[Any],
-        lines: Any,
-        num_slices: int,
-        every: int,
-        part: range,
-        progress: Progress | None,
-    ) -> Array:
+    def _steps(self, epoch: _Epoch, part: range, progress: Progress | None) -> Array:
         """Makes some steps of an epoch in one round; returns losses."""
-        total = len(lines)
+        lines, every, total = epoch.order, epoch.every, len(epoch.order)
         if len(part) < total:
             lines = lines[part.start : part.stop]
         if not isinstance(lines, Data) or lines.dtype != np.int64:
-            lines = self._order(np.asarray(lines))
+            lines = self._numbers.fill(np.asarray(lines))
         loss, done = self._run(
-            arguments, lines, num_slices, {"times": len(part), "every": every, "progress": progress}
+            epoch.inputs, lines, epoch.num_slices, times=len(part), every=every, progress=progress
         )
-        if (
-            self._on_nonfinite == "raise"
-            and len(part) % every
-            and np.all(done == MADE)
-            and self._updater.counts()[HALTED]
-        ):
-            done = np.append(done, LEFT_OUT)
-        if not np.all(done == MADE):
-            at = int(np.argmax(done != MADE))
-            first, last = part.start + at * every + 1, part.start + min((at + 1) * every, len(part))
-            which = f" of step {first}{f' to {last}' if last > first else ''} of {total}"
-            self._refuse(which, float(done[at]))
+        refused = np.flatnonzero(done != MADE)
+        if len(refused):
+            index = int(refused[0])
+            self._refuse(_which(part, index, every, total), float(done[index]))
+        elif self._updater.halts and len(part) % every and self._updater.counts()[HALTED]:
+            # one of the steps behind the last loss
+            self._refuse(_which(part, len(done), every, total), LEFT_OUT)
         return np.asarray(loss)
 
     def plan(self, *batch: Any, num_slices: int = 1, **named: Any) -> Any:
         """Returns the plan of a step: its calls, what they read and write, and what ranks wait
         for.
         """
-        arguments, order = self._minibatch(batch, named)
-        return self._sequence(arguments, order, num_slices).plan(*self._arguments(arguments, order))
+        inputs, order = self._minibatch(batch, named)
+        return self._sequence(inputs, order, num_slices).plan(*self._arguments(inputs, order))
 
     @shortened
     def check(self, *batch: Any, **named: Any) -> None:
@@ -335,7 +332,8 @@ class TrainFunction:
         """
         _refuse_in_sequences()
         rows = named.pop("batch", None)
-        self._gradient.check(self._gradient.named(batch, named), rows, self.params.get_value())
+        inputs = bind(self._gradient.roles, batch, named)
+        self._gradient.check(inputs, rows, self.params.get_value())
 
     @property
     def state(self) -> dict[str, Any]:
@@ -368,33 +366,16 @@ class TrainFunction:
 
     def _minibatch(
         self, batch: Sequence[Any], named: dict[str, Any]
-    ) -> tuple[list[Any], Data | None]:
+    ) -> tuple[StepInputs, Data | None]:
         """Returns the inputs of a step, and its rows if it selects some."""
         _refuse_in_sequences()
         rows = named.pop("batch", None)
-        arguments = self._gradient.named(batch, named)
+        inputs = bind(self._gradient.roles, batch, named)
         if rows is None:
-            return arguments, None
-        selected = select(rows, self._gradient.rows_to_select(arguments, "batch"))
-        return arguments, self._order(
-            (selected.indices() if isinstance(selected, Range) else selected.indices)[None]
-        )
-
-    def _order(self, lines: Array) -> Data:
-        """Returns row numbers as `Data`, of which those of a shape are kept: other ones would be
-        planned anew.
-
-        It is not the `Data` of a submitted step, which may be in flight: that would get other rows.
-        """
-        turn = 0
-        while any(self._orders.get((*lines.shape, turn)) is buffer for buffer in self._read):
-            turn += 1
-        key = *lines.shape, turn
-        lines_on_host = self._orders.use(key)
-        if lines_on_host is None:
-            lines_on_host = self._orders[key] = Data(np.zeros(lines.shape, np.int64))
-        lines_on_host.set_value(lines.astype(np.int64))
-        return lines_on_host
+            return inputs, None
+        selected = select(rows, inputs.selectable_rows("batch"))
+        numbers = selected.indices() if isinstance(selected, Range) else selected.indices
+        return inputs, self._numbers.fill(numbers[None])
 
     def _asked(self, flight: Flight, results: tuple[Any, Any]) -> float:
         """Returns the loss of a submitted step, from what its sequence has returned."""
@@ -424,48 +405,56 @@ class TrainFunction:
 
     def _refuse(self, which: str, why: float) -> None:
         """Raises `NonFiniteError`, unless steps are left out without a word."""
-        if self._on_nonfinite != "raise":
-            return
+        if self._updater.halts:
+            raise NonFiniteError(self._why_refused(which, why))
+
+    def _why_refused(self, which: str, why: float) -> str:
+        """Returns why a step was not made, and what to do.
+
+        Args:
+            which: the step, " of step …"; "" for the only one.
+            why: what `begin_step` says.
+        """
         if why == BAD_NUMBERS:
-            raise NonFiniteError(
+            return (
                 f"a schedule of the optimiser gives a NaN or an infinity after {self.steps} steps, "
                 f"or has no value there, as a table behind its end, so the step{which} was not "
                 "made, and the parameters are as before"
             )
+        name = self._gradient.name
         if why == NO_WEIGHT:
-            raise NonFiniteError(
-                f"the weights{which} by {self._gradient.name} do not add up to a number above 0, "
-                f"so there is no mean, the step "
-                "was not made, and the parameters are as before. Leave out batches whose rows all "
-                "have the weight 0, or pass "
+            return (
+                f"the weights{which} by {name} do not add up to a number above 0, so there is no "
+                "mean, the step was not made, and the parameters are as before. Leave out batches "
+                "whose rows all have the weight 0, or pass "
                 'on_nonfinite="skip" to make_train_function'
             )
-        problem = f"the gradient{which} by {self._gradient.name} has a NaN or an infinity"
-        try:
-            is_finite = all(
-                np.isfinite(leaf).all() for leaf in take_apart(self.params.get_value())[0]
-            )
-        except SynkError:  # the values are lost, which is not what this error is about
-            is_finite = True
-        if not is_finite:
-            raise NonFiniteError(
+        problem = f"the gradient{which} by {name} has a NaN or an infinity"
+        if not self._has_finite_params():
+            return (
                 f"{problem}, and so have the parameters themselves, so no step can be made. Write "
                 "step.params.set_value(…), or synk.load a checkpoint from before"
             )
         after = f", after {self.steps} steps" if which else ""
-        raise NonFiniteError(
+        return (
             f"{problem}, so this step was not made, and the parameters are as before{after}. If "
-            f"the inputs have no NaN or "
-            "infinity, lower the learning rate, put clip_by_global_norm before the optimiser, or "
+            "the inputs have no NaN or infinity, lower the learning rate, put "
+            "clip_by_global_norm before the optimiser, or "
             'pass on_nonfinite="skip" to make_train_function to leave out such steps'
         )
 
-    def _arguments(self, arguments: Sequence[Any], order: Data | None) -> list[Any]:
-        return [*arguments, self.params, self._sums, *([] if order is None else [order])]
+    def _has_finite_params(self) -> bool:
+        try:
+            leaves = take_apart(self.params.get_value())[0]
+        except SynkError:  # the values are lost, which is not what the error is about
+            return True
+        return all(np.isfinite(leaf).all() for leaf in leaves)
 
-    def _run(
-        self, inputs: Sequence[Any], order: Data | None, num_slices: int, options: dict[str, Any]
-    ) -> Any:
+    def _arguments(self, inputs: StepInputs, order: Data | None) -> list[Any]:
+        arguments = [*inputs.values.values(), self.params, self._sums]
+        return arguments if order is None else [*arguments, order]
+
+    def _run(self, inputs: StepInputs, order: Data | None, num_slices: int, **options: Any) -> Any:
         arguments = self._arguments(inputs, order)
 
         def make() -> Any:
@@ -493,20 +482,13 @@ class TrainFunction:
         return call()
 
     def _sequence(
-        self, arguments: Sequence[Any], order: Data | None, num_slices: int
+        self, inputs: StepInputs, order: Data | None, num_slices: int
     ) -> CallSequence[..., Any]:
         """Returns the sequence that makes a step."""
-        if (
-            isinstance(num_slices, bool)
-            or not isinstance(num_slices, int | np.integer)
-            or num_slices < 1
-        ):
-            raise ArgumentError(f"num_slices must be a positive int, got {num_slices!r}")
+        _check_count("num_slices", num_slices)
         world, has_order = current_world(), order is not None
         selected = None if order is None else order.shape[1]
-        clears = num_slices > 1 or self._gradient.leaves_out_ranks(
-            arguments, selected, world.partition
-        )
+        clears = num_slices > 1 or inputs.leaves_out_ranks(selected, world.partition)
         record = world.device == "cuda" and self._record is not False and num_slices == 1
         key = record, has_order, clears, num_slices
         if key not in self._sequences:
@@ -525,10 +507,8 @@ class TrainFunction:
 def _train_sequence(
     gradient: Gradient, train: Callable[..., Any], *, has_order: bool
 ) -> CallSequence[..., Any]:
-    names, (params, sums, order) = (
-        ", ".join(gradient.inputs),
-        gradient.free("params", "sums", "order"),
-    )
+    names = ", ".join(gradient.roles.inputs)
+    params, sums, order = gradient.roles.free("params", "sums", "order")
     more, rows = (f", {order}", f"{order}[synk_step]") if has_order else ("", "None")
     name = f"train_{gradient.name}"
     text = (
@@ -615,29 +595,14 @@ def make_train_function(
             f'make_train_function needs on_nonfinite as "raise", "skip" or '
             f"None, got {on_nonfinite!r}"
         )
-    if (
-        isinstance(params, list | tuple)
-        and params
-        and all(isinstance(param, int | float | np.number) for param in params)
-    ):
-        arrays = ", ".join(f"np.array({float(param)})" for param in params[:2])
-        more = ", …" if len(params) > 2 else ""
-        raise ArgumentError(
-            f"params are a {type(params).__name__} of numbers, one array or {len(params)}; pass "
-            f"[{arrays}{more}] for {len(params)}, each an argument of the gradient, or "
-            "np.asarray(…) of it for one"
-        )
+    _refuse_numbers(params)
     variable = params if isinstance(params, Variable) else flatten(params, name="params")
     check_vector("make_train_function", "params", variable)
-    for what, names_of_inputs in (
-        ("inputs", inputs),
-        ("broadcast", broadcast),
-        ("sliceable", sliceable),
-    ):
-        if isinstance(names_of_inputs, str):
+    for option, value in (("inputs", inputs), ("broadcast", broadcast), ("sliceable", sliceable)):
+        if isinstance(value, str):
             raise ArgumentError(
-                f"{what} takes a tuple of names, got the string {names_of_inputs!r}; "
-                f'write {what}=("{names_of_inputs}",)'
+                f"{option} takes a tuple of names, got the string {value!r}; "
+                f'write {option}=("{value}",)'
             )
     names = None if inputs is None else tuple(inputs)
     work = Gradient(
@@ -660,31 +625,32 @@ def _refuse_in_sequences() -> None:
         )
 
 
-def _lines(order: Any) -> Any:
-    """Returns the row numbers of an epoch as an array or `Data`; raises `BatchError` for
-    anything else.
+def _refuse_numbers(params: Any) -> None:
+    """Raises `ArgumentError` for parameters that may be one array, or as many as there are
+    numbers.
     """
-    what = "order needs row numbers, int64 of shape (steps, size)"
-    if order is None:
-        raise ArgumentError(
-            f"an epoch is missing order=: {what[6:]}, as order=synk.batches(x, 100, "
-            "seed=0).order(0)"
-        )
-    if isinstance(order, Batches | Iterator):
-        instead = (
-            "batches.order(0), those of one epoch"
-            if isinstance(order, Batches)
-            else "np.array(list(…)) of it"
-        )
-        raise BatchError(f"{what}; got a {type(order).__name__}: write {instead}")
-    try:
-        lines = order if isinstance(order, Data) else np.asarray(order)
-    except ValueError:
-        raise BatchError(f"{what}; its lines have other lengths") from None
-    if not lines.size:
-        raise BatchError(f"{what}; got none, in an array of shape {lines.shape}")
-    if lines.ndim != 2 or lines.dtype.kind not in "iu":
-        is_line = lines.ndim == 1 and lines.dtype.kind in "iu"
-        instead = "; write order.reshape(-1, size) for steps of that many rows" if is_line else ""
-        raise BatchError(f"{what}; got {lines.dtype} {lines.shape}{instead}")
-    return lines
+    if not isinstance(params, list | tuple) or not params:
+        return
+    if not all(isinstance(param, int | float | np.number) for param in params):
+        return
+    arrays = ", ".join(f"np.array({float(param)})" for param in params[:2])
+    more = ", …" if len(params) > 2 else ""
+    raise ArgumentError(
+        f"params are a {type(params).__name__} of numbers, one array or {len(params)}; pass "
+        f"[{arrays}{more}] for {len(params)}, each an argument of the gradient, or "
+        "np.asarray(…) of it for one"
+    )
+
+
+def _check_count(option: str, value: Any) -> None:
+    """Raises `ArgumentError` unless an option is a positive int."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ArgumentError(f"{option} must be a positive int, got {value!r}")
+
+
+def _which(part: range, index: int, every: int, total: int) -> str:
+    """Returns, for errors, the steps that end with a loss of an epoch's part."""
+    first = part.start + index * every + 1
+    last = part.start + min((index + 1) * every, len(part))
+    through = f" to {last}" if last > first else ""
+    return f" of step {first}{through} of {total}"

@@ -19,6 +19,7 @@ import numpy as np
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
 from synknumba._ops.tree import Structure, describe, flatten, parts_like, paths, unflatten
+from synknumba._types import Shape
 from synknumba._variables.variable import Variable
 
 Numbers = Callable[[float], tuple[float, ...]]
@@ -108,17 +109,12 @@ class Optimizer:
             ArgumentError: `params` are a `Data` or a variable: see `updater`.
         """
         leaves, structure = _parameters(params)
-        parts = tuple(
-            {
-                slot.name: unflatten(structure, _first(slot, params, leaves))
-                for slot in transform.slots
-            }
-            for transform in self.transforms
-        )
-        gathered = (
-            unflatten(structure, [_zeros(leaf) for leaf in leaves]) if self.every > 1 else None
-        )
-        return State(0, parts, 0, gathered)
+        parts = []
+        for transform in self.transforms:
+            first = {slot.name: _first(slot, params, leaves) for slot in transform.slots}
+            parts.append({name: unflatten(structure, arrays) for name, arrays in first.items()})
+        gathered = unflatten(structure, _zeros(leaves)) if self.every > 1 else None
+        return State(0, tuple(parts), 0, gathered)
 
     def update(self, gradient: Any, state: State, params: Any) -> tuple[Any, State]:
         """Returns the step, to be added to the parameters, and the new state.
@@ -138,43 +134,33 @@ class Optimizer:
             steps, parts = self._passed(steps, state, leaves, structure)
             return unflatten(structure, steps), State(state.steps + 1, parts)
         weight = 1.0 / (state.waiting + 1)
-        gathered = [
-            mean + (step_leaf - mean) * weight
-            for mean, step_leaf in zip(flatten(state.gathered)[0], steps, strict=True)
-        ]
+        means = flatten(state.gathered)[0]
+        gathered = [mean + (step - mean) * weight for mean, step in zip(means, steps, strict=True)]
+        zeros = unflatten(structure, _zeros(leaves))
         if state.waiting + 1 < self.every:
-            nothing = unflatten(structure, [_zeros(leaf) for leaf in leaves])
-            return nothing, state._replace(
-                waiting=state.waiting + 1, gathered=unflatten(structure, gathered)
-            )
+            waiting = state.waiting + 1
+            return zeros, state._replace(waiting=waiting, gathered=unflatten(structure, gathered))
         steps, parts = self._passed(gathered, state, leaves, structure)
-        return unflatten(structure, steps), State(
-            state.steps + 1, parts, 0, unflatten(structure, [_zeros(leaf) for leaf in leaves])
-        )
+        return unflatten(structure, steps), State(state.steps + 1, parts, 0, zeros)
 
     def _check_state(self, state: State, params: Sequence[Any], structure: Structure) -> None:
         """Raises `DataError` for the state of another optimiser, or of other parameters."""
-        slot_names = [{slot.name for slot in transform.slots} for transform in self.transforms]
-        parts = getattr(state, "parts", None)
-        same = (
-            parts is not None
-            and [{*part} for part in parts] == slot_names
-            and (self.every > 1) == (state.gathered is not None)
-        )
-        if same:
-            trees = [
-                *(slot_value for part in state.parts for slot_value in part.values()),
-                *([state.gathered] if self.every > 1 else []),
-            ]
-            shapes = [np.shape(param) for param in params]
-            same = all(
-                shapes == [np.shape(leaf) for leaf in parts_like(structure, tree) or ()]
-                for tree in trees
-            )
-        if not same:
+        if not self._fits(state, [np.shape(param) for param in params], structure):
             raise DataError(
                 f"the state is not one that init of {self!r} has made for such parameters"
             )
+
+    def _fits(self, state: State, shapes: list[Shape], structure: Structure) -> bool:
+        slot_names = [{slot.name for slot in transform.slots} for transform in self.transforms]
+        parts = getattr(state, "parts", None)
+        if parts is None or [{*part} for part in parts] != slot_names:
+            return False
+        if (self.every > 1) != (state.gathered is not None):
+            return False
+        trees = [tree for part in parts for tree in part.values()]
+        if self.every > 1:
+            trees.append(state.gathered)
+        return all(shapes == [*map(np.shape, parts_like(structure, tree) or ())] for tree in trees)
 
     def _passed(
         self, steps: list[Any], state: State, params: list[Any], structure: Structure
@@ -186,25 +172,25 @@ class Optimizer:
             if transform.needs_norm:
                 numbers = (*numbers, global_norm(steps))
             slots = [flatten(part[slot.name])[0] for slot in transform.slots]
-            new = [
-                _applied(transform, step, *values, numbers=numbers)
-                for step, *values in zip(steps, params, *slots, strict=True)
-            ]
-            steps = [step for step, _ in new]
-            changed = {
-                slot.name: unflatten(structure, [values[i] for _, values in new])
-                for i, slot in enumerate(transform.changing)
-            }
-            parts.append({**part, **changed})
+            new_steps = []
+            new_slots: list[list[Any]] = [[] for _ in transform.changing]
+            for step, *values in zip(steps, params, *slots, strict=True):
+                new_step, changed = _applied(transform, step, *values, numbers=numbers)
+                new_steps.append(new_step)
+                for arrays, array in zip(new_slots, changed, strict=True):
+                    arrays.append(array)
+            new_part = {**part}
+            for slot, arrays in zip(transform.changing, new_slots, strict=True):
+                new_part[slot.name] = unflatten(structure, arrays)
+            steps = new_steps
+            parts.append(new_part)
         return steps, tuple(parts)
 
     def __repr__(self) -> str:
         """Shows the parts by name."""
         rules = ", ".join(transform.rule.__name__ for transform in self.transforms)
-        return (
-            "<Optimizer "
-            f"{rules}{f', a step every {self.every} gradients' if self.every > 1 else ''}>"
-        )
+        every = f", a step every {self.every} gradients" if self.every > 1 else ""
+        return f"<Optimizer {rules}{every}>"
 
 
 def _applied(
@@ -215,8 +201,9 @@ def _applied(
     if not transform.changing:
         return result, ()
     step, slots = result[0], result[1:]
-    # the caller may change it in place
-    return (step.copy() if any(step is slot for slot in slots) else step), slots
+    if any(step is slot for slot in slots):
+        step = step.copy()  # the caller may change it in place
+    return step, slots
 
 
 def chain(*optimizers: Optimizer) -> Optimizer:
@@ -292,22 +279,16 @@ def accumulate(optimizer: Optimizer, steps: int) -> Optimizer:
 def apply_updates(params: Any, step: Any) -> Any:
     """Returns the parameters with a step of `Optimizer.update` added."""
     leaves, structure = _parameters(params)
-    return unflatten(
-        structure,
-        [
-            leaf + more
-            for leaf, more in zip(
-                leaves, _gradient(step, leaves, structure, "the step"), strict=True
-            )
-        ],
-    )
+    steps = _gradient(step, leaves, structure, "the step")
+    return unflatten(structure, [leaf + more for leaf, more in zip(leaves, steps, strict=True)])
 
 
 def global_norm(leaves: Any) -> Any:
     """Returns the Euclidean norm of all elements of a tree of arrays."""
-    return math.sqrt(
-        sum(float((leaf.astype(np.float64, copy=False) ** 2).sum()) for leaf in flatten(leaves)[0])
-    )
+    squares = 0.0
+    for leaf in flatten(leaves)[0]:
+        squares += float((leaf.astype(np.float64, copy=False) ** 2).sum())
+    return math.sqrt(squares)
 
 
 def check_optimizer(what: str, optimizer: Any) -> None:
@@ -330,25 +311,32 @@ def check_descends(what: str, optimizer: Optimizer) -> None:
 
 def _parameters(params: Any) -> tuple[list[Any], Structure]:
     leaves, structure = flatten(params)
+    arrays = []
     for path, leaf in zip(paths(structure), leaves, strict=True):
-        if isinstance(leaf, Data | Variable):
-            kind = type(leaf).__name__
+        if isinstance(leaf, Variable):
             raise ArgumentError(
-                f"params{path} is a {kind}: init and update are functions of arrays. For variables "
-                "on the ranks use synk.train.make_train_function, or optimizer's "
+                f"params{path} is a Variable: init and update are functions of arrays. For "
+                "variables on the ranks use synk.train.make_train_function, or optimizer's "
                 "synk.optim.updater(optimizer, params, gradient)"
-                if kind == "Variable"
-                else f"params{path} is a Data: init and update return new arrays; pass its "
+            )
+        if isinstance(leaf, Data):
+            raise ArgumentError(
+                f"params{path} is a Data: init and update return new arrays; pass its "
                 f"array, {path or 'x'}.data"
             )
-    arrays = [np.asarray(leaf) if not hasattr(leaf, "dtype") else leaf for leaf in leaves]
-    for path, leaf in zip(paths(structure), arrays, strict=True):
-        if leaf.dtype.kind != "f":
+        array = _as_array(leaf)
+        if array.dtype.kind != "f":
             raise DataError(
-                f"params{path} has dtype {leaf.dtype}; optimisers take floats: "
+                f"params{path} has dtype {array.dtype}; optimisers take floats: "
                 f"convert it, as by astype(float)"
             )
+        arrays.append(array)
     return arrays, structure
+
+
+def _as_array(leaf: Any) -> Any:
+    """Returns an array, also of another library, or a number as an array."""
+    return leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
 
 
 def _gradient(
@@ -360,37 +348,36 @@ def _gradient(
             f"{what} is {describe(flatten(gradient)[1])}, but the parameters "
             f"are {describe(structure)}"
         )
-    arrays = [np.asarray(leaf) if not hasattr(leaf, "dtype") else leaf for leaf in leaves]
-    for path, array, param in zip(paths(structure), arrays, params, strict=True):
+    arrays = []
+    for path, leaf, param in zip(paths(structure), leaves, params, strict=True):
+        array = _as_array(leaf)
         if np.shape(array) != np.shape(param):
             raise DataError(
                 f"{what}{path} has shape {np.shape(array)}, but the parameter has {np.shape(param)}"
             )
         if array.dtype.kind not in "fiub":
             raise DataError(f"{what}{path} must be of real numbers, got {array.dtype}")
-    # A gradient of float64 would make parameters of float32, and the state, so. The ranks compute
-    # with the dtype of these, too.
-    return [
-        array if array.dtype == param.dtype else array.astype(param.dtype)
-        for array, param in zip(arrays, params, strict=True)
-    ]
+        # A gradient of float64 would make parameters of float32, and the state, so. The ranks
+        # compute with the dtype of these, too.
+        arrays.append(array if array.dtype == param.dtype else array.astype(param.dtype))
+    return arrays
 
 
 def _first(slot: Slot, params: Any, leaves: Sequence[Any]) -> list[Any]:
     """Returns the first value of a slot for each parameter."""
     if slot.init == "params":
         return [leaf.copy() for leaf in leaves]
-    if not callable(slot.init):
-        return [_zeros(leaf) + leaf.dtype.type(slot.init) for leaf in leaves]
-    start = parts_like(flatten(params)[1], slot.init(params))
-    assert start is not None  # by whoever wrote the slot
-    return [
-        _zeros(leaf) + leaf.dtype.type(0) + value for leaf, value in zip(leaves, start, strict=True)
-    ]
+    if callable(slot.init):
+        values = parts_like(flatten(params)[1], slot.init(params))
+        assert values is not None  # by whoever wrote the slot
+    else:
+        values = [leaf.dtype.type(slot.init) for leaf in leaves]
+    zeros = [leaf + leaf.dtype.type(0) for leaf in _zeros(leaves)]
+    return [zero + value for zero, value in zip(zeros, values, strict=True)]
 
 
-def _zeros(leaf: Any) -> Any:
-    """Returns zeros like an array, or a number like one; also of what is not finite yet, as
+def _zeros(leaves: Sequence[Any]) -> list[Any]:
+    """Returns zeros like arrays, or numbers like some; also of what is not finite yet, as
     `np.empty` before it is filled.
     """
-    return np.zeros_like(leaf)[()]
+    return [np.zeros_like(leaf)[()] for leaf in leaves]

@@ -12,8 +12,8 @@ like the parameters.
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from types import FunctionType
 from typing import Any, Literal, TypeAlias, final
 
@@ -22,7 +22,13 @@ import numpy as np
 from synknumba._api import parallel
 from synknumba._call.arguments import output
 from synknumba._errors import ArgumentError, DataError
-from synknumba._learning.transform import Numbers, Optimizer, Slot, check_descends, check_optimizer
+from synknumba._learning.transform import (
+    Numbers,
+    Optimizer,
+    Transform,
+    check_descends,
+    check_optimizer,
+)
 from synknumba._ops.tree import describe
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._rowwise.generate import define, indented, kernel_text
@@ -69,50 +75,37 @@ class Updater:
     ) -> None:
         value = params.get_value()
         start = optimizer.init(value)
-        self._params, self._gradient = params, gradient
-        self._slots: list[tuple[Slot, Variable]] = []
         dtype = state_of(params).dtypes()[0]
+        plan = _plan(optimizer, dtype, params.size, on_nonfinite, has_sums=has_sums)
+        self._params, self._gradient, self._plan = params, gradient, plan
+        self._count = variable(np.zeros(4, np.int64), name="count")
+        self._sums = variable(np.zeros(plan.blocks), name="sums of squares")
+        self._numbers = variable(np.zeros(plan.count, dtype), name="numbers")
         # not part of a checkpoint, with the numbers that fill it
-        self._renewed: list[tuple[VariableState, list[float]]] = []
-        parts = []
-        for number, (transform, part) in enumerate(
+        self._renewed: list[tuple[VariableState, list[float]]] = [
+            (state_of(self._sums), [0.0]),
+            (state_of(self._numbers), [0.0]),
+        ]
+        self._slots: list[Variable] = []  # and gathered gradients
+        parts: list[dict[str, Variable]] = []
+        self.state: dict[str, Any] = {"count": self._count, "parts": parts}
+        for number, (transform, arrays) in enumerate(
             zip(optimizer.transforms, start.parts, strict=True)
         ):
-            variables = {
-                slot.name: flatten(part[slot.name], name=f"{slot.name} of part {number}")
-                for slot in transform.slots
-            }
-            self._slots += [(slot, variables[slot.name]) for slot in transform.slots]
-            self._renewed += [
-                (state_of(variables[slot.name]), take_apart(slot.init(value))[0])
-                for slot in transform.slots
-                if slot.is_constant
-            ]
-            # a mask is the script's, not a file's
-            parts.append({slot.name: variables[slot.name] for slot in transform.changing})
-        self._gathered = (
-            None if optimizer.every == 1 else flatten(start.gathered, name="gathered gradients")
-        )
-        self._count = variable(np.zeros(4, np.int64), name="count")
-        self.state: dict[str, Any] = {"count": self._count, "parts": parts}
-        if self._gathered is not None:
-            self.state["gathered"] = self._gathered
-        self._plan = _Plan(optimizer, dtype, params.size, on_nonfinite, has_sums=has_sums)
-        self._sums = variable(np.zeros(self._plan.blocks), name="sums of squares")
-        self._numbers = variable(np.zeros(self._plan.count, dtype), name="numbers")
-        self._renewed += [(state_of(self._sums), [0.0]), (state_of(self._numbers), [0.0])]
-        self._optimizer = optimizer
+            parts.append({})
+            for slot in transform.slots:
+                vector = flatten(arrays[slot.name], name=f"{slot.name} of part {number}")
+                self._slots.append(vector)
+                if slot.is_constant:  # a mask is the script's, not a file's
+                    self._renewed.append((state_of(vector), take_apart(slot.init(value))[0]))
+                else:
+                    parts[-1][slot.name] = vector
+        if optimizer.every > 1:
+            self.state["gathered"] = flatten(start.gathered, name="gathered gradients")
+            self._slots.append(self.state["gathered"])
         self._kernels: dict[DeviceKind, _Kernels] = {}
-        touched = [
-            params,
-            gradient,
-            *(slot_variable for _, slot_variable in self._slots),
-            *([] if self._gathered is None else [self._gathered]),
-        ]
-        touched.append(self._count)
-        self._shapes = [
-            (state_of(variable), state_of(variable).root_shapes()) for variable in touched
-        ]
+        states = map(state_of, (params, gradient, *self._slots, self._count))
+        self._shapes = [(state, state.root_shapes()) for state in states]
 
     def __call__(self) -> Any:
         """Makes a step, or gathers a gradient. Returns the mean loss and what was done, if there
@@ -127,20 +120,13 @@ class Updater:
                 )
         for renewed, filled in self._renewed:
             renewed.renew_if_lost(filled)
-        params, gradient, numbers = (
-            vector_of(self._params),
-            vector_of(self._gradient),
-            self._numbers,
-        )
-        slots = [vector_of(slot_variable) for _, slot_variable in self._slots]
-        if self._gathered is not None:
-            slots.append(vector_of(self._gathered))
+        params, gradient = vector_of(self._params), vector_of(self._gradient)
+        numbers, slots = self._numbers, [vector_of(slot) for slot in self._slots]
         kernels = self._kernels_of(current_world().device)
         if kernels.norm_at_start is not None:
             kernels.norm_at_start(params, gradient, numbers, *slots, self._sums)
-        result = kernels.begin(
-            gradient, self._count, numbers, self._sums, *([STEP] if self._plan.halts else [])
-        )
+        step = [STEP] if self._plan.halts else []
+        result = kernels.begin(gradient, self._count, numbers, self._sums, *step)
         for norm, note in kernels.norms:
             norm(params, gradient, numbers, *slots, self._sums)
             note(numbers, self._sums)
@@ -149,8 +135,13 @@ class Updater:
 
     def _kernels_of(self, device: DeviceKind) -> "_Kernels":
         if device not in self._kernels:
-            self._kernels[device] = _Kernels(self._optimizer, self._plan, device)
+            self._kernels[device] = _Kernels(self._plan, device)
         return self._kernels[device]
+
+    @property
+    def halts(self) -> bool:
+        """Whether a step that is not finite is refused, and those after it in a round."""
+        return self._plan.halts
 
     def counts(self) -> Sequence[int]:
         """Returns the number of steps, of gradients since the last, whether it has halted, and
@@ -210,23 +201,21 @@ def updater(
     check_descends("updater", optimizer)
     check_vector("updater", "params", params)
     check_vector("updater", "gradient", gradient)
-    params_state, gradient_state = state_of(params), state_of(gradient)
-    if params_state is gradient_state:
+    if state_of(params) is state_of(gradient):
         raise ArgumentError(
             "updater got the same variable as params and gradient; make another, "
             "as by synk.flatten(zeros)"
         )
-    if (
-        params_state.structure() != gradient_state.structure()
-        or params_state.root_shapes() != gradient_state.root_shapes()
-        or params_state.dtypes() != gradient_state.dtypes()
-    ):
-        raise DataError(
-            f"gradient is {describe(gradient_state.structure())} with shapes {gradient.shape} of "
-            f"{gradient_state.dtypes()[0]}, but params are "
-            f"{describe(params_state.structure())} with shapes {params.shape} of "
-            f"{params_state.dtypes()[0]}"
-        )
+    kinds = []
+    for vector in (params, gradient):
+        state = state_of(vector)
+        kinds.append((state.structure(), state.root_shapes(), state.dtypes()[0]))
+    if kinds[0] != kinds[1]:
+        texts = [
+            f"{describe(structure)} with shapes {vector.shape} of {dtype}"
+            for (structure, _, dtype), vector in zip(kinds, (params, gradient), strict=True)
+        ]
+        raise DataError(f"gradient is {texts[1]}, but params are {texts[0]}")
     if on_nonfinite not in {None, "skip"}:
         raise ArgumentError(f'updater needs on_nonfinite as None or "skip", got {on_nonfinite!r}')
     return Updater(optimizer, params, gradient, on_nonfinite=on_nonfinite)
@@ -238,14 +227,95 @@ def check_vector(what: str, name: str, value: Any) -> None:
         raise ArgumentError(
             f"{what} needs {name} as a variable made by synk.flatten, got {value!r}"
         )
-    if state_of(value).dtypes()[0] not in {np.dtype(np.float32), np.dtype(np.float64)}:
-        raise DataError(
-            f"{what} needs {name} of float32 or float64, got {state_of(value).dtypes()[0]}"
-        )
-    state_of(value).check_whole("update", "use replicas, which have the same shape on every rank")
+    state = state_of(value)
+    dtype = state.dtypes()[0]
+    if dtype not in {np.dtype(np.float32), np.dtype(np.float64)}:
+        raise DataError(f"{what} needs {name} of float32 or float64, got {dtype}")
+    state.check_whole("update", "use replicas, which have the same shape on every rank")
 
 
 # ---- kernels
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A transform in kernels.
+
+    Attributes:
+        number: position among the transforms.
+        first: position of its first number.
+        count: of its numbers, without the norm, which is behind them.
+    """
+
+    transform: Transform
+    number: int
+    first: int
+    count: int
+
+    @property
+    def norm(self) -> int:
+        """Position of the norm that it needs."""
+        return self.first + self.count
+
+    @property
+    def values(self) -> list[str]:
+        """What its numbers are before they are stored."""
+        return [f"values{self.number}[{index}]" for index in range(self.count)]
+
+    def slots(self, *, changing: bool = False) -> list[str]:
+        """Returns the names of the vectors of its state."""
+        slots = self.transform.changing if changing else self.transform.slots
+        return [f"s{self.number}_{slot.name}" for slot in slots]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What kernels of all devices have in common.
+
+    Attributes:
+        every: gradients for one step.
+        count: how many numbers there are.
+        has_sums: whether the gradient is a sum, with the loss and the count behind it.
+        checks: whether steps that are not finite are left out.
+        halts: whether those after one in a round are, too.
+        norm_is_first: whether the norm of the gradient is the first that is needed.
+        blocks: that sum, on a GPU; as many on all ranks, so that all sum in the same order.
+    """
+
+    stages: tuple[_Stage, ...]
+    every: int
+    dtype: Any
+    size: int
+    count: int
+    has_sums: bool
+    checks: bool
+    halts: bool
+    norm_is_first: bool
+    blocks: int
+
+
+def _plan(
+    optimizer: Optimizer, dtype: Any, size: int, on_nonfinite: OnNonfinite, *, has_sums: bool
+) -> _Plan:
+    stages, first = [], _FIRST
+    for number, transform in enumerate(optimizer.transforms):
+        stage = _Stage(transform, number, first, len(transform.numbers(0.0)))
+        stages.append(stage)
+        first += stage.count + transform.needs_norm
+    return _Plan(
+        stages=tuple(stages),
+        every=optimizer.every,
+        dtype=dtype,
+        size=size,
+        count=first,
+        has_sums=has_sums,
+        checks=on_nonfinite is not None,
+        halts=on_nonfinite == "raise",
+        norm_is_first=optimizer.every == 1 and optimizer.transforms[0].needs_norm,
+        blocks=min(max(size // (_THREADS * _PER_THREAD), 1), _MOST_BLOCKS),
+    )
 
 
 @final
@@ -256,15 +326,10 @@ class _Kernels:
     since a loop is compiled to vector instructions, with the numbers in registers.
     """
 
-    def __init__(self, optimizer: Optimizer, plan: "_Plan", device: DeviceKind) -> None:
-        self._optimizer, self._plan, self._on_cores = optimizer, plan, device == "cpu"
-        self._every = optimizer.every
-        self._slots = [
-            f"s{number}_{slot.name}"
-            for number, transform in enumerate(optimizer.transforms)
-            for slot in transform.slots
-        ]
-        if self._every > 1:
+    def __init__(self, plan: _Plan, device: DeviceKind) -> None:
+        self._plan, self._on_cores = plan, device == "cpu"
+        self._slots = [name for stage in plan.stages for name in stage.slots()]
+        if plan.every > 1:
             self._slots.append("gathered")
         real = plan.dtype.type
         self._scope: dict[str, Any] = {
@@ -272,18 +337,20 @@ class _Kernels:
             "THREADS": _THREADS,
             "float64": np.float64,
             "isfinite": math.isfinite,
+            "nan": math.nan,
         }
-        self._scope["nan"] = math.nan
-        for number, transform in enumerate(optimizer.transforms):
-            self._scope[f"rule{number}"] = device_function(transform.rule, real)
-            self._scope[f"numbers{number}"] = device_function(transform.numbers, real)
-        self.norm_at_start = (
-            self._norm_kernel(
-                "norm_of_gradient", lambda i: [f"step = gradient[{i}]"], plan.first_term
+        for stage in plan.stages:
+            transform = stage.transform
+            self._scope[f"rule{stage.number}"] = device_function(transform.rule, real)
+            self._scope[f"numbers{stage.number}"] = device_function(transform.numbers, real)
+        self.norm_at_start = None
+        if plan.checks or plan.norm_is_first:
+            # Zeros add up to NaN if the gradient has a NaN or an infinity; squares overflow beyond
+            # 1e154.
+            term = _SQUARE if plan.norm_is_first else "float64(step) * 0.0"
+            self.norm_at_start = self._norm_kernel(
+                "norm_of_gradient", lambda i: [f"step = gradient[{i}]"], term
             )
-            if plan.checks or plan.norm_is_first
-            else None
-        )
         self.begin = self._begin()
         self.norms = self._norms()
         self.update = self._update()
@@ -294,18 +361,13 @@ class _Kernels:
         if self.norm_at_start is not None:
             lines = [*self._summed()]
         lines += ["if t == 0:", *indented(self._numbers())]
+        parameters = ["gradient", "count", "numbers", "sums"]
+        if self._plan.halts:
+            parameters.append("iteration")
         outputs = {}
         if self._plan.has_sums:
             outputs = {name: output("max", shape=(), dtype="float64") for name in ("loss", "done")}
-        parameters = [
-            "gradient",
-            "count",
-            "numbers",
-            "sums",
-            *(["iteration"] if self._plan.halts else []),
-            *outputs,
-        ]
-        return self._kernel("begin_step", parameters, lines, grid=1, outputs=outputs)
+        return self._kernel("begin_step", [*parameters, *outputs], lines, grid=1, outputs=outputs)
 
     def _numbers(self) -> Iterator[str]:
         plan = self._plan
@@ -313,37 +375,29 @@ class _Kernels:
         yield "factor = 1.0 / weight"
         yield f"steps = float64(count[{STEPS}])"
         # behind it a kernel would read on
-        ends = [end_of_table(transform.numbers) for transform in self._optimizer.transforms]
+        ends = [end_of_table(stage.transform.numbers) for stage in plan.stages]
         for number, end in enumerate(ends):
-            yield (
-                f"values{number} = "
-                f"numbers{number}({'steps' if end is None else f'min(steps, {end - 1}.0)'})"
-            )
-        go = "1.0"
+            steps = "steps" if end is None else f"min(steps, {end - 1}.0)"
+            yield f"values{number} = numbers{number}({steps})"
+        yield f"go = {MADE}"
         if plan.checks:
-            go = "go"
             yield from self._decided(ends)
-        yield f"numbers[{_GO}] = real(1.0 if {go} == {MADE} else 0.0)"
+        yield f"numbers[{_GO}] = real(1.0 if go == {MADE} else 0.0)"
         yield f"numbers[{_FACTOR}] = real(factor)"
-        if self._every > 1:
-            yield f"is_last = count[{WAITING}] + 1 == {self._every}"
+        if plan.every > 1:
+            yield f"is_last = count[{WAITING}] + 1 == {plan.every}"
             yield f"numbers[{_WEIGHT}] = real(1.0 / (count[{WAITING}] + 1))"
             yield f"numbers[{_OPEN}] = real(1.0 if is_last else 0.0)"
-        for number, (transform, first, end) in enumerate(
-            zip(self._optimizer.transforms, plan.first, ends, strict=True)
-        ):
-            for index in range(len(transform.numbers(0.0))):
-                value = f"values{number}[{index}]"
-                yield (
-                    f"numbers[{first + index}] = "
-                    f"real({value if end is None else f'{value} if steps < {end} else nan'})"
-                )
+        for stage, end in zip(plan.stages, ends, strict=True):
+            inside = "" if end is None else f" if steps < {end} else nan"
+            for position, value in enumerate(stage.values, stage.first):
+                yield f"numbers[{position}] = real({value}{inside})"
         if plan.norm_is_first:
-            yield f"numbers[{plan.norm_position(0)}] = real(sqrt(total) * abs(factor))"
-        yield from self._counts(go)
+            yield f"numbers[{plan.stages[0].norm}] = real(sqrt(total) * abs(factor))"
+        yield from self._counts()
         if plan.has_sums:
             yield f"loss[0] = float64(gradient[{plan.size}]) * factor"
-            yield f"done[0] = {go}"
+            yield "done[0] = go"
 
     def _decided(self, ends: Sequence[int | None]) -> Iterator[str]:
         """Yields lines that find out whether a step is made, and why not; `ends` are those of
@@ -352,13 +406,12 @@ class _Kernels:
         if self._plan.halts:  # steps after a refused one are left out in the same round
             yield "if iteration == 0:"
             yield f"    count[{HALTED}] = 0"
-        yield f"go = {MADE}"
-        for number, transform in enumerate(self._optimizer.transforms):
-            for index in range(len(transform.numbers(0.0))):
-                yield f"if not isfinite(values{number}[{index}]):"
-                yield f"    go = {BAD_NUMBERS}"
-            if ends[number] is not None:
-                yield f"if steps >= {ends[number]}:"
+        for stage, end in zip(self._plan.stages, ends, strict=True):
+            conditions = [f"not isfinite({value})" for value in stage.values]
+            if end is not None:
+                conditions.append(f"steps >= {end}")
+            for condition in conditions:
+                yield f"if {condition}:"
                 yield f"    go = {BAD_NUMBERS}"
         yield "if not (weight > 0.0 and isfinite(weight)):"
         yield f"    go = {NO_WEIGHT}"
@@ -368,9 +421,9 @@ class _Kernels:
             yield f"if count[{HALTED}] != 0:"
             yield f"    go = {LEFT_OUT}"
 
-    def _counts(self, go: str) -> Iterator[str]:
+    def _counts(self) -> Iterator[str]:
         lines = [f"count[{STEPS}] += 1"]
-        if self._every > 1:
+        if self._plan.every > 1:
             lines = [
                 "if is_last:",
                 f"    count[{STEPS}] += 1",
@@ -381,9 +434,9 @@ class _Kernels:
         if not self._plan.checks:
             yield from lines
             return
-        yield f"if {go} == {MADE}:"
+        yield f"if go == {MADE}:"
         yield from indented(lines)
-        yield f"elif {go} != {LEFT_OUT}:"
+        yield f"elif go != {LEFT_OUT}:"
         yield f"    count[{SKIPPED}] += 1"
         if self._plan.halts:
             yield f"    count[{HALTED}] = 1"
@@ -393,13 +446,15 @@ class _Kernels:
         the one that notes it.
         """
         norms = []
-        for number, transform in enumerate(self._optimizer.transforms):
-            if transform.needs_norm and not (number == 0 and self._plan.norm_is_first):
-                at = self._plan.norm_position(number)
-                lines = [*self._summed(), "if t == 0:", f"    numbers[{at}] = real(sqrt(total))"]
-                step = partial(self._step_before, number)
-                note = self._kernel(f"note_norm{number}", ["numbers", "sums"], lines, grid=1)
-                norms.append((self._norm_kernel(f"norm{number}", step), note))
+        for stage in self._plan.stages:
+            is_at_start = stage.number == 0 and self._plan.norm_is_first
+            if not stage.transform.needs_norm or is_at_start:
+                continue
+            result = f"numbers[{stage.norm}] = real(sqrt(total))"
+            lines = [*self._summed(), "if t == 0:", f"    {result}"]
+            step = partial(self._step_before, stage.number)
+            note = self._kernel(f"note_norm{stage.number}", ["numbers", "sums"], lines, grid=1)
+            norms.append((self._norm_kernel(f"norm{stage.number}", step, _SQUARE), note))
         return norms
 
     def _step_before(self, number: int, index: str) -> list[str]:
@@ -408,28 +463,22 @@ class _Kernels:
 
     def _update(self) -> Any:
         """Returns the kernel that makes the step of all parameters."""
-        inner = [
-            *self._rules(len(self._optimizer.transforms), "i", stores=True),
-            "params[i] = p + step",
-        ]
-        if self._every > 1:
+        inner = [*self._rules(len(self._plan.stages), "i", stores=True), "params[i] = p + step"]
+        if self._plan.every > 1:
             inner = [
                 f"if n{_OPEN} != 0:",
                 *indented([*inner, "gathered[i] = real(0)"]),
                 "else:",
                 "    gathered[i] = step",
             ]
-        lines = indented([*self._gradient("i"), *inner])
-        loop = (
-            ["for i in range(params.shape[0]):"]
-            if self._on_cores
-            else ["i = cuda.grid(1)", "if i < params.shape[0]:"]
-        )
-        text = [*self._loaded(), f"if n{_GO} != 0:", *indented([*loop, *lines])]
+        loop = ["i = cuda.grid(1)", "if i < params.shape[0]:"]
+        if self._on_cores:
+            loop = ["for i in range(params.shape[0]):"]
+        lines = [*loop, *indented([*self._gradient("i"), *inner])]
         return self._kernel(
             "make_step",
             ["params", "gradient", "numbers", *self._slots],
-            text,
+            [*self._loaded(), f"if n{_GO} != 0:", *indented(lines)],
             grid=1 if self._on_cores else None,
         )
 
@@ -439,70 +488,50 @@ class _Kernels:
 
     def _gradient(self, index: str) -> Iterator[str]:
         """Yields lines that read the gradient of one element."""
-        yield (
-            f"step = gradient[{index}] * n{_FACTOR}"
-            if self._plan.has_sums
-            else f"step = gradient[{index}]"
-        )
+        factor = f" * n{_FACTOR}" if self._plan.has_sums else ""
+        yield f"step = gradient[{index}]{factor}"
         yield f"p = params[{index}]"
-        if self._every > 1:
+        if self._plan.every > 1:
             yield f"step = gathered[{index}] + (step - gathered[{index}]) * n{_WEIGHT}"
 
     def _rules(self, stop: int, index: str, *, stores: bool) -> Iterator[str]:
         """Yields the lines of the transforms before `stop`."""
-        for number, transform in enumerate(self._optimizer.transforms[:stop]):
-            count = len(transform.numbers(0.0)) + transform.needs_norm
-            passed = ["step", "p", *(f"s{number}_{slot.name}[{index}]" for slot in transform.slots)]
-            passed += [f"n{self._plan.first[number] + position}" for position in range(count)]
-            changing = [f"s{number}_{slot.name}" for slot in transform.changing]
-            yield (
-                f"{', '.join(['step', *(f'new_{slot}' for slot in changing)])} = "
-                f"rule{number}({', '.join(passed)})"
-            )
+        for stage in self._plan.stages[:stop]:
+            end = stage.norm + stage.transform.needs_norm
+            passed = ["step", "p", *(f"{slot}[{index}]" for slot in stage.slots())]
+            passed += [f"n{position}" for position in range(stage.first, end)]
+            changing = stage.slots(changing=True)
+            results = ", ".join(["step", *(f"new_{slot}" for slot in changing)])
+            yield f"{results} = rule{stage.number}({', '.join(passed)})"
             if stores:
                 yield from (f"{slot}[{index}] = new_{slot}" for slot in changing)
 
-    def _norm_kernel(
-        self, name: str, lines: Callable[[str], Sequence[str]], square: str = _SQUARE
-    ) -> Any:
-        """Returns a kernel that sums the squares of a step over all elements, on GPUs a part in
-        each block.
+    def _norm_kernel(self, name: str, lines: Callable[[str], Sequence[str]], term: str) -> Any:
+        """Returns a kernel that sums a term of each element of a step, on GPUs a part in each
+        block.
+
+        Args:
+            name: of the kernel.
+            lines: those that compute the step of an element, for its index.
+            term: of the step.
         """
-        if self._on_cores:  # several sums: each addition waits for the one before
-            text = [
-                *(f"total{k} = 0.0" for k in range(_SUMS)),
-                f"whole = params.shape[0] // {_SUMS} * {_SUMS}",
-                f"for i in range(0, whole, {_SUMS}):",
-                *indented(
-                    [
-                        line
-                        for k in range(_SUMS)
-                        for line in (*lines(f"i + {k}"), f"total{k} += {square}")
-                    ]
-                ),
-                "for i in range(whole, params.shape[0]):",
-                *indented([*lines("i"), f"total0 += {square}"]),
-                f"sums[0] = {' + '.join(f'total{k}' for k in range(_SUMS))}",
-            ]
+        if self._on_cores:
+            text, grid = [*_summed_by_core(lines, term)], 1
         else:
+            grid = self._plan.blocks
             text = [
                 "t = cuda.threadIdx.x",
                 "parts = cuda.shared.array(THREADS, float64)",
                 "total = 0.0",
                 "for i in range(cuda.grid(1), params.shape[0], cuda.gridsize(1)):",
-                *indented([*lines("i"), f"total += {square}"]),
+                *indented([*lines("i"), f"total += {term}"]),
                 "parts[t] = total",
                 *_halved(),
                 "if t == 0:",
                 "    sums[cuda.blockIdx.x] = parts[0]",
             ]
         parameters = ["params", "gradient", "numbers", *self._slots, "sums"]
-        return self._kernel(
-            name,
-            parameters,
-            [*self._loaded(), *text],
-            grid=1 if self._on_cores else self._plan.blocks,
-        )
+        return self._kernel(name, parameters, [*self._loaded(), *text], grid=grid)
 
     def _summed(self) -> Iterator[str]:
         """Yields lines by which a block adds up the sums of all blocks."""
@@ -533,42 +562,18 @@ class _Kernels:
         return parallel(kernel, block=block, grid=grid, outputs=outputs or None)
 
 
-@final
-class _Plan:
-    """What kernels of all devices have in common.
-
-    Attributes:
-        first: position of each transform's numbers.
-        count: how many numbers there are.
-        blocks: that sum, on a GPU; as many on all ranks, so that all sum in the same order.
-    """
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        dtype: Any,
-        size: int,
-        on_nonfinite: OnNonfinite,
-        *,
-        has_sums: bool,
-    ) -> None:
-        self.dtype, self.size, self.has_sums = dtype, size, has_sums
-        self._transforms = optimizer.transforms
-        self.checks = on_nonfinite is not None
-        self.halts = on_nonfinite == "raise"
-        self.norm_is_first = optimizer.every == 1 and optimizer.transforms[0].needs_norm
-        self.blocks = min(max(size // (_THREADS * _PER_THREAD), 1), _MOST_BLOCKS)
-        # Zeros add up to NaN if the gradient has a NaN or an infinity; squares overflow beyond
-        # 1e154.
-        self.first_term = _SQUARE if self.norm_is_first else "float64(step) * 0.0"
-        counts = [
-            len(transform.numbers(0.0)) + transform.needs_norm for transform in optimizer.transforms
-        ]
-        *self.first, self.count = accumulate(counts, initial=_FIRST)
-
-    def norm_position(self, number: int) -> int:
-        """Returns the position of the norm that a transform needs: the last of its numbers."""
-        return self.first[number] + len(self._transforms[number].numbers(0.0))
+def _summed_by_core(lines: Callable[[str], Sequence[str]], term: str) -> Iterator[str]:
+    """Yields lines with several sums side by side: each addition waits for the one before."""
+    totals = [f"total{k}" for k in range(_SUMS)]
+    for total in totals:
+        yield f"{total} = 0.0"
+    yield f"whole = params.shape[0] // {_SUMS} * {_SUMS}"
+    yield f"for i in range(0, whole, {_SUMS}):"
+    for k, total in enumerate(totals):
+        yield from indented([*lines(f"i + {k}"), f"{total} += {term}"])
+    yield "for i in range(whole, params.shape[0]):"
+    yield from indented([*lines("i"), f"total0 += {term}"])
+    yield f"sums[0] = {' + '.join(totals)}"
 
 
 def _halved() -> list[str]:
@@ -600,7 +605,9 @@ def _sign_of(real: Any) -> Callable[[Any], Any]:
     unit, zero = real(1), real(0)
 
     def sign(a: Any) -> Any:
-        return unit if a > zero else -unit if a < zero else zero + a * a  # NaN of NaN
+        if a > zero:
+            return unit
+        return -unit if a < zero else zero + a * a  # NaN of NaN
 
     return sign
 
@@ -634,21 +641,15 @@ def _longest_table(function: Any) -> int:
     """
 
     def parts(value: Any) -> list[Any]:
-        return (
-            [*values_read(value), *(value.__defaults__ or ())]
-            if isinstance(value, FunctionType)
-            else []
-        )
+        if not isinstance(value, FunctionType):
+            return []
+        return [*values_read(value), *(value.__defaults__ or ())]
 
-    values = walk([function], parts)
-    return max(
-        (
-            len(value)
-            for value in values
-            if isinstance(value, np.ndarray | tuple | list) and np.ndim(value)
-        ),
-        default=0,
-    )
+    longest = 0
+    for value in walk([function], parts):
+        if isinstance(value, np.ndarray | tuple | list) and np.ndim(value):
+            longest = max(longest, len(value))
+    return longest
 
 
 def device_function(function: Callable[..., Any], real: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Arguments of a vectorized function: the type and shape of one row of each, and the shape of a
-row of the result.
+"""Arguments of functions of one row: what a kernel gets of each, its type and shape, and the shape
+of a row of the result.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
@@ -17,7 +17,8 @@ from synknumba._call.arguments import IndexRange, PerRankValues, array_hint
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
 from synknumba._host.foreign import adopted
-from synknumba._rowwise.map_kernels import OUT, Kind, Operand
+from synknumba._rowwise.generate import Kind
+from synknumba._rowwise.map_kernels import OUT, Operand
 from synknumba._types import RankConstant, Shape
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Branch, Variable, layout_of, state_of
@@ -29,15 +30,14 @@ _ARRAYS = frozenset({"rows", "whole"})
 
 @final
 @dataclass(frozen=True, slots=True)
-class Given:
+class Description:
     """One argument of a call."""
 
     kind: Kind  # of the kernel's parameter
     element: Any  # Numba's type of one element
     shape: Shape = ()  # of an array; of rows, without the number of rows
-    python: type | None = (
-        None  # class of a Python number, whose width does not affect the choice of a signature
-    )
+    # class of a Python number, whose width does not affect the choice of a signature
+    python: type | None = None
 
     @property
     def text(self) -> str:
@@ -64,9 +64,42 @@ def quick_key(value: Any, first: int = 1) -> Any:
     return None
 
 
+def type_key(value: Any) -> Any:
+    """The part of an argument that decides on its type and kind, but not on its shape."""
+    if isinstance(value, Data | np.ndarray):
+        return value.__class__, value.dtype, value.ndim
+    if isinstance(value, Variable):
+        state = state_of(value)
+        return Variable, *state.dtypes(), *map(len, state.root_shapes())
+    if isinstance(value, PerRankValues):
+        return PerRankValues, *map(type, value.values)
+    return type(value), getattr(value, "dtype", None), getattr(value, "ndim", None)
+
+
+def kind_of(value: Any, is_broadcast: bool, is_sliceable: bool) -> Kind:
+    """What a kernel gets of an argument; of rows that are numbers "rows"."""
+    if isinstance(value, IndexRange):
+        return "indices"
+    if isinstance(value, Variable):
+        return "rows" if is_sliceable else "whole"
+    if isinstance(value, np.generic) or not hasattr(value, "__array__"):
+        return "scalar"
+    if not np.ndim(value):  # a 0-d NumPy array is passed as a number
+        return "number" if isinstance(value, Data) else "scalar"
+    return "whole" if is_broadcast else "rows"
+
+
+def ndim_of(value: Any) -> int | None:
+    """Number of axes of an array; None of a tree of several."""
+    if not isinstance(value, Variable):
+        return np.ndim(value)
+    state = state_of(value)
+    return None if state.is_tree else len(state.root_shapes()[0])
+
+
 def describe(
     function: str, name: str, value: Any, *, broadcast: Collection[str], sliceable: Collection[str]
-) -> Given:
+) -> Description:
     """The argument as the kernel gets it.
 
     Raises:
@@ -76,41 +109,44 @@ def describe(
         raise ArgumentError(
             f"{name} of {function} is {value}, which does not fit in 64 bits; pass a float"
         )
-    if isinstance(value, bool | int | float | complex | np.generic):
-        return Given(
-            "scalar",
-            _typeof(function, name, value),
-            python=None if isinstance(value, np.generic) else type(value),
-        )
-    if isinstance(value, IndexRange):
-        return Given("indices", types.int64)
-    if isinstance(value, Variable):
-        return _describe_variable(function, name, state_of(value), rows=name in sliceable)
-    if isinstance(value, RankConstant):
-        refuse_span(function, name, value)
-        return Given("scalar", types.int64)
-    if isinstance(value, PerRankValues):
-        return _describe_per_rank(function, name, value)
-    if isinstance(value, Branch):
-        raise ArgumentError(
-            f"{name} of {function} is {value.label}, a part of a tree of arrays; "
-            f"make one variable per array"
-        )
+    kind = kind_of(value, name in broadcast, name in sliceable)
+    match value:
+        case np.generic():
+            return Description("scalar", _typeof(function, name, value))
+        case bool() | int() | float() | complex():
+            return Description("scalar", _typeof(function, name, value), python=type(value))
+        case IndexRange():
+            return Description("indices", types.int64)
+        case Variable():
+            return _describe_variable(function, name, state_of(value), kind)
+        case RankConstant():
+            refuse_span(function, name, value)
+            return Description("scalar", types.int64)
+        case PerRankValues():
+            return _describe_per_rank(function, name, value)
+        case Branch():
+            raise branch_error(function, name, value)
     if not hasattr(value, "__array__"):
         raise ArgumentError(
             f"{name} of {function} is a {type(value).__name__}; {array_hint(value)}"
         )
-    array = (
-        value if isinstance(value, Data | np.ndarray) else adopted(value, f"{name} of {function}")
-    )
-    kind = _number(function, name, numba_type(array.dtype), array.dtype)
-    if array.ndim == 0:
-        # a 0-d NumPy array is passed as a number
-        return Given("number" if isinstance(array, Data) else "scalar", kind)
-    return (
-        Given("whole", kind, array.shape)
-        if name in broadcast
-        else Given("rows", kind, array.shape[1:])
+    array = as_array(function, name, value)
+    element = _number(function, name, numba_type(array.dtype), array.dtype)
+    return Description(kind, element, array.shape[1:] if kind == "rows" else array.shape)
+
+
+def as_array(function: str, name: str, value: Any) -> Any:
+    """An argument as an array with a dtype of NumPy's."""
+    if isinstance(value, Data | np.ndarray):
+        return value
+    return adopted(value, f"{name} of {function}")
+
+
+def branch_error(function: str, name: str, branch: Branch) -> ArgumentError:
+    """The error for a part of a tree of arrays."""
+    return ArgumentError(
+        f"{name} of {function} is {branch.label}, a part of a tree of arrays; "
+        f"make one variable per array"
     )
 
 
@@ -124,19 +160,24 @@ def refuse_span(function: str, name: str, constant: Any) -> None:
         )
 
 
-def _describe_variable(function: str, name: str, variable: VariableState, *, rows: bool) -> Given:
+def _describe_variable(
+    function: str, name: str, variable: VariableState, kind: Kind
+) -> Description:
     if variable.is_tree:
         raise ArgumentError(
             f"{name} of {function} is a tree of arrays; make one variable per array"
         )
-    shape = variable_shape(function, name, variable, rows=rows)
-    kind = _number(function, name, numba_type(variable.dtypes()[0]), variable.dtypes()[0])
-    if not shape and not rows:
-        return Given("whole", kind, (1,))  # its shape in a kernel
-    return Given("rows" if rows else "whole", kind, shape)
+    dtype, shape = (
+        variable.dtypes()[0],
+        variable_shape(function, name, variable, rows=kind == "rows"),
+    )
+    element = _number(function, name, numba_type(dtype), dtype)
+    if kind == "whole" and not shape:
+        shape = (1,)  # in a kernel
+    return Description(kind, element, shape)
 
 
-def variable_shape(function: str, name: str, variable: VariableState, *, rows: bool) -> Shape:
+def variable_shape(function: str, name: str, variable: VariableState, rows: bool) -> Shape:
     """The shape of a variable's array, or of one row of it, which must be the same on every
     rank.
     """
@@ -151,7 +192,7 @@ def variable_shape(function: str, name: str, variable: VariableState, *, rows: b
     return row_shapes.pop()
 
 
-def _describe_per_rank(function: str, name: str, value: PerRankValues) -> Given:
+def _describe_per_rank(function: str, name: str, value: PerRankValues) -> Description:
     kinds = {_typeof(function, name, rank_value) for rank_value in value.values}
     if len(kinds) != 1:
         type_names = ", ".join(sorted(map(str, kinds)))
@@ -159,7 +200,7 @@ def _describe_per_rank(function: str, name: str, value: PerRankValues) -> Given:
             f"{name}=per_rank(...) of {function} has values of several types "
             f"({type_names}); pass values of one type"
         )
-    return Given("scalar", kinds.pop())
+    return Description("scalar", kinds.pop())
 
 
 def _typeof(function: str, name: str, value: Any) -> Any:
@@ -175,21 +216,22 @@ def numba_type(dtype: DType) -> Any:
     try:
         return from_dtype(dtype.newbyteorder("="))
     # TypeError: a dtype without byte order, as NumPy's StringDType
-    except (
-        NumbaError,
-        NotImplementedError,
-        TypeError,
-    ):
+    except (NumbaError, NotImplementedError, TypeError):
         return None
 
 
 def _number(function: str, name: str, kind: Any, dtype: DType) -> Any:
     if not isinstance(kind, types.Number | types.Boolean):
-        raise ArgumentError(
-            f"{name} of {function} has dtype {dtype}, which Numba cannot compute with; "
-            f"convert it to a numeric one"
-        )
+        raise dtype_error(function, name, dtype)
     return kind
+
+
+def dtype_error(function: str, name: str, dtype: DType) -> ArgumentError:
+    """The error for an argument of a dtype without a type in Numba."""
+    return ArgumentError(
+        f"{name} of {function} has dtype {dtype}, which Numba cannot compute with; "
+        f"convert it to a numeric one"
+    )
 
 
 # ---- shapes
@@ -199,14 +241,10 @@ def rows_hint(values: Mapping[str, Any], sliceable: Collection[str]) -> str:
     """How to pass variables by rows, for a message about arguments without; "" if there is none
     to pass so.
     """
-    held = [
-        name
-        for name, value in values.items()
-        if isinstance(value, Variable)
-        and name not in sliceable
-        and not state_of(value).is_tree
-        and state_of(value).root_shapes()[0]
-    ]
+    held = []
+    for name, value in values.items():
+        if isinstance(value, Variable) and name not in sliceable and ndim_of(value):
+            held.append(name)
     if not held:
         return ""
     named = ", ".join(f'"{name}"' for name in held)
@@ -217,7 +255,7 @@ def rows_hint(values: Mapping[str, Any], sliceable: Collection[str]) -> str:
 
 
 def result_row(
-    function: str, descriptions: Mapping[str, Given], out: Shape | None, hint: str = ""
+    function: str, descriptions: Mapping[str, Description], out: Shape | None, hint: str = ""
 ) -> Shape:
     """The shape of a row of the result, by NumPy's rules of broadcasting; `out` is that of a row of
     `out=`, if there is one.
@@ -228,76 +266,80 @@ def result_row(
         ArgumentError: no argument has rows.
         DataError: the shapes do not broadcast.
     """
+    arrays = {
+        name: description
+        for name, description in descriptions.items()
+        if description.kind in _ARRAYS
+    }
+    if out is not None:
+        arrays[OUT] = Description("rows", None, out)
     ndims = {
         name: len(description.shape)
-        for name, description in descriptions.items()
+        for name, description in arrays.items()
         if description.kind == "rows"
     }
-    ndims |= {} if out is None else {OUT: len(out)}
-    if not ndims and not any(
-        description.kind == "indices" for description in descriptions.values()
-    ):
+    if not ndims and all(description.kind != "indices" for description in descriptions.values()):
         raise ArgumentError(
             f"{function} gets one element of each row, but none of its arguments has rows; pass "
             f"Data, an array, synknumba.arange(n) for the indices 0 … n − 1, or out={hint}"
         )
     axes = max(ndims.values(), default=0)
     for name, ndim in ndims.items():
-        if ndim != axes:
-            most = next(neighbour for neighbour, ndim in ndims.items() if ndim == axes)
-            way_out = (
-                f"reshape it to (n, {', '.join('1' * (axes - ndim))}, …), or name it in broadcast="
-            )
-            way_out = "out needs as many as the arguments" if name == OUT else way_out
-            raise DataError(
-                f"{name} of {function} has {ndim + 1} dimensions and {most} "
-                f"has {axes + 1}; {way_out}"
-            )
-    shapes = [
-        description.shape for description in descriptions.values() if description.kind in _ARRAYS
-    ] + ([] if out is None else [out])
-    try:
-        result = np.broadcast_shapes(*shapes, (1,) * axes)
-    except ValueError:
-        result = None
-    if result is not None and len(result) == axes + 1 and result[0] == 1:
-        result = result[1:]  # a whole array has the rows' axis too, with length 1
-    if result is None or len(result) != axes or (out is not None and result != out):
-        arrays = [
-            f"{name} {description.text}"
-            for name, description in descriptions.items()
-            if description.kind in _ARRAYS
-        ]
-        arrays += [] if out is None else [f"{OUT} {Given('rows', None, out).text}"]
-        raise DataError(
-            f"{function}: the shapes {', '.join(arrays)} do not broadcast. As in NumPy, trailing "
-            f"axes are aligned; only sharded arguments have an axis for the rows{hint}"
+        if ndim == axes:
+            continue
+        most = next(neighbour for neighbour, ndim in ndims.items() if ndim == axes)
+        way_out = (
+            f"reshape it to (n, {', '.join('1' * (axes - ndim))}, …), or name it in broadcast="
         )
-    return result
+        if name == OUT:
+            way_out = "out needs as many as the arguments"
+        raise DataError(
+            f"{name} of {function} has {ndim + 1} dimensions and {most} has {axes + 1}; {way_out}"
+        )
+    row = _broadcast([description.shape for description in arrays.values()], axes)
+    if row is not None and out in {None, row}:
+        return row
+    texts = ", ".join(f"{name} {description.text}" for name, description in arrays.items())
+    raise DataError(
+        f"{function}: the shapes {texts} do not broadcast. As in NumPy, trailing "
+        f"axes are aligned; only sharded arguments have an axis for the rows{hint}"
+    )
 
 
-def merged(descriptions: Mapping[str, Given], row: Shape) -> dict[str, Given] | None:
+def _broadcast(shapes: Sequence[Shape], axes: int) -> Shape | None:
+    """The shape that others broadcast to, with `axes` axes; None if they do not.
+
+    A whole array may have the rows' axis too, with length 1.
+    """
+    try:
+        shape = np.broadcast_shapes(*shapes, (1,) * axes)
+    except ValueError:
+        return None
+    if len(shape) == axes + 1 and shape[0] == 1:
+        return shape[1:]
+    return shape if len(shape) == axes else None
+
+
+def merged(descriptions: Mapping[str, Description], row: Shape) -> dict[str, Description] | None:
     """The arguments with the axes of a row merged into one; None where an array has only some of
     the result's axes.
     """
     flat = {}
     for name, description in descriptions.items():
-        size = math.prod(description.shape)
-        if description.kind in _ARRAYS and description.shape != row and size != 1:
-            return None
-        flat[name] = (
-            replace(description, shape=(size,)) if description.kind in _ARRAYS else description
-        )
+        flat[name] = description
+        if description.kind in _ARRAYS:
+            size = math.prod(description.shape)
+            if size != 1 and description.shape != row:
+                return None
+            flat[name] = replace(description, shape=(size,))
     return flat
 
 
-def operand(description: Given, row: Shape, cast: str | None) -> Operand:
+def operand(description: Description, row: Shape, cast: str | None) -> Operand:
     """The argument as the kernel reads it, for rows of the result of shape `row`."""
-    if description.kind not in _ARRAYS:
+    shape = description.shape
+    if description.kind not in _ARRAYS or not shape:
         return Operand(description.kind, (), cast)
-    lengths = (0, *row)[len(row) + 1 - len(description.shape) :] if description.shape else ()
-    return Operand(
-        description.kind,
-        tuple(mine == length for mine, length in zip(description.shape, lengths, strict=True)),
-        cast,
-    )
+    lengths = (0, *row)[len(row) + 1 - len(shape) :]
+    is_full = tuple(mine == length for mine, length in zip(shape, lengths, strict=True))
+    return Operand(description.kind, is_full, cast)

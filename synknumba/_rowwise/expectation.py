@@ -7,14 +7,14 @@ f(x, 0.5)   kinds of arguments → kernel, generated once → Function → lines
 import ast
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 from numba.core import types
 
-from synknumba._call.arguments import IndexRange, Output
+from synknumba._call.arguments import Output
 from synknumba._call.bind import RESERVED
 from synknumba._call.function import Function
 from synknumba._call.future import Future
@@ -26,14 +26,21 @@ from synknumba._ops import estimate
 from synknumba._ops.estimate import Estimate
 from synknumba._ops.launch import LaunchConfig, RowGrid
 from synknumba._progress import Progress
-from synknumba._rowwise import moment_kernels
-from synknumba._rowwise.arguments import rows_hint
+from synknumba._rowwise.arguments import kind_of, ndim_of, rows_hint, type_key
 from synknumba._rowwise.base import RowFunction, split_selection
-from synknumba._rowwise.generate import INDEX_TYPES, define_kernel, is_light, kernel_name
-from synknumba._rowwise.moment_kernels import Kind
+from synknumba._rowwise.generate import (
+    ARRAYS_OF_ROWS,
+    DIVIDED,
+    INDEX_TYPES,
+    Kind,
+    define_kernel,
+    is_light,
+    kernel_name,
+)
+from synknumba._rowwise.moment_kernels import MAX_VALUES, OWN_NAMES, THREADS, Recipe, kernel_source
 from synknumba._rowwise.partials import LineReader
 from synknumba._rowwise.stopping import MIN_ROWS, RowSource
-from synknumba._rowwise.types import check_types, type_key
+from synknumba._rowwise.types import check_types
 from synknumba._types import DeviceKind, RankConstant, as_flag
 from synknumba._variables.variable import Variable, state_of
 from synknumba._world.engine import Engine
@@ -93,7 +100,7 @@ class Expectation(RowFunction):
             plain,
             options,
             name,
-            moment_kernels.OWN_NAMES,
+            OWN_NAMES,
             (*RESERVED, "block", "until", "min_rows", "max_rows"),
         )
         # The parameter that is the row's weight; "" where the last of the values returned is; None
@@ -168,11 +175,10 @@ class Expectation(RowFunction):
             "local_batch": local_batch,
             "num_slices": num_slices,
             "shards": shards,
+            "progress": progress,
         }
-        selecting |= {"progress": progress}
-        return self._taken(
-            Function.__call__, selecting, args, kwargs, block, until, (min_rows, max_rows)
-        )
+        values = self._bound(args, kwargs)
+        return self._taken(Function.__call__, selecting, values, block, until, min_rows, max_rows)
 
     @shortened
     def submit(
@@ -203,26 +209,20 @@ class Expectation(RowFunction):
                 f"{self.name}.submit(..., batch=slice(0, 1000)), and add the estimates"
             )
         estimate.check_block(block)
-        selecting = {
-            "batch": batch,
-            "local_batch": local_batch,
-            "num_slices": num_slices,
-            "shards": shards,
-        }
-        blocked, last = block > 1, (int(block),) if block > 1 else ()
+        values, last = self._bound(args, kwargs), _last(block)
         device = self._device(current_world())
-        function, reader, passed = self._prepared(device, num_slices, args, kwargs, blocked=blocked)
         options = CallOptions(batch, num_slices, local_batch=local_batch, shards=shards)
+        function, reader = self._prepared(device, num_slices, values, block)
 
         def finished(world: Engine, results: Any) -> Estimate:
-            def run(again: Function[..., Any], *values: Any, **_: Any) -> Any:
-                return again._call_held(world, values, options)  # noqa: SLF001
+            def run(scales: Sequence[float]) -> tuple[LineReader, Any]:
+                scaled, reader = self._prepared(device, num_slices, values, block, scaled=True)
+                passed = *values, *scales, *last
+                return reader, scaled._call_held(world, passed, options)  # noqa: SLF001
 
-            return self._completed(
-                run, reader, results, device, selecting, args, kwargs, int(block)
-            )
+            return self._completed(run, reader, results, block)
 
-        return function._submit_then(finished, (*passed, *last), {}, options)  # noqa: SLF001
+        return function._submit_then(finished, (*values, *last), {}, options)  # noqa: SLF001
 
     @shortened
     def as_serial(
@@ -245,9 +245,8 @@ class Expectation(RowFunction):
             "num_slices": num_slices,
             "shards": shards,
         }
-        return self._taken(
-            Function.as_serial, selecting, args, kwargs, block, until, (min_rows, max_rows)
-        )
+        values = self._bound(args, kwargs)
+        return self._taken(Function.as_serial, selecting, values, block, until, min_rows, max_rows)
 
     @shortened
     def plan(
@@ -270,35 +269,52 @@ class Expectation(RowFunction):
                 f"and with batch=slice(0, {MIN_ROWS}) for the first part"
             )
         selection = split_selection(kwargs)
-        function, _, passed = self._prepared(
-            self._device(open_world()), num_slices, args, kwargs, blocked=block > 1
+        values = self._bound(args, kwargs)
+        function, _ = self._prepared(self._device(open_world()), num_slices, values, block)
+        report = function.plan(
+            *values, *_last(block), num_slices=num_slices, **selection, world_size=world_size
         )
-        passed += (int(block),) if block > 1 else ()
-        report = function.plan(*passed, num_slices=num_slices, **selection, world_size=world_size)
         return replace(report, outputs=(("estimate", "mean"),))
+
+    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Returns the arguments by position."""
+        if not kwargs and len(args) == len(self._binder.passed):
+            return args
+        values = self._binder.match(args, kwargs)
+        return tuple(values[name] for name in self._binder.passed)
 
     def _taken(
         self,
         run: Callable[..., Any],
         selecting: Mapping[str, Any],
         args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
         block: int,
         until: Callable[[Estimate], Any] | None,
-        limits: tuple[Any, Any],
+        min_rows: int,
+        max_rows: int | None,
     ) -> Estimate:
         """Takes all rows, or with `until` enough of them."""
         estimate.check_block(block)
-        if until is not None:
-            return self._stopped(
-                run, until, limits, selecting, self._binder.match(args, kwargs), int(block)
-            )
-        if limits != (MIN_ROWS, None):
-            raise ArgumentError(
-                f"{self.name} got min_rows= or max_rows= without until=; to "
-                f"take fewer rows, pass batch="
-            )
-        return self._estimate(run, selecting, args, kwargs, int(block))
+        if until is None:
+            if (min_rows, max_rows) != (MIN_ROWS, None):
+                raise ArgumentError(
+                    f"{self.name} got min_rows= or max_rows= without until=; to "
+                    f"take fewer rows, pass batch="
+                )
+            return self._estimate(run, selecting, args, block)
+        values = self._binder.match(args, {})
+        source = RowSource(self.name, self._rows_of(selecting, values))
+        source.check_condition(until)
+        total: Estimate | None = None
+        for start, stop in source.parts(min_rows, max_rows, int(block)):
+            passed, selection = source.take(values, start, stop)
+            part_args = tuple(passed[name] for name in self._binder.passed)
+            part = self._estimate(run, {**selecting, **selection}, part_args, block)
+            total = part if total is None else total + part
+            if source.holds(until(total)):
+                break
+        assert total is not None  # there is always a first part
+        return total
 
     # ---- kernels
 
@@ -307,27 +323,24 @@ class Expectation(RowFunction):
         run: Callable[..., Any],
         selecting: Mapping[str, Any],
         args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
         block: int,
     ) -> Estimate:
         """Runs the kernel, and makes an estimate of its results."""
-        device, blocked = self._device(current_world()), block > 1
-        last = (block,) if blocked else ()
-        function, reader, passed = self._prepared(
-            device, selecting["num_slices"], args, kwargs, blocked=blocked
-        )
-        results = run(function, *passed, *last, **selecting)
-        return self._completed(run, reader, results, device, selecting, args, kwargs, block)
+        device, num_slices = self._device(current_world()), selecting["num_slices"]
+        last = _last(block)
+
+        def run_kernel(scales: Sequence[float]) -> tuple[LineReader, Any]:
+            scaled = len(scales) > 0
+            function, reader = self._prepared(device, num_slices, args, block, scaled=scaled)
+            return reader, run(function, *args, *scales, *last, **selecting)
+
+        return self._completed(run_kernel, *run_kernel(()), block)
 
     def _completed(
         self,
-        run: Callable[..., Any],
+        run: Callable[[Sequence[float]], tuple[LineReader, Any]],
         reader: LineReader,
         results: Any,
-        device: DeviceKind,
-        selecting: Mapping[str, Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
         block: int,
     ) -> Estimate:
         """Returns the estimate; runs the kernel again with weights, or values, in other units
@@ -335,46 +348,15 @@ class Expectation(RowFunction):
         """
         if (estimates := reader.quick(results)) is not None:
             return estimates
-        num_slices, blocked, last = (
-            selecting["num_slices"],
-            block > 1,
-            (block,) if block > 1 else (),
-        )
         lines, units = reader.read(results), None
         while (in_units := reader.units(lines, units)) is not None:  # at most twice
-            function, reader, passed = self._prepared(
-                device, num_slices, args, kwargs, scaled=True, blocked=blocked
-            )
-            units, powers = (
-                in_units,
-                [*in_units.values.tolist(), *([] if self._weight is None else [in_units.weight])],
-            )
-            scales = [2.0**-power for power in powers]
-            lines = reader.read(run(function, *passed, *scales, *last, **selecting))
-        return reader.estimate(lines, units, block)
-
-    def _stopped(
-        self,
-        run: Callable[..., Any],
-        until: Callable[[Estimate], Any],
-        limits: tuple[Any, Any],
-        selecting: Mapping[str, Any],
-        values: dict[str, Any],
-        block: int,
-    ) -> Estimate:
-        """Takes more and more rows, until the condition holds for their estimate."""
-        source = RowSource(self.name, self._rows_of(selecting, values))
-        source.check_condition(until)
-        total: Estimate | None = None
-        for start, stop in source.parts(*limits, block):
-            passed, selection = source.take(values, start, stop)
-            args = tuple(passed[name] for name in self._binder.passed)
-            part = self._estimate(run, {**selecting, **selection}, args, {}, block)
-            total = part if total is None else total + part
-            if source.holds(until(total)):
-                break
-        assert total is not None  # there is always a first part
-        return total
+            units = in_units
+            powers = units.values.tolist()
+            if self._weight is not None:
+                powers.append(units.weight)
+            reader, results = run([2.0**-power for power in powers])
+            lines = reader.read(results)
+        return reader.estimate(lines, units, int(block))
 
     def _rows_of(self, selecting: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arguments that have rows, by name; refuses those of which no consecutive
@@ -388,13 +370,9 @@ class Expectation(RowFunction):
                 )
         rows = {}
         for name, value in values.items():
-            if (
-                callable(value)
-                and name not in self._options.broadcast
-                and not hasattr(value, "__array__")
-            ):
+            if self._makes_rows(name, value):
                 rows[name] = value
-            elif self._kind(name, value) in moment_kernels.DIVIDED:
+            elif self._kind(name, value) in DIVIDED:
                 rows[name] = value
                 what = "bound by givens=" if name in self._options.givens else ""
                 if isinstance(value, Variable):
@@ -408,73 +386,62 @@ class Expectation(RowFunction):
                     )
         return rows
 
+    def _makes_rows(self, name: str, value: Any) -> bool:
+        """Returns whether an argument is a function that makes rows."""
+        if name in self._options.broadcast:
+            return False
+        return callable(value) and not hasattr(value, "__array__")
+
     def _prepared(
         self,
         device: DeviceKind,
         num_slices: int,
         args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        block: int,
         *,
         scaled: bool = False,
-        blocked: bool = False,
-    ) -> tuple[Function[..., Any], LineReader, tuple[Any, ...]]:
-        """The function for arguments of these types, the reader of its lines, and the arguments
-        by position.
-        """
-        if kwargs or len(args) != len(self._binder.passed):
-            values = self._binder.match(args, kwargs)
-            args = tuple(values[name] for name in self._binder.passed)
+    ) -> tuple[Function[..., Any], LineReader]:
+        """The function for arguments of these types, and the reader of its lines."""
         # the call raises for a wrong number
         slices = max(1, int(num_slices)) if hasattr(num_slices, "__index__") else 1
+        blocked = block > 1
         key = (device, slices, scaled, blocked, *map(type_key, args))
         prepared = self._known.get(key)
         if prepared is None:
             values = self._binder.match(args, {})
-            kinds = tuple(self._kind(name, value) for name, value in values.items())
-            self._check_types(dict(zip(values, kinds, strict=True)), values)
-            prepared = self._kernel((device, slices, kinds, scaled, blocked), self._make)
+            kinds = {name: self._kind(name, value) for name, value in values.items()}
+            self._check_types(kinds, values)
+            prepared = self._kernel(
+                (device, slices, tuple(kinds.values()), scaled, blocked), self._make
+            )
             self._known[key] = prepared
-        return *prepared, args
+        return prepared  # type: ignore[no-any-return]
 
     def _check_types(self, parameters: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
         for name, value in values.items():
-            if callable(value) and parameters[name] == "whole":
+            if callable(value) and parameters[name] == "scalar":
                 raise ArgumentError(
                     f"{name} of {self.name} is a function; if it makes rows, pass until= and "
                     "max_rows=, as in until=lambda e: e.stderr < 1e-3, max_rows=1_000_000; else "
                     "pass what it returns"
                 )
-        if moment_kernels.DIVIDED.isdisjoint(parameters.values()):
+        if DIVIDED.isdisjoint(parameters.values()):
             raise ArgumentError(
                 f"{self.name} is an expectation over rows, but none of its arguments has any; pass "
                 "Data, an array, or synknumba.arange(n) for the indices 0 … n − "
                 f"1{rows_hint(values, self._options.sliceable)}"
             )
         weight = self._weight
-        if weight and parameters[weight] not in moment_kernels.ARRAYS_OF_ROWS:
+        if weight and parameters[weight] not in ARRAYS_OF_ROWS:
             raise ArgumentError(
                 f"weights={weight!r} of {self.name} must be an array with a number for each row"
             )
         check_types(self._inner, parameters, values, size=self._size, weight=weight)
 
     def _kind(self, name: str, value: Any) -> Kind:
-        if isinstance(value, IndexRange):
-            return "indices"
-        if isinstance(value, Variable):
-            if name not in self._options.sliceable:
-                return "whole"
-            state = state_of(value)
-            return "numbers" if not state.is_tree and len(state.root_shapes()[0]) == 1 else "rows"
-        if not (isinstance(value, Data | np.ndarray) or hasattr(value, "__array__")) or isinstance(
-            value, np.generic
-        ):
-            return "whole"
-        ndim = np.ndim(value)
-        if ndim == 0 and isinstance(value, Data):
-            return "number"
-        if ndim == 0 or name in self._options.broadcast:  # a 0-d NumPy array is passed as a number
-            return "whole"
-        return "numbers" if ndim == 1 else "rows"
+        is_broadcast = name in self._options.broadcast
+        kind = kind_of(value, is_broadcast, is_sliceable=name in self._options.sliceable)
+        return "numbers" if kind == "rows" and ndim_of(value) == 1 else kind
 
     def _make(
         self,
@@ -487,53 +454,46 @@ class Expectation(RowFunction):
         blocks, numbers, together = _BLOCKS[device], kinds.count("numbers"), 1
         if blocks > 1 and numbers and not blocked and is_light(self.py_func):
             together = max(1, min(_TOGETHER, _NUMBERS // numbers))
-            blocks = blocks if together == 1 else min(blocks, _LIGHT_BLOCKS)
-        name, parameters = (
-            kernel_name("mean_of", self.py_func.__name__),
-            dict(zip(self._parameters, kinds, strict=True)),
-        )
-        recipe = moment_kernels.Recipe(
+            if together > 1:
+                blocks = min(blocks, _LIGHT_BLOCKS)
+        name = kernel_name("mean_of", self.py_func.__name__)
+        recipe = Recipe(
             name,
-            parameters,
+            dict(zip(self._parameters, kinds, strict=True)),
             self._size,
             self._weight,
             self._covariance,
             self._real,
-            blocks == 1,
-            scaled,
-            together,
-            blocked,
+            one_block=blocks == 1,
+            scaled=scaled,
+            together=together,
+            blocked=blocked,
         )
-        if recipe.values > moment_kernels.MAX_VALUES:
+        if recipe.values > MAX_VALUES:
             raise ArgumentError(
                 f"{self.name} returns {recipe.values} values, but a GPU's shared memory holds the "
-                f"sums of at most {moment_kernels.MAX_VALUES}; return fewer values at a time"
+                f"sums of at most {MAX_VALUES}; return fewer values at a time"
             )
-        float64 = np.dtype(np.float64)
-        outputs = {
-            "synk_partials": Output(
-                None, (num_slices, recipe.columns + 2 * recipe.part_columns), float64
-            )
-        }
+        float64, columns = np.dtype(np.float64), recipe.columns
+        line = columns + 2 * recipe.part_columns
+        outputs = {"synk_partials": Output(None, (num_slices, line), float64)}
         if not recipe.one_block:
-            outputs["synk_lines"] = Output(
-                None, (blocks + 1, recipe.columns), float64, scratch=True
-            )
-        position = {"synk_position": RankConstant.POSITION} if blocked else {}
+            outputs["synk_lines"] = Output(None, (blocks + 1, columns), float64, scratch=True)
+        givens = {**self._options.givens, "synk_slice": RankConstant.SLICE}
+        if blocked:
+            givens["synk_position"] = RankConstant.POSITION
         options = replace(
             self._options,
             outputs=outputs,
-            givens={**self._options.givens, "synk_slice": RankConstant.SLICE, **position},
+            givens=givens,
             unfit=(
                 f"{self.name} is an expectation, which a sequence cannot call, since the script "
                 f"makes the estimate of the "
                 'ranks\' sums; call a kernel with an output of op "sum", and divide after the call'
             ),
-            launch=LaunchConfig(
-                moment_kernels.THREADS, RowGrid(moment_kernels.THREADS * together, blocks)
-            ),
+            launch=LaunchConfig(THREADS, RowGrid(THREADS * together, blocks)),
         )
-        source = moment_kernels.kernel_source(recipe)
+        source = kernel_source(recipe)
         kernel = define_kernel(source, name, "expectation", self._inner.device_function, _SCOPE)
         return Function(kernel, options, self.name, self._inner), LineReader(recipe)
 
@@ -561,9 +521,7 @@ def _size(name: str, function: Callable[..., Any], size: Any) -> int | None:
     """
     if size is None:
         returns = _read_returns(function)
-        sizes = {
-            len(node.value.elts) if isinstance(node.value, ast.Tuple) else None for node in returns
-        }
+        sizes = {_length_of(node) for node in returns}
         if len(sizes) != 1 or any(node.value is None for node in returns):
             raise ArgumentError(
                 f"{name} must return a number, or tuples of one length; if its source does not "
@@ -580,17 +538,26 @@ def _size(name: str, function: Callable[..., Any], size: Any) -> int | None:
     except KernelError:  # the source is not available
         returns = []
     for node in returns:
-        parts = node.value.elts if isinstance(node.value, ast.Tuple) else None
-        if (
-            parts is not None
-            and len(parts) != size
-            and not any(isinstance(part, ast.Starred) for part in parts)
-        ):
+        if not isinstance(node.value, ast.Tuple):
+            continue
+        parts = node.value.elts
+        is_open = any(isinstance(part, ast.Starred) for part in parts)
+        if len(parts) != size and not is_open:
             raise ArgumentError(
                 f"size={size} of {name}, but line {node.lineno} of its file "
                 f"returns a tuple of {len(parts)}"
             )
     return int(size) or None
+
+
+def _length_of(node: ast.Return) -> int | None:
+    """Length of the tuple that a statement returns; None for anything else."""
+    return len(node.value.elts) if isinstance(node.value, ast.Tuple) else None
+
+
+def _last(block: int) -> tuple[int, ...]:
+    """What a call passes behind the arguments: the rows of a block, if they are several."""
+    return (int(block),) if block > 1 else ()
 
 
 def _read_returns(function: Callable[..., Any]) -> list[ast.Return]:

@@ -9,7 +9,7 @@ import linecache
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numba.core import types
@@ -19,6 +19,13 @@ from synknumba.simt.internals import cuda_module
 
 SIGNED, UNSIGNED = "synk_int64", "synk_uint64"  # the types of indices in a generated kernel
 INDEX_TYPES: Mapping[str, Any] = {SIGNED: types.int64, UNSIGNED: types.uint64}
+
+Kind: TypeAlias = Literal["rows", "numbers", "indices", "number", "whole", "scalar"]
+"""What a kernel gets of an argument: an array of rows, or of rows that are numbers; the global
+indices of rows; a 0-d array; an array passed whole; the argument itself.
+"""
+ARRAYS_OF_ROWS: frozenset[Kind] = frozenset({"numbers", "rows"})
+DIVIDED: frozenset[Kind] = ARRAYS_OF_ROWS | {"indices"}  # over the ranks
 
 # Limits of a light function: Python instructions, and calls.
 _LIGHT_INSTRUCTIONS = 64

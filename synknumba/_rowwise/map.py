@@ -23,7 +23,7 @@ from synknumba._errors import ArgumentError, shortened
 from synknumba._host.data import Data
 from synknumba._progress import Progress
 from synknumba._rowwise.arguments import (
-    Given,
+    Description,
     describe,
     merged,
     operand,
@@ -66,7 +66,7 @@ _PLAIN = frozenset(
 class _Layout:
     """Everything that the kernel for a call depends on."""
 
-    given: tuple[tuple[str, Given], ...]  # the arguments by parameter
+    given: tuple[tuple[str, Description], ...]  # the arguments by parameter
     loop: Loop  # the types that the function is compiled for
     row: Shape  # shape of a row of the result, as the kernel sees it
     place: str | None  # the parameter that the result is written to; None where it is gathered
@@ -203,9 +203,8 @@ class Vectorized(Reducible):
                 self._known[key] = call
         for position, least, most in call.limits:
             if not least <= args[position] <= most:
-                raise out_of_range(
-                    self.name, self._binder.passed[position], args[position], least, most
-                )
+                name = self._binder.passed[position]
+                raise out_of_range(self.name, name, args[position], least, most)
         passed = args if out is None else (*args, out)
         return call.function, tuple([passed[position] for position in call.passed]), call.row
 
@@ -215,8 +214,11 @@ class Vectorized(Reducible):
             name: describe(self.name, name, value, broadcast=broadcast, sliceable=sliceable)
             for name, value in values.items()
         }
-        written, places = (None, ()) if out is None else self._written(out, values)
-        row = result_row(self.name, descriptions, written, rows_hint(values, sliceable))
+        row_of_out: Shape | None = None
+        places: tuple[str, ...] = ()
+        if out is not None:
+            row_of_out, places = self._written(out, values)
+        row = result_row(self.name, descriptions, row_of_out, rows_hint(values, sliceable))
         loop = self._signatures.choose([*descriptions.values()])
         arrays = {
             name: value
@@ -236,19 +238,18 @@ class Vectorized(Reducible):
             )
         names = self._binder.passed
         passed = [position for position, name in enumerate(names) if name not in places[1:]]
-        passed += [len(names)] if OUT in places else []
-        limits = {
-            name: integer_limits(kind)
-            for name, kind in zip(descriptions, loop.args, strict=True)
-            if descriptions[name].python is int
-        }
-        for name, (least, most) in limits.items():
+        if OUT in places:
+            passed.append(len(names))
+        limits = []
+        for kind, (name, description) in zip(loop.args, descriptions.items(), strict=True):
+            if description.python is not int:
+                continue
+            least, most = integer_limits(kind)
             if not least <= values[name] <= most:
                 raise out_of_range(self.name, name, values[name], least, most)
-        changing = tuple(
-            (position, *limits[name]) for position, name in enumerate(names) if name in limits
-        )
-        return _Call(function, row, tuple(passed), changing)
+            if name in names:  # others are bound by givens=
+                limits.append((names.index(name), least, most))
+        return _Call(function, row, tuple(passed), tuple(limits))
 
     def _check_writeable(self, out: Any) -> None:
         problem = ""
@@ -295,20 +296,14 @@ class Vectorized(Reducible):
             )
         if not has_rows:
             raise ArgumentError(f"out of {self.name} must be an array with rows, got {out!r}")
-        # NumPy arrays are copied, so they need not be the same.
-        names = [
-            name
-            for name, value in values.items()
-            if value is out and not isinstance(out, np.ndarray)
-        ]
+        if isinstance(out, np.ndarray):  # it is copied, so arguments need not be the same
+            return row, (OUT,)
+        names = [name for name, value in values.items() if value is out]
+        of_variable = isinstance(out, Variable)
+        way_out = "pass it in sliceable=" if of_variable else "leave it out of broadcast="
         for name in names:
-            is_whole = isinstance(out, Variable) and name not in self._options.sliceable
+            is_whole = of_variable and name not in self._options.sliceable
             if name in self._options.broadcast or is_whole:
-                way_out = (
-                    "pass it in sliceable="
-                    if isinstance(out, Variable)
-                    else "leave it out of broadcast="
-                )
                 raise ArgumentError(
                     f"{name} and out of {self.name} are the same {type(out).__name__}; {way_out}"
                 )
@@ -316,94 +311,74 @@ class Vectorized(Reducible):
 
     def _make(self, device: DeviceKind, layout: _Layout) -> Function[..., Any]:
         loop = layout.loop
-        operands = {
-            name: operand(
-                description, layout.row, None if description.element == kind else cast_name(kind)
-            )
-            for (name, description), kind in zip(layout.given, loop.args, strict=True)
-        }
+        operands = {}
+        for (name, description), kind in zip(layout.given, loop.args, strict=True):
+            cast = None if description.element == kind else cast_name(kind)
+            operands[name] = operand(description, layout.row, cast)
         name = kernel_name("map_of", self.py_func.__name__)
-        cast, place = cast_name(loop.result), layout.place or OUT
-        recipe = MapRecipe(
-            name,
-            operands,
-            len(layout.row),
-            cast,
-            place,
-            layout.aliases,
-            counted=_BLOCKS[device] is None,
-        )
+        result, place = cast_name(loop.result), layout.place or OUT
+        counted, row = _BLOCKS[device] is None, layout.row
+        recipe = MapRecipe(name, operands, len(row), result, place, layout.aliases, counted)
         scope = {cast_name(kind): kind for kind in (*loop.args, loop.result)}
-        scope |= {} if recipe.counted else INDEX_TYPES
+        if not counted:
+            scope |= INDEX_TYPES
         kernel = define_kernel(
             map_source(recipe), name, "vectorize", self._inner.device_function, scope
         )
-        gathered = (
-            {}
-            if layout.place
-            else {OUT: Output("gather", layout.row, as_dtype(loop.result), filled=False)}
-        )
+        gathered, inout, unfit = {}, frozenset({place}), ""
+        if layout.place is None:
+            inout = frozenset()
+            gathered[OUT] = Output("gather", row, as_dtype(loop.result), filled=False)
+            unfit = (
+                f"{self.name} gives its result to the script, which waits for the whole sequence; "
+                "pass out=, a variable or an array"
+            )
         options = replace(
             self._options,
             outputs=gathered,
-            inout=frozenset({layout.place} if layout.place else ()),
+            inout=inout,
             sliceable=layout.variables,
-            launch=element_launch(layout.row, _BLOCKS[device], _WAVES),
+            launch=element_launch(row, _BLOCKS[device], _WAVES),
             flat=layout.flat,
-            unfit=(
-                f"{self.name} gives its result to the script, which waits for the whole sequence; "
-                "pass out=, a variable or an array"
-                if gathered
-                else ""
-            ),
+            unfit=unfit,
         )
         return Function(kernel, options, self.name, self._inner)
 
 
 def _layout(
-    descriptions: Mapping[str, Given],
+    descriptions: Mapping[str, Description],
     loop: Loop,
     row: Shape,
     arrays: Mapping[str, Any],
     places: tuple[str, ...],
 ) -> _Layout:
-    place, aliases = places[0] if places else None, places[1:]
+    place, aliases = (places[0], places[1:]) if places else (None, ())
+    of_variables = {name for name, value in arrays.items() if isinstance(value, Variable)}
     variables = frozenset(
         name
-        for name, value in arrays.items()
-        if isinstance(value, Variable)
-        and (name == OUT or descriptions[name].kind == "rows")
-        and name not in aliases
+        for name in of_variables.difference(aliases)
+        if name == OUT or descriptions[name].kind == "rows"
     )
+    flat = None
     # A core is fastest at loops over two axes. The ranks' arrays of a variable keep their shape.
-    is_mergeable = len(row) > 1 and not any(
-        isinstance(value, Variable) for value in arrays.values()
-    )
-    flat = merged(descriptions, row) if is_mergeable else None
+    if len(row) > 1 and not of_variables:
+        flat = merged(descriptions, row)
     if flat is None:
         return _Layout(tuple(descriptions.items()), loop, row, place, aliases, variables)
-    arrays_seen = frozenset(arrays).difference(aliases)
-    return _Layout(
-        tuple(flat.items()), loop, (math.prod(row),), place, aliases, variables, arrays_seen
-    )
+    names, row = frozenset(arrays).difference(aliases), (math.prod(row),)
+    return _Layout(tuple(flat.items()), loop, row, place, aliases, variables, names)
 
 
 def python_function(target: Any) -> Callable[..., Any]:
     """The plain function of a function, a Numba dispatcher, or a ufunc of `numba.vectorize`."""
     dispatcher, wrapped = getattr(target, "_dispatcher", None), getattr(target, "__wrapped__", None)
-    for candidate in (
-        getattr(target, "py_func", None),
-        getattr(dispatcher, "py_func", None),
-        target,
-        wrapped,
-    ):
+    plain = getattr(target, "py_func", None), getattr(dispatcher, "py_func", None)
+    for candidate in (*plain, target, wrapped):
         if inspect.isfunction(candidate):
             return candidate
-    hint = (
-        "; a ufunc does not expose its Python function, so pass that"
-        if isinstance(target, np.ufunc)
-        else ""
-    )
+    hint = ""
+    if isinstance(target, np.ufunc):
+        hint = "; a ufunc does not expose its Python function, so pass that"
     raise ArgumentError(f"vectorize wraps a function of numbers, got {target!r}{hint}")
 
 

@@ -18,15 +18,15 @@ reads them, so that frozen inputs need no copy on a GPU.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, final
+from typing import final
 
 from synknumba._ops.launch import LaunchConfig, RowGrid
-from synknumba._rowwise.generate import SIGNED, UNSIGNED, indented, kernel_text
+from synknumba._rowwise.generate import SIGNED, UNSIGNED, Kind, indented, kernel_text
 
 THREADS = 256  # of a block
 WARP = 32  # threads of a warp
-# most that a thread reduces at a time, where blocks reduce rows of one number; 38 KiB of a block's
-# smem
+# Most that a thread reduces at a time, where blocks reduce rows of one number: 38 KiB of a block's
+# smem.
 TILE_BYTES = 128
 MAX_TILE = 16  # rows that a thread reduces at a time
 # groups of rows that a core reduces side by side, where rows are numbers: in one, each sum waits 4
@@ -37,9 +37,6 @@ _MAX_BLOCKS = 65535  # along y and z, by CUDA's limits
 OUT = "out"  # parameter of the result
 OWN_NAMES = frozenset({OUT, "cuda", "range"})
 
-Kind: TypeAlias = Literal["rows", "indices", "whole", "scalar", "number"]
-"""An array of rows; the rows' global indices; an array passed whole; a number; a 0-d array."""
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -47,14 +44,10 @@ class Operand:
     """One argument as the kernel reads it."""
 
     kind: Kind
-    axes: tuple[
-        bool, ...
-        # of an array, without that of rows: whether it has the result's length along each, or
-        # length 1
-    ] = ()
-    cast: str | None = (
-        None  # name of the type that an element is converted to; None to pass it unconverted
-    )
+    # of an array, without that of rows: whether it has the result's length along each, or length 1
+    axes: tuple[bool, ...] = ()
+    # name of the type that an element is converted to; None to pass it unconverted
+    cast: str | None = None
 
 
 @final
@@ -65,9 +58,8 @@ class MapRecipe:
     name: str
     operands: Mapping[str, Operand]  # by parameter of the function
     axes: int  # number of the result's axes, without that of rows
-    cast: str | None = (
-        None  # name of the type that a value is converted to; None to store it unconverted
-    )
+    # name of the type that a value is converted to; None to store it unconverted
+    cast: str | None = None
     place: str = OUT  # parameter that the result is written to: `OUT`, or one of the function's own
     aliases: tuple[str, ...] = ()  # operands that are the same array as `place`
     # Whether loops over rows and elements compute their number of steps first: compilers for cores
@@ -104,11 +96,9 @@ class _Loop:
     def around(self, body: Sequence[str], *, counted: bool) -> list[str]:
         """The lines of the loop with a body."""
         if counted:
-            steps = (
-                self.stop
-                if (self.start, self.step) == ("0", "1")
-                else f"{self.start}, {self.stop}, {self.step}"
-            )
+            steps = f"{self.start}, {self.stop}, {self.step}"
+            if (self.start, self.step) == ("0", "1"):
+                steps = self.stop
             return [f"for {self.name} in range({steps}):", *indented(body)]
         return [
             f"{self.name} = {UNSIGNED}({self.start})",
@@ -149,9 +139,12 @@ def element_launch(shape: Sequence[int], most: int | None = None, waves: int = 1
         return LaunchConfig(THREADS, None if most is None else RowGrid(THREADS, most, waves))
     columns = min(THREADS, 1 << max(0, shape[-1] - 1).bit_length())
     rows = THREADS // columns
-    layers = max(1, min(_MAX_BLOCKS, shape[0])) if len(shape) > 1 else 1
+    layers, most_rows = 1, _MAX_BLOCKS
+    if len(shape) > 1:
+        layers = max(1, min(_MAX_BLOCKS, shape[0]))
     across = max(1, -(-shape[-1] // columns))
-    most_rows = _MAX_BLOCKS if most is None else min(_MAX_BLOCKS, max(1, most // (across * layers)))
+    if most is not None:
+        most_rows = min(_MAX_BLOCKS, max(1, most // (across * layers)))
     return LaunchConfig((columns, rows), ElementGrid(across, rows, layers, most_rows))
 
 
@@ -160,25 +153,22 @@ def map_source(recipe: MapRecipe) -> str:
     of them.
     """
     row = "synk_j" if recipe.counted else f"{SIGNED}(synk_j)"
-    arguments = ", ".join(
-        _argument(recipe.place if name in recipe.aliases else name, operand, recipe.axes, row)
-        for name, operand in recipe.operands.items()
-    )
-    value = _cast(recipe.cast, f"synk_function({arguments})")
+    arguments = []
+    for name, operand in recipe.operands.items():
+        array = recipe.place if name in recipe.aliases else name
+        arguments.append(_argument(array, operand, recipe.axes, row))
+    value = _cast(recipe.cast, f"synk_function({', '.join(arguments)})")
     indices = ", ".join(["synk_j", *(f"synk_k{axis}" for axis in range(recipe.axes))])
     body = [f"{recipe.place}[{indices}] = {value}"]
     loops = [
         _row_loop(recipe.axes, f"{recipe.place}.shape[0]"),
         *_axis_loops(recipe.axes, recipe.place),
     ]
-    parameters = [
-        name for name in {**recipe.operands, recipe.place: None} if name not in recipe.aliases
-    ]
-    return kernel_text(
-        recipe.name,
-        parameters,
-        [*_threads(recipe.axes), *_nested(loops, body, counted=recipe.counted)],
-    )
+    parameters = [name for name in recipe.operands if name not in recipe.aliases]
+    if recipe.place not in parameters:
+        parameters.append(recipe.place)
+    lines = [*_threads(recipe.axes), *_nested(loops, body, counted=recipe.counted)]
+    return kernel_text(recipe.name, parameters, lines)
 
 
 def reduction_source(recipe: ReductionRecipe) -> str:
@@ -186,7 +176,7 @@ def reduction_source(recipe: ReductionRecipe) -> str:
     number, and the rows.
     """
     x = recipe.parameter
-    head = [f"synk_n = {f'{x}.stop - {x}.start' if recipe.is_indices else f'{x}.shape[0]'}"]
+    count = f"{x}.stop - {x}.start" if recipe.is_indices else f"{x}.shape[0]"
     if not recipe.axes:
         body = _by_blocks(recipe) if recipe.is_divided else _by_chains(recipe)
     elif recipe.is_divided:
@@ -199,17 +189,16 @@ def reduction_source(recipe: ReductionRecipe) -> str:
         ]
         body = [*_threads(recipe.axes), "synk_chunks = synk_partials.shape[1]"]
         body += _nested([_row_loop(recipe.axes, "synk_chunks")], chunk)
-    # with plain lengths as bounds, the loop over rows goes around that over threads: an eighth of
-    # the time
     else:
+        # With plain lengths as bounds, the loop over rows goes around that over threads: an eighth
+        # of the time.
         body = [
             *_threads(recipe.axes),
             "synk_there[synk_slice, 0] = 1",
             *_reduced(recipe, "0", "0", "1, synk_n"),
         ]
-    return kernel_text(
-        recipe.name, ["synk_partials", "synk_there", "synk_slice", x], [*head, *body]
-    )
+    parameters = ["synk_partials", "synk_there", "synk_slice", x]
+    return kernel_text(recipe.name, parameters, [f"synk_n = {count}", *body])
 
 
 def _by_blocks(recipe: ReductionRecipe) -> list[str]:
@@ -403,8 +392,10 @@ def _nested(loops: Sequence[_Loop], body: Sequence[str], *, counted: bool = True
 
 def _threads(axes: int) -> list[str]:
     """The thread's place in the grid, and the number of threads, along x, y and z."""
-    lines = []
-    for axis in "xyz"[: axes + 1] if axes else "":
+    lines: list[str] = []
+    if not axes:
+        return lines
+    for axis in "xyz"[: axes + 1]:
         lines.append(
             f"synk_{axis} = cuda.blockIdx.{axis} * cuda.blockDim.{axis} + cuda.threadIdx.{axis}"
         )
@@ -413,21 +404,21 @@ def _threads(axes: int) -> list[str]:
 
 
 def _row_loop(axes: int, count: str) -> _Loop:
-    return _Loop(
-        "synk_j",
-        count,
-        *(("synk_y", "synk_y_step") if axes else ("cuda.grid(1)", "cuda.gridsize(1)")),
-    )
+    if not axes:
+        return _Loop("synk_j", count, "cuda.grid(1)", "cuda.gridsize(1)")
+    return _Loop("synk_j", count, "synk_y", "synk_y_step")
 
 
 def _axis_loops(axes: int, array: str, first: int = 1) -> list[_Loop]:
     loops = []
+    threads = {0: "z", axes - 1: "x"}  # x is the last, which may be the first, too
     for axis in range(axes):
         name, length = f"synk_k{axis}", f"{array}.shape[{first + axis}]"
-        thread = "x" if axis == axes - 1 else "z" if axis == 0 else ""
-        loops.append(
-            _Loop(name, length, *((f"synk_{thread}", f"synk_{thread}_step") if thread else ()))
-        )
+        thread = threads.get(axis)
+        if thread is None:
+            loops.append(_Loop(name, length))
+        else:
+            loops.append(_Loop(name, length, f"synk_{thread}", f"synk_{thread}_step"))
     return loops
 
 

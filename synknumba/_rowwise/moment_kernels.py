@@ -30,14 +30,21 @@ of 1.75 s to compile the kernel of one value.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, final
+from itertools import combinations_with_replacement
+from typing import final
 
-from synknumba._rowwise.generate import SIGNED, UNSIGNED, indented, kernel_text
+from synknumba._rowwise.generate import (
+    DIVIDED,
+    SIGNED,
+    UNSIGNED,
+    Kind,
+    indented,
+    kernel_text,
+)
 
 THREADS = 256  # of a block
-MAX_ROOMS = (
-    23  # of 2 KiB each: with the centres, within the 48 KiB of smem that a block has on every GPU
-)
+# Of 2 KiB each: with the centres, within the 48 KiB of smem that a block has on every GPU.
+MAX_ROOMS = 23
 # of a row: with the numbers of rows and weights, their sums are in smem at once
 MAX_VALUES = MAX_ROOMS - 2
 
@@ -49,13 +56,6 @@ _RESULT = "synk_partials[synk_slice"
 _LINE = "synk_lines[cuda.blockIdx.x + 1"
 _PART = f"{_RESULT}, synk_at"
 
-Kind: TypeAlias = Literal["numbers", "rows", "indices", "number", "whole"]
-"""What the function gets of an argument: its row, which is a number or an array; the row's global
-index; the number of a 0-d array; the argument itself."""
-
-ARRAYS_OF_ROWS: frozenset[Kind] = frozenset({"numbers", "rows"})
-DIVIDED: frozenset[Kind] = ARRAYS_OF_ROWS | {"indices"}  # over the ranks
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -66,17 +66,13 @@ class Recipe:
     parameters: Mapping[str, Kind]  # of the function, and what it gets for each
     # length of the tuple that the function returns; None where it returns a number
     size: int | None
-    weight: (
-        str | None
-        # the parameter that is the row's weight; "" if the last of the values returned is; None
-        # without weights
-    )
+    # the parameter that is the row's weight; "" if the last of the values returned is; None without
+    # weights
+    weight: str | None
     covariance: bool  # whether products of different values are summed
     real: str  # type of a thread's sums, "float64" or "float32"
     one_block: bool  # whether there is only one block, whose line is the partial result
-    scaled: bool = (
-        False  # whether each value, and the weight, is multiplied by a number passed with the call
-    )
+    scaled: bool = False  # whether values and weights are multiplied by numbers of the call
     together: int = 1  # rows whose numbers a thread reads before it uses any
     blocked: bool = False  # whether the moments are those of means of blocks of rows
 
@@ -89,17 +85,30 @@ class Recipe:
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """Pairs of values whose products are summed."""
         values = range(self.values)
-        return tuple(
-            (i, j) for i in values for j in values if i == j or (i < j and self.covariance)
-        )
+        if not self.covariance:
+            return tuple((i, i) for i in values)
+        return tuple(combinations_with_replacement(values, 2))
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have weights."""
+        return self.weight is not None
 
     @property
     def scales(self) -> list[str]:
         """Parameters that the values, and the weight, are multiplied by."""
-        names = [f"synk_by{i}" for i in range(self.values)] + (
-            [] if self.weight is None else ["synk_by_w"]
-        )
-        return names if self.scaled else []
+        if not self.scaled:
+            return []
+        weight = ["synk_by_w"] if self.weighted else []
+        return [*self.per_value("synk_by#"), *weight]
+
+    def per_value(self, *lines: str) -> list[str]:
+        """Lines for each value, whose number is # in them."""
+        return [line.replace("#", str(i)) for i in range(self.values) for line in lines]
+
+    def per_pair(self, line: str) -> list[str]:
+        """A line for each pair of values, whose numbers are # and @ in it."""
+        return [line.replace("#", str(i)).replace("@", str(j)) for i, j in self.pairs]
 
     @property
     def columns(self) -> int:
@@ -123,7 +132,8 @@ class Recipe:
     @property
     def late_rooms(self) -> int:
         """Numbers of a line after the means."""
-        return len(self.pairs) + (0 if self.weight is None else 1 + 2 * self.values)
+        squares = 1 + 2 * self.values if self.weighted else 0
+        return len(self.pairs) + squares
 
 
 def kernel_source(recipe: Recipe) -> str:
@@ -134,14 +144,21 @@ def kernel_source(recipe: Recipe) -> str:
     rows of a block at the end. With several blocks, their lines are the second parameter: zeros,
     shape (blocks + 1, columns). The first line counts the blocks that have written theirs.
     """
-    body = [*_head(recipe), *(_loop_over_blocks(recipe) if recipe.blocked else _loop(recipe))]
-    parameters = ["synk_partials", "synk_slice", *(["synk_position"] if recipe.blocked else [])]
-    if recipe.one_block:
-        body += [*_means(recipe, _RESULT), *_squares(recipe, _RESULT)]
-    else:
-        parameters.insert(1, "synk_lines")
-        body += [*_means(recipe, _LINE), *_squares(recipe, _LINE), *_last_block(recipe)]
-    last = ["synk_block"] if recipe.blocked else []
+    loop = _loop_over_blocks if recipe.blocked else _loop
+    body = [*_head(recipe), *loop(recipe)]
+    parameters = ["synk_partials"]
+    target = _RESULT
+    if not recipe.one_block:
+        parameters.append("synk_lines")
+        target = _LINE
+    parameters.append("synk_slice")
+    body += [*_means(recipe, target), *_squares(recipe, target)]
+    if not recipe.one_block:
+        body += _last_block(recipe)
+    last = []
+    if recipe.blocked:
+        parameters.append("synk_position")
+        last.append("synk_block")
     return kernel_text(recipe.name, [*parameters, *recipe.parameters, *recipe.scales, *last], body)
 
 
@@ -153,16 +170,10 @@ def _head(recipe: Recipe) -> list[str]:
     """
     name, kind = next((name, kind) for name, kind in recipe.parameters.items() if kind in DIVIDED)
     count = f"{name}.stop - {name}.start" if kind == "indices" else f"{name}.shape[0]"
-    sums = [f"synk_p{i}" for i in range(recipe.values)] + [
-        f"synk_s{i}" for i in range(recipe.values)
-    ]
-    sums += [f"synk_q{i}_{j}" for i, j in recipe.pairs]
-    if recipe.weight is not None:
-        sums += [
-            "synk_w",
-            "synk_z",
-            *(f"synk_{letter}{i}" for letter in "ab" for i in range(recipe.values)),
-        ]
+    sums = [*recipe.per_value("synk_p#"), *recipe.per_value("synk_s#")]
+    sums += recipe.per_pair("synk_q#_@")
+    if recipe.weighted:
+        sums += ["synk_w", "synk_z", *recipe.per_value("synk_a#"), *recipe.per_value("synk_b#")]
     return [
         f"synk_sums = cuda.shared.array(({recipe.rooms}, {THREADS}), float64)",
         f"synk_centre = cuda.shared.array({recipe.values}, float64)",
@@ -188,17 +199,17 @@ def _loop(recipe: Recipe) -> list[str]:
             "for synk_j in range(synk_start, synk_n, synk_stride):",
             *indented(rest),
         ]
-    rows = range(recipe.together)
-    body = [line for k in rows for line in _read(recipe, k)] + [
-        line for k in rows for line in _added_row(recipe, k)
-    ]
+    reads, sums = [], []
+    for k in range(recipe.together):
+        reads += _read(recipe, k)
+        sums += _added_row(recipe, k)
     return [
         f"synk_first = {UNSIGNED}(synk_start)",
         f"synk_end = {UNSIGNED}(synk_n)",
         *(f"synk_step{k} = {UNSIGNED}({k} * synk_stride)" for k in range(1, recipe.together + 1)),
         "synk_j = synk_first",
         f"while synk_j + synk_step{recipe.together - 1} < synk_end:",
-        *indented([*body, f"synk_j += synk_step{recipe.together}"]),
+        *indented([*reads, *sums, f"synk_j += synk_step{recipe.together}"]),
         "while synk_j < synk_end:",
         *indented([*rest, "synk_j += synk_step1"]),
     ]
@@ -210,26 +221,22 @@ def _loop_over_blocks(recipe: Recipe) -> list[str]:
 
     f: Σ w (v − p) of the block; g: Σ w of the block; e: the mean of the block, less p.
     """
-    values, real, weighted = range(recipe.values), recipe.real, recipe.weight is not None
-    sums = [f"synk_f{i}" for i in values] + (["synk_g"] if weighted else [])
-    by = "synk_x * " if weighted else ""
-    row = [
-        *_read(recipe, 0),
-        *_value_of_row(recipe, 0),
-        *(f"synk_f{i} += {by}synk_d{i}" for i in values),
-    ]
-    if weighted:
+    sums, by = recipe.per_value("synk_f#"), ""
+    if recipe.weighted:
+        sums, by = [*sums, "synk_g"], "synk_x * "
+    row = [*_read(recipe, 0), *_value_of_row(recipe, 0)]
+    row += recipe.per_value(f"synk_f# += {by}synk_d#")
+    if recipe.weighted:
         row += ["synk_g += synk_x"]
-        mean = [f"synk_e{i} = synk_f{i} / synk_g if synk_g != 0.0 else synk_f{i}" for i in values]
+        mean = "synk_e# = synk_f# / synk_g if synk_g != 0.0 else synk_f#"
         added = ["synk_w += synk_g", "synk_z += synk_g * synk_g"]
-        added += [f"synk_s{i} += synk_f{i}" for i in values]
-        added += [f"synk_q{i}_{j} += synk_f{i} * synk_e{j}" for i, j in recipe.pairs]
-        for i in values:
-            added += [f"synk_a{i} += synk_g * synk_f{i}", f"synk_b{i} += synk_f{i} * synk_f{i}"]
+        added += recipe.per_value("synk_s# += synk_f#")
+        added += recipe.per_pair("synk_q#_@ += synk_f# * synk_e@")
+        added += recipe.per_value("synk_a# += synk_g * synk_f#", "synk_b# += synk_f# * synk_f#")
     else:
-        mean = [f"synk_e{i} = synk_f{i} / {real}(synk_stop - synk_from)" for i in values]
-        added = [f"synk_s{i} += synk_e{i}" for i in values]
-        added += [f"synk_q{i}_{j} += synk_e{i} * synk_e{j}" for i, j in recipe.pairs]
+        mean = f"synk_e# = synk_f# / {recipe.real}(synk_stop - synk_from)"
+        added = recipe.per_value("synk_s# += synk_e#")
+        added += recipe.per_pair("synk_q#_@ += synk_e# * synk_e@")
     return [
         "synk_low = synk_position // synk_block",
         "synk_high = (synk_position + synk_n + synk_block - 1) // synk_block",
@@ -244,10 +251,10 @@ def _loop_over_blocks(recipe: Recipe) -> list[str]:
         "        synk_from = 0",
         "    if synk_stop > synk_n:",
         "        synk_stop = synk_n",
-        *(f"    {name} = {real}(0.0)" for name in sums),
+        *(f"    {name} = {recipe.real}(0.0)" for name in sums),
         "    for synk_j in range(synk_from, synk_stop):",
         *indented(indented(row)),
-        *indented(mean),
+        *indented(recipe.per_value(mean)),
         "    if synk_stop - synk_from == synk_block:",
         "        synk_c += 1.0",
         *indented(indented(added)),
@@ -261,14 +268,12 @@ def _stored_part(recipe: Recipe) -> list[str]:
     or its last.
     """
     rows = "float64(synk_stop - synk_from)"
-    weight = rows if recipe.weight is None else "float64(synk_g)"
+    weight = "float64(synk_g)" if recipe.weighted else rows
+    first, second = recipe.columns, recipe.columns + recipe.part_columns
     return [
-        (
-            f"synk_at = {recipe.columns} if synk_number == synk_low else "
-            f"{recipe.columns + recipe.part_columns}"
-        ),
+        f"synk_at = {first} if synk_number == synk_low else {second}",
         *_stored(_PART, 0, (rows, weight, "float64(synk_number)")),
-        *_stored_means(recipe, _PART, "float64(synk_p{i})", 3),
+        *_stored_means(recipe, _PART, "float64(synk_p#)", 3),
     ]
 
 
@@ -289,6 +294,7 @@ def _argument(name: str, kind: Kind, k: int) -> str:
         "indices": f"{name}.start + {SIGNED}({_index(k)})",
         "number": f"{name}[()]",
         "whole": name,
+        "scalar": name,
     }
     return values[kind]
 
@@ -297,19 +303,18 @@ def _added_row(recipe: Recipe, k: int) -> list[str]:
     """Adds a row to the thread's sums; k is its place among the rows read together. The thread's
     first row has k = 0.
     """
-    lines = _value_of_row(recipe, k)
-    if recipe.weight is not None:
+    lines, by = _value_of_row(recipe, k), ""
+    if recipe.weighted:
         lines += ["synk_w += synk_x", "synk_z += synk_x * synk_x"]
-    by = "" if recipe.weight is None else "synk_x * "
-    lines += [f"synk_s{i} += {by}synk_d{i}" for i in range(recipe.values)]
-    lines += [f"synk_q{i}_{j} += {by}synk_d{i} * synk_d{j}" for i, j in recipe.pairs]
-    if recipe.weight is not None:
-        for i in range(recipe.values):
-            lines += [
-                f"synk_y{i} = synk_x * synk_d{i}",
-                f"synk_a{i} += synk_x * synk_y{i}",
-                f"synk_b{i} += synk_y{i} * synk_y{i}",
-            ]
+        by = "synk_x * "
+    lines += recipe.per_value(f"synk_s# += {by}synk_d#")
+    lines += recipe.per_pair(f"synk_q#_@ += {by}synk_d# * synk_d@")
+    if recipe.weighted:
+        lines += recipe.per_value(
+            "synk_y# = synk_x * synk_d#",
+            "synk_a# += synk_x * synk_y#",
+            "synk_b# += synk_y# * synk_y#",
+        )
     return lines
 
 
@@ -327,17 +332,12 @@ def _value_of_row(recipe: Recipe, k: int) -> list[str]:
             "if synk_x < 0.0:",
             f"    synk_x = {recipe.real}(nan)",
         ]
-    for i in range(recipe.values):
-        value = "synk_r" if recipe.size is None else f"synk_r[{i}]"
-        lines += [f"synk_v{i} = {recipe.real}({_scaled(recipe, value, f'synk_by{i}')})"]
-        if k == 0:
-            lines += [
-                # sums about ∞ would be NaN
-                f"if synk_j == synk_first and synk_v{i} - synk_v{i} == 0.0:",
-                f"    synk_p{i} = synk_v{i}",
-            ]
-        lines += [f"synk_d{i} = synk_v{i} - synk_p{i}"]
-    return lines
+    value = _scaled(recipe, "synk_r" if recipe.size is None else "synk_r[#]", "synk_by#")
+    values = [f"synk_v# = {recipe.real}({value})"]
+    if k == 0:
+        # sums about ∞ would be NaN
+        values += ["if synk_j == synk_first and synk_v# - synk_v# == 0.0:", "    synk_p# = synk_v#"]
+    return [*lines, *recipe.per_value(*values, "synk_d# = synk_v# - synk_p#")]
 
 
 def _scaled(recipe: Recipe, value: str, scale: str) -> str:
@@ -348,7 +348,6 @@ def _means(recipe: Recipe, target: str) -> list[str]:
     """The block's rows, weight and means. The centre of its sums is the first value of its first
     thread.
     """
-    values, weighted = range(recipe.values), recipe.weight is not None
     counted = [
         "synk_c = 0.0",
         "if synk_start < synk_n:",
@@ -356,16 +355,21 @@ def _means(recipe: Recipe, target: str) -> list[str]:
     ]
     return [
         *([] if recipe.blocked else counted),
-        f"synk_u = {'float64(synk_w)' if weighted else 'synk_c'}",
+        f"synk_u = {'float64(synk_w)' if recipe.weighted else 'synk_c'}",
         "if synk_t == 0:",
-        *(f"    synk_centre[{i}] = float64(synk_p{i})" for i in values),
+        *recipe.per_value("    synk_centre[#] = float64(synk_p#)"),
         "cuda.syncthreads()",
         "synk_sums[0, synk_t] = synk_c",
         "synk_sums[1, synk_t] = synk_u",
-        *(f"synk_x{i} = float64(synk_p{i}) - synk_centre[{i}]" for i in values),
-        *(f"synk_sums[{2 + i}, synk_t] = float64(synk_s{i}) + synk_x{i} * synk_u" for i in values),
+        *recipe.per_value("synk_x# = float64(synk_p#) - synk_centre[#]"),
+        *_own_sums(recipe.per_value("float64(synk_s#) + synk_x# * synk_u"), first=2),
         *_divided(recipe, target),
     ]
+
+
+def _own_sums(values: Sequence[str], first: int = 0) -> list[str]:
+    """Puts a thread's values into its places in smem."""
+    return [f"synk_sums[{room}, synk_t] = {value}" for room, value in enumerate(values, first)]
 
 
 def _divided(recipe: Recipe, target: str) -> list[str]:
@@ -374,13 +378,12 @@ def _divided(recipe: Recipe, target: str) -> list[str]:
 
     Sums without weight are 0, so that the mean is the centre, or NaN, as 0 · NaN and 0 · ∞ are.
     """
-    values = range(recipe.values)
     return [
         *_added(2 + recipe.values),
         "synk_total = synk_sums[1, 0]",
-        *(f"synk_e{i} = synk_sums[{2 + i}, 0]" for i in values),
+        *(f"synk_e{i} = synk_sums[{2 + i}, 0]" for i in range(recipe.values)),
         "if synk_total != 0.0:",
-        *(f"    synk_e{i} /= synk_total" for i in values),
+        *recipe.per_value("    synk_e# /= synk_total"),
         "if synk_t == 0:",
         *indented(
             [*_stored(target, 0, ("synk_sums[0, 0]", "synk_total")), *_stored_means(recipe, target)]
@@ -390,7 +393,7 @@ def _divided(recipe: Recipe, target: str) -> list[str]:
 
 
 def _stored_means(
-    recipe: Recipe, target: str, centre: str = "synk_centre[{i}]", first: int = 2
+    recipe: Recipe, target: str, centre: str = "synk_centre[#]", first: int = 2
 ) -> list[str]:
     """Stores each mean and its rounding error: D. Knuth, TAOCP volume 2, section 4.2.2, theorem
     B.
@@ -398,7 +401,7 @@ def _stored_means(
     lines: list[str] = []
     for i in range(recipe.values):
         lines += [
-            f"synk_o = {centre.format(i=i)}",
+            f"synk_o = {centre.replace('#', str(i))}",
             f"synk_m = synk_o + synk_e{i}",
             "synk_k = synk_m - synk_o",
             f"synk_l = (synk_o - (synk_m - synk_k)) + (synk_e{i} - synk_k)",
@@ -413,29 +416,21 @@ def _stored_means(
 def _squares(recipe: Recipe, target: str) -> list[str]:
     """The block's sums of squares and products about its means."""
     # from the mean to the thread's first value
-    lines = [f"synk_x{i} -= synk_e{i}" for i in range(recipe.values)]
-    rooms = []
+    lines = recipe.per_value("synk_x# -= synk_e#")
     for i, j in recipe.pairs:
-        parts = f"float64(synk_q{i}_{j})", f"float64(synk_s{i})", f"float64(synk_s{j})"
-        name = f"synk_o{i}_{j}"
-        lines += [
-            (
-                f"{name} = {parts[0]} + synk_x{j} * {parts[1]} + synk_x{i} * "
-                f"({parts[2]} + synk_x{j} * synk_u)"
-            )
-        ]
-        lines += [f"if {name} < 0.0:", f"    {name} = 0.0"] if i == j else []  # rounding
-        rooms.append(name)
-    if recipe.weight is not None:
-        rooms.append("float64(synk_z)")
-        for letter in "ab":
-            rooms += [f"synk_{letter}_moved{i}" for i in range(recipe.values)]
-        for i in range(recipe.values):
-            a, b, z = f"float64(synk_a{i})", f"float64(synk_b{i})", "float64(synk_z)"
-            lines += [
-                f"synk_a_moved{i} = {a} + synk_x{i} * {z}",
-                f"synk_b_moved{i} = {b} + synk_x{i} * (2.0 * {a} + synk_x{i} * {z})",
-            ]
+        q, s, t = f"float64(synk_q{i}_{j})", f"float64(synk_s{i})", f"float64(synk_s{j})"
+        moved = f"{q} + synk_x{j} * {s} + synk_x{i} * ({t} + synk_x{j} * synk_u)"
+        lines.append(f"synk_o{i}_{j} = {moved}")
+        if i == j:  # rounding
+            lines += [f"if synk_o{i}_{j} < 0.0:", f"    synk_o{i}_{j} = 0.0"]
+    rooms = recipe.per_pair("synk_o#_@")
+    if recipe.weighted:
+        z, a = "float64(synk_z)", "float64(synk_a#)"
+        rooms += [z, *recipe.per_value("synk_a_moved#"), *recipe.per_value("synk_b_moved#")]
+        lines += recipe.per_value(
+            f"synk_a_moved# = {a} + synk_x# * {z}",
+            f"synk_b_moved# = float64(synk_b#) + synk_x# * (2.0 * {a} + synk_x# * {z})",
+        )
     return [*lines, *_summed(recipe, rooms, target)]
 
 
@@ -447,15 +442,14 @@ def _summed(recipe: Recipe, rooms: Sequence[str], target: str) -> list[str]:
     for start in range(0, len(rooms), MAX_ROOMS):
         group = rooms[start : start + MAX_ROOMS]
         column = 2 + 2 * recipe.values + start
+        totals = [f"synk_sums[{room}, 0]" for room in range(len(group))]
+        if start:  # thread 0 has read the sums of the group before
+            lines.append("cuda.syncthreads()")
         lines += [
-            # thread 0 has read the sums of the group before
-            *(["cuda.syncthreads()"] if start else []),
-            *(f"synk_sums[{room}, synk_t] = {value}" for room, value in enumerate(group)),
+            *_own_sums(group),
             *_added(len(group)),
             "if synk_t == 0:",
-            *indented(
-                _stored(target, column, [f"synk_sums[{room}, 0]" for room in range(len(group))])
-            ),
+            *indented(_stored(target, column, totals)),
         ]
     return lines
 
@@ -466,27 +460,22 @@ def _last_block(recipe: Recipe) -> list[str]:
     A thread takes every 256th line. The centre is the mean of the first block, which always has
     rows.
     """
-    values = range(recipe.values)
     rooms = [f"synk_g{room}" for room in range(recipe.late_rooms)]
     every_line = f"for synk_j in range(1 + synk_t, cuda.gridDim.x + 1, {THREADS}):"
     distances = ["synk_h = synk_lines[synk_j, 1]"]
-    for i in values:
+    for i in range(recipe.values):
         mean, rest = f"synk_lines[synk_j, {2 + i}]", f"synk_lines[synk_j, {2 + recipe.values + i}]"
         distances.append(f"synk_x{i} = ({mean} - synk_centre[{i}]) + {rest}")
     sums = ["synk_c += synk_lines[synk_j, 0]", *distances, "synk_u += synk_h"]
-    sums += [f"synk_f{i} += synk_h * synk_x{i}" for i in values]
-    squares = [*distances, *(f"synk_x{i} -= synk_e{i}" for i in values), *_moved_line(recipe)]
+    sums += recipe.per_value("synk_f# += synk_h * synk_x#")
+    squares = [*distances, *recipe.per_value("synk_x# -= synk_e#"), *_moved_line(recipe)]
+    totals = ["synk_c", "synk_u", *recipe.per_value("synk_f#")]
     return [
         *_ended_last(recipe),
-        *(
-            f"{name} = 0.0"
-            for name in ("synk_c", "synk_u", *(f"synk_f{i}" for i in values), *rooms)
-        ),
+        *(f"{name} = 0.0" for name in (*totals, *rooms)),
         every_line,
         *indented(sums),
-        "synk_sums[0, synk_t] = synk_c",
-        "synk_sums[1, synk_t] = synk_u",
-        *(f"synk_sums[{2 + i}, synk_t] = synk_f{i}" for i in values),
+        *_own_sums(totals),
         *_divided(recipe, _RESULT),
         every_line,
         *indented(squares),
@@ -498,6 +487,7 @@ def _ended_last(recipe: Recipe) -> list[str]:
     """Returns from the other blocks, and reads the centre: the `threadFenceReduction` of
     NVIDIA's CUDA samples.
     """
+    counted = "cuda.atomic.add(synk_lines, (0, 0), 1.0)"
     centres: list[str] = []
     for i in range(recipe.values):
         centres += [
@@ -509,10 +499,7 @@ def _ended_last(recipe: Recipe) -> list[str]:
         "synk_last = cuda.shared.array(1, int32)",
         "if synk_t == 0:",
         "    cuda.threadfence()",  # the line is visible before it is counted
-        (
-            "    synk_last[0] = 1 if cuda.atomic.add(synk_lines, (0, 0), 1.0) == "
-            "cuda.gridDim.x - 1 else 0"
-        ),
+        f"    synk_last[0] = 1 if {counted} == cuda.gridDim.x - 1 else 0",
         "    cuda.threadfence()",
         *indented(centres),
         "cuda.syncthreads()",
@@ -523,26 +510,25 @@ def _ended_last(recipe: Recipe) -> list[str]:
 
 def _moved_line(recipe: Recipe) -> list[str]:
     """Adds a line's sums of squares, moved to the mean of all."""
-    first, room = 2 + 2 * recipe.values, 0
+    first, z_room = 2 + 2 * recipe.values, len(recipe.pairs)
+
+    def stored(room: int) -> str:
+        return f"synk_lines[synk_j, {first + room}]"
+
     lines = []
-    for i, j in recipe.pairs:
-        lines.append(
-            f"synk_g{room} += synk_lines[synk_j, {first + room}] + synk_h * synk_x{i} * synk_x{j}"
-        )
-        room += 1
-    if recipe.weight is None:
+    for room, (i, j) in enumerate(recipe.pairs):
+        lines.append(f"synk_g{room} += {stored(room)} + synk_h * synk_x{i} * synk_x{j}")
+    if not recipe.weighted:
         return lines
-    z = f"synk_lines[synk_j, {first + room}]"
-    lines.append(f"synk_g{room} += {z}")
+    z = stored(z_room)
+    lines.append(f"synk_g{z_room} += {z}")
     for i in range(recipe.values):
-        a, b = room + 1 + i, room + 1 + recipe.values + i
-        line = f"synk_lines[synk_j, {first + a}]"
+        a_room, x = z_room + 1 + i, f"synk_x{i}"
+        b_room = a_room + recipe.values
+        a, b = stored(a_room), stored(b_room)
         lines += [
-            f"synk_g{a} += {line} + synk_x{i} * {z}",
-            (
-                f"synk_g{b} += synk_lines[synk_j, {first + b}] + synk_x{i} * (2.0 * "
-                f"{line} + synk_x{i} * {z})"
-            ),
+            f"synk_g{a_room} += {a} + {x} * {z}",
+            f"synk_g{b_room} += {b} + {x} * (2.0 * {a} + {x} * {z})",
         ]
     return lines
 

@@ -5,7 +5,7 @@ sums that overflowed.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import final
 
 import numpy as np
@@ -71,23 +71,22 @@ class LineReader:
 
     def __init__(self, recipe: Recipe) -> None:
         k = recipe.values
-        widths = [1, 1, k, k, len(recipe.pairs), *([] if recipe.weight is None else [1, k, k])]
+        widths = [1, 1, k, k, len(recipe.pairs)]
+        if recipe.weighted:
+            widths += [1, k, k]
         self._columns = recipe.columns
         self._part_columns = recipe.part_columns
-        self._cuts = [
-            slice(end - width, end) for end, width in zip(accumulate(widths), widths, strict=True)
-        ]
+        self._cuts = [slice(*edges) for edges in pairwise(accumulate(widths, initial=0))]
         self._pairs = recipe.pairs
         self._scalar = recipe.size is None or (recipe.weight == "" and recipe.size == 2)
         self._values = k
         self._range = _RANGES[recipe.real]
-        self._is_plain = recipe.weight is None and k == 1 and not recipe.part_columns
+        self._is_plain = k == 1 and not recipe.weighted and not recipe.part_columns
 
     def read(self, parts: Sequence[Array]) -> Array:
         """The lines of all ranks and slices, in order."""
-        return np.concatenate(
-            [part.reshape(-1, self._columns + 2 * self._part_columns) for part in parts]
-        )
+        width = self._columns + 2 * self._part_columns
+        return np.concatenate([part.reshape(-1, width) for part in parts])
 
     def quick(self, parts: Sequence[Array]) -> Estimate | None:
         """Returns what `estimate` does, of the parts of `read`, if they are few and simple: in a
@@ -95,9 +94,10 @@ class LineReader:
         """
         if not self._is_plain:
             return None
-        moments = of_few_lines(
-            [line for part in parts for line in part.reshape(-1, self._columns).tolist()]
-        )
+        lines: list[list[float]] = []
+        for part in parts:
+            lines += part.reshape(-1, self._columns).tolist()
+        moments = of_few_lines(lines)
         return None if moments is None else Estimate(moments, self._scalar)
 
     def estimate(self, lines: Array, units: Units | None = None, block: int = 1) -> Estimate:
@@ -113,12 +113,11 @@ class LineReader:
             for column, (i, j) in enumerate(self._pairs):
                 matrices[:, i, j] = matrices[:, j, i] = products[:, column]
             products = matrices
-        stacked = (
-            np.stack([np.broadcast_to(square, mean.shape) for square in squares], axis=1)
-            if squares
-            else None
-        )
-        power, powers = (0, None) if units is None else (units.weight, units.values)
+        stacked, power, powers = None, 0, None
+        if squares:
+            stacked = np.stack([np.broadcast_to(square, mean.shape) for square in squares], axis=1)
+        if units is not None:
+            power, powers = units.weight, units.values
         moments = Moments(count, weight, mean, rest, products, stacked, power)
         if not self._part_columns:
             return estimate_module.merged(moments, scalar=self._scalar, powers=powers)
@@ -131,6 +130,25 @@ class LineReader:
         return estimate_module.merged(
             moments, scalar=self._scalar, powers=powers, rest=remainder, block=block
         )
+
+    def _total(self, lines: Array, field: int) -> float:
+        # Python's sum gives no warning of overflow, and takes a quarter of NumPy's time for few
+        # lines.
+        return sum(lines[:, self._cuts[field].start].tolist())
+
+    def _lose_bits(self, lines: Array, square: float, power: int, has_overflown: bool) -> bool:
+        """Whether weights whose sum is about 2^power are to be in another unit."""
+        limits = self._range
+        if not 2.0**-limits.squares < square < 2.0**limits.squares:
+            return True
+        if has_overflown and abs(power) > limits.even:
+            return True
+        if power >= 0:
+            return False
+        # No spread may come of light weights, or of equal values; only sums in other units can
+        # tell.
+        spread = lines[:, self._cuts[_SPREAD]].sum(axis=0)
+        return bool((spread < 2.0**-limits.spread).any())
 
     def _parts(self, lines: Array) -> Array:
         """The parts of blocks that are beside the lines, in the order of their rows."""
@@ -161,25 +179,13 @@ class LineReader:
         is_finite = np.isfinite(lines)
         has_overflown = not np.logical_and.reduce(is_finite, axis=None)
         if len(self._cuts) > _SQUARES and used is None:
-            # Python's sum gives no warning of overflow, and takes a quarter of NumPy's time for few
-            # lines.
-            total, square = (
-                sum(lines[:, self._cuts[field].start].tolist()) for field in (_WEIGHT, _SQUARES)
-            )
-            if math.isnan(total):
+            weight, square = (self._total(lines, field) for field in (_WEIGHT, _SQUARES))
+            if math.isnan(weight):
                 return None  # a weight is negative or NaN, so all results are NaN
-            power = (
-                max(math.frexp(total)[1], _LIGHTEST) if math.isfinite(total) else self._range.heavy
-            )
-            is_odd = not 2.0**-self._range.squares < square < 2.0**self._range.squares
-            # No spread may come of light weights, or of equal values; only sums in other units can
-            # tell.
-            has_vanished = power < 0 and bool(
-                (lines[:, self._cuts[_SPREAD]].sum(axis=0) < 2.0**-self._range.spread).any()
-            )
-            if total != 0 and (
-                is_odd or has_vanished or (has_overflown and abs(power) > self._range.even)
-            ):
+            power = self._range.heavy
+            if math.isfinite(weight):
+                power = max(math.frexp(weight)[1], _LIGHTEST)
+            if weight != 0 and self._lose_bits(lines, square, power, has_overflown):
                 return Units(np.zeros(self._values, np.int64), power)
         if not has_overflown or (used is not None and used.values.any()):
             return None

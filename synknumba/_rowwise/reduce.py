@@ -19,7 +19,7 @@ from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError, DataError, ReductionError, shortened
 from synknumba._ops.launch import LaunchConfig, RowGrid
 from synknumba._progress import Progress
-from synknumba._rowwise.arguments import Given, describe, quick_key
+from synknumba._rowwise.arguments import Description, describe, quick_key
 from synknumba._rowwise.base import RowFunction
 from synknumba._rowwise.generate import define_kernel, kernel_name
 from synknumba._rowwise.map_kernels import (
@@ -123,15 +123,15 @@ class Reducible(RowFunction):
             )
         keepdims = as_flag(keepdims, f"keepdims of {self.name}.reduce")
         # the call raises for what is wrong with it
-        room = int(num_slices) if hasattr(num_slices, "__index__") else 1
+        slices = int(num_slices) if hasattr(num_slices, "__index__") else 1
         device = self._device(current_world())
-        key = None if dtype is not None else quick_key(array)
-        key_of_plan = "reduce", device, room, key
-        reduction = None if key is None else self._known.get(key_of_plan)
+        key = quick_key(array) if dtype is None else None
+        known_key = "reduce", device, slices, key
+        reduction = None if key is None else self._known.get(known_key)
         if reduction is None:
-            reduction = self._reduction(device, array, dtype, room)
+            reduction = self._reduction(device, array, dtype, slices)
             if key is not None:
-                self._known[key_of_plan] = reduction
+                self._known[known_key] = reduction
         first = None if initial is None else self._initial(initial, reduction)
         if first is None and isinstance(array, IndexRange) and not array.length:
             raise self._no_rows()
@@ -198,25 +198,36 @@ class Reducible(RowFunction):
         return ReductionError(f"{self.name}.reduce got no rows; pass at least one, or initial=")
 
     def _make_reduction(
-        self, device: DeviceKind, description: Given, kind: Any, slices: int, of_variable: bool
+        self,
+        device: DeviceKind,
+        description: Description,
+        kind: Any,
+        slices: int,
+        of_variable: bool,
     ) -> _Reduction:
         dtype, row = as_dtype(kind), description.shape
-        parameter, tile = next(iter(self._parameters)), min(MAX_TILE, TILE_BYTES // dtype.itemsize)
-        flat = frozenset({parameter} if len(row) > 1 and not of_variable else ())
-        row = (math.prod(row),) if flat else row
-        chunks = max(
-            1,
-            min(_CHUNKS[device], _BLOCKS) if not row else _CHUNKS[device] // max(1, math.prod(row)),
-        )
+        parameter = next(iter(self._parameters))
+        tile = min(MAX_TILE, TILE_BYTES // dtype.itemsize)
+        flat, sliceable = frozenset({parameter}), frozenset[str]()
+        if of_variable or len(row) < 2:
+            flat = frozenset()
+        if of_variable:
+            sliceable = frozenset({parameter})
+        if flat:
+            row = (math.prod(row),)
+        chunks = min(_CHUNKS[device], _BLOCKS)
+        if row:
+            chunks = max(1, _CHUNKS[device] // max(1, math.prod(row)))
+        slices = max(1, slices)
         options = replace(
             self._options,
             outputs={
-                "synk_partials": Output(None, (max(1, slices), chunks, *row), dtype, filled=False),
-                "synk_there": Output(None, (max(1, slices), chunks), np.dtype(np.uint8)),
+                "synk_partials": Output(None, (slices, chunks, *row), dtype, filled=False),
+                "synk_there": Output(None, (slices, chunks), np.dtype(np.uint8)),
             },
             broadcast=frozenset(),
             givens={"synk_slice": RankConstant.SLICE},
-            sliceable=frozenset({parameter} if of_variable else ()),
+            sliceable=sliceable,
             launch=_launch(row, chunks, tile),
             flat=flat,
             unfit=(
@@ -250,10 +261,8 @@ def _launch(row: Shape, chunks: int, tile: int) -> LaunchConfig:
     numbers.
     """
     if not row:
-        return (
-            LaunchConfig(1, 1)
-            if chunks == 1
-            else LaunchConfig(THREADS, RowGrid(THREADS * tile, chunks))
-        )
+        if chunks == 1:
+            return LaunchConfig(1, 1)
+        return LaunchConfig(THREADS, RowGrid(THREADS * tile, chunks))
     grid, (columns, rows, _) = element_launch(row).resolve(chunks)
     return LaunchConfig((columns, min(rows, chunks)), grid)

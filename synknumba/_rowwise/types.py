@@ -23,11 +23,21 @@ from synknumba import simt
 from synknumba._call.arguments import IndexRange, PerRankValues
 from synknumba._call.distribute import InnerFunction
 from synknumba._errors import ArgumentError, KernelError, SynkError
-from synknumba._host.data import Data
-from synknumba._host.foreign import adopted
-from synknumba._rowwise.arguments import Given, numba_type, refuse_span
-from synknumba._rowwise.generate import define_kernel, kernel_name, kernel_text
-from synknumba._rowwise.moment_kernels import ARRAYS_OF_ROWS, Kind
+from synknumba._rowwise.arguments import (
+    Description,
+    as_array,
+    branch_error,
+    dtype_error,
+    numba_type,
+    refuse_span,
+)
+from synknumba._rowwise.generate import (
+    ARRAYS_OF_ROWS,
+    Kind,
+    define_kernel,
+    kernel_name,
+    kernel_text,
+)
 from synknumba._types import RankConstant
 from synknumba._variables.variable import Branch, Variable, state_of
 from synknumba.simt.internals import cause, explain
@@ -114,7 +124,7 @@ class Signatures:
         self._results: dict[tuple[Any, ...], Any] = {}
         inner.dependent.append(self._results)
 
-    def choose(self, arguments: Sequence[Given]) -> Loop:
+    def choose(self, arguments: Sequence[Description]) -> Loop:
         """The first signature that all arguments cast to safely, as for NumPy's ufuncs; or the
         arguments' types.
 
@@ -125,7 +135,7 @@ class Signatures:
             return self._with_result(tuple(argument.element for argument in arguments), None)
         return self._first(arguments, self._signatures)
 
-    def choose_repeated(self, argument: Given, dtype: Any) -> Any:
+    def choose_repeated(self, argument: Description, dtype: Any) -> Any:
         """The type T with f(T, T) → T for rows of the given type: that of `dtype`, or inferred
         if it is None.
         """
@@ -138,14 +148,14 @@ class Signatures:
                 raise ArgumentError(f"dtype must be numeric, got {dtype!r}")
         elif self._signatures:
             alike = [
-                signature
-                for signature in self._signatures
-                if len({*signature[0]}) == 1 and signature[1] in {None, signature[0][0]}
+                (args, result)
+                for args, result in self._signatures
+                if len({*args}) == 1 and result in {None, args[0]}
             ]
             kind = self._first([argument, argument], alike).args[0]
         else:
             kind = self._with_result((argument.element, argument.element), None).result
-        loop = self.choose([Given("scalar", kind)] * 2)
+        loop = self.choose([Description("scalar", kind)] * 2)
         if loop.result != kind or {*loop.args} != {kind}:
             raise ArgumentError(
                 f"{self._name} returns a {loop.result} for two {kind}, so its result cannot be "
@@ -154,7 +164,7 @@ class Signatures:
         return kind
 
     def _first(
-        self, arguments: Sequence[Given], signatures: Sequence[tuple[tuple[Any, ...], Any]]
+        self, arguments: Sequence[Description], signatures: Sequence[tuple[tuple[Any, ...], Any]]
     ) -> Loop:
         for args, result in signatures:
             if all(_fits(argument, kind) for argument, kind in zip(arguments, args, strict=True)):
@@ -197,13 +207,12 @@ def parse(name: str, signatures: Any, count: int) -> tuple[tuple[tuple[Any, ...]
     Raises:
         ArgumentError: one is not a signature of `count` numbers.
     """
-    is_types = isinstance(signatures, tuple) and all(
-        isinstance(signature, types.Type) for signature in signatures
-    )
-    parsed = []
-    for signature in (
-        signatures if isinstance(signatures, list | tuple) and not is_types else [signatures]
+    if not isinstance(signatures, list | tuple) or (
+        isinstance(signatures, tuple) and all(isinstance(kind, types.Type) for kind in signatures)
     ):
+        signatures = [signatures]
+    parsed = []
+    for signature in signatures:
         try:
             args, result = sigutils.normalize_signature(signature)
         except Exception as error:  # Numba evaluates the text, which may raise anything
@@ -211,10 +220,9 @@ def parse(name: str, signatures: Any, count: int) -> tuple[tuple[tuple[Any, ...]
                 f"signature {signature!r} of {name} is not one that Numba knows: {error}; write "
                 f"it as 'float64(float64)'"
             ) from error
-        kinds = (*args, *(() if result is None else (result,)))
-        if len(args) != count or not all(
-            isinstance(kind, types.Number | types.Boolean) for kind in kinds
-        ):
+        kinds = args if result is None else (*args, result)
+        are_numbers = all(isinstance(kind, types.Number | types.Boolean) for kind in kinds)
+        if len(args) != count or not are_numbers:
             raise ArgumentError(
                 f"signature {signature!r} of {name} must be of {count} numbers and "
                 f"have a number as its result"
@@ -228,11 +236,9 @@ def integer_limits(kind: Any) -> tuple[float, float]:
     integers.
     """
     dtype = as_dtype(kind)
-    return (
-        (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
-        if dtype.kind in "iu"
-        else (-math.inf, math.inf)
-    )
+    if dtype.kind not in "iu":
+        return -math.inf, math.inf
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
 def out_of_range(function: str, name: str, value: int, least: float, most: float) -> ArgumentError:
@@ -244,25 +250,13 @@ def out_of_range(function: str, name: str, value: int, least: float, most: float
     )
 
 
-def _fits(argument: Given, kind: Any) -> bool:
+def _fits(argument: Description, kind: Any) -> bool:
     if argument.python is None:
         return bool(np.can_cast(as_dtype(argument.element), as_dtype(kind), "safe"))
     return as_dtype(kind).kind in _WEAK_KINDS[argument.python]
 
 
 # ---- expectations
-
-
-def type_key(value: Any) -> Any:
-    """The part of an argument that decides on its type, and on what the function gets of it."""
-    if isinstance(value, Data | np.ndarray):
-        return value.__class__, value.dtype, value.ndim
-    if isinstance(value, Variable):
-        state = state_of(value)
-        return Variable, *state.dtypes(), *map(len, state.root_shapes())
-    if isinstance(value, PerRankValues):
-        return PerRankValues, *map(type, value.values)
-    return type(value), getattr(value, "dtype", None), getattr(value, "ndim", None)
 
 
 def check_types(
@@ -313,19 +307,12 @@ def _type_of(function: str, name: str, value: Any, parameter: Kind) -> Any:
             return None
         dtype, ndim = state.dtypes()[0], len(state.root_shapes()[0])
     elif isinstance(value, Branch):
-        raise ArgumentError(
-            f"{name} of {function} is {value.label}, a part of a tree of arrays; "
-            f"make one variable per array"
-        )
+        raise branch_error(function, name, value)
     elif isinstance(value, IndexRange | RankConstant):
         refuse_span(function, name, value)
         return types.int64
     elif hasattr(value, "__array__"):
-        array = (
-            value
-            if isinstance(value, Data | np.ndarray)
-            else adopted(value, f"{name} of {function}")
-        )
+        array = as_array(function, name, value)
         dtype, ndim = array.dtype, array.ndim
     elif isinstance(value, list | set):
         return None  # the call raises for them; `typeof` warns
@@ -336,10 +323,7 @@ def _type_of(function: str, name: str, value: Any, parameter: Kind) -> Any:
             return None
     element = None if dtype.hasobject else numba_type(dtype)
     if element is None:
-        raise ArgumentError(
-            f"{name} of {function} has dtype {dtype}, which Numba cannot compute with; "
-            f"convert it to a numeric one"
-        )
+        raise dtype_error(function, name, dtype)
     axes = ndim - 1 if parameter in ARRAYS_OF_ROWS else ndim
     return types.Array(element, axes, "C") if axes > 0 else element
 
@@ -347,11 +331,7 @@ def _type_of(function: str, name: str, value: Any, parameter: Kind) -> Any:
 def _fits_size(kind: Any, size: int | None) -> bool:
     if size is None:
         return _is_real(kind)
-    return (
-        isinstance(kind, types.BaseTuple)
-        and len(kind) == size
-        and all(_is_real(item) for item in kind)
-    )
+    return isinstance(kind, types.BaseTuple) and len(kind) == size and all(map(_is_real, kind))
 
 
 def _is_real(kind: Any) -> bool:
