@@ -12,13 +12,14 @@ only those of arrays in its own memory, a few at each end.
 
 import functools
 import html
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from synknumba._types import size_text
+from synknumba._types import count_text, size_text
 
 _T = TypeVar("_T")
 
@@ -52,6 +53,7 @@ class Lines:
 
 
 Cell: TypeAlias = str | int | Bar | Lines
+Fact: TypeAlias = tuple[str, Cell]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,52 +89,53 @@ def _or_nothing(make: Callable[[_T], str]) -> Callable[[_T], str | None]:
 @_or_nothing
 def of_world(engine: Any) -> str:
     """Shows a world, given its `Engine`: devices, state and processes."""
-    title = "World of 1 rank" if engine.world_size == 1 else f"World of {engine.world_size} ranks"
+    devices = {"cuda": "a GPU each", "cpu": "a CPU core each"}
+    transports = {"nccl": "NCCL", "host": "memory of the host"}
     facts = [
         ("state", _state(engine)),
-        ("device", "a GPU each" if engine.device == "cuda" else "a CPU core each"),
-        ("collectives", f"over {'NCCL' if engine.transport == 'nccl' else 'memory of the host'}"),
+        ("device", devices[engine.device]),
+        ("collectives", f"over {transports.get(engine.transport, transports['host'])}"),
         ("calls", f"{engine.tally.calls:,}"),
     ]
-    machines, pids = engine.machines, engine.pids  # pids: of this machine
+    title = f"World of {count_text(engine.world_size, 'rank')}"
+    pids = engine.pids  # of this machine
     if not pids:
         return _card(title, facts)
-    heads = [
-        "rank",
-        *(["machine"] if machines else []),
-        *(["GPU"] if engine.devices else []),
-        "process",
-    ]
-    rows: list[list[Cell]] = []
-    for rank in range(engine.world_size):
-        host = [name for name, first, after in machines if first <= rank < after]
-        gpu = [engine.devices[rank]] if engine.devices else []
-        rows.append([rank, *host, *gpu, str(pids[rank]) if rank < len(pids) else ""])
-    return _card(title, facts, Table(heads, rows))
+    processes = [str(pid) for pid in pids]
+    elsewhere = [""] * (engine.world_size - len(pids))
+    ranks = _by_columns(
+        ("rank", range(engine.world_size)),
+        ("machine", [name for name, first, after in engine.machines for _ in range(first, after)]),
+        ("GPU", engine.devices),
+        ("process", processes + elsewhere),
+    )
+    return _card(title, facts, ranks)
 
 
 def _state(engine: Any) -> str:
-    if engine.closed:
-        return "closed" if engine.end_reason is None else f"closed: {engine.end_reason}"
-    return "open" if engine.work is None else f"open, at work: {engine.work}"
+    if not engine.closed:
+        return "open" if engine.work is None else f"open, at work: {engine.work}"
+    if engine.end_reason is None:
+        return "closed"
+    return f"closed: {engine.end_reason}"
 
 
 @_or_nothing
 def of_data(data: Any) -> str:
     """Shows a `Data`: shape, dtype, bytes, and a few values."""
-    view, named = data._view, "" if data.name is None else f" {data.name!r}"  # noqa: SLF001  # `data.data` notes a read
-    more = [
-        *(["frozen"] if data.frozen else []),
-        *(["minibatch"] if data.minibatch else []),
-        *([f"room for {data.alloc_size:,} items"] if data.alloc_size > view.size else []),
-    ]
+    view = data._view  # noqa: SLF001  # `data.data` notes a read
+    more = {
+        "frozen": data.frozen,
+        "minibatch": data.minibatch,
+        f"room for {data.alloc_size:,} items": data.alloc_size > view.size,
+    }
     facts = [
         *_of_array(view.shape, data.dtype, view.nbytes),
-        *([("more", ", ".join(more))] if more else []),
+        ("more", ", ".join(text for text, holds in more.items() if holds)),
     ]
     if not data._segment.closed:  # noqa: SLF001  # as that of a captured `Data` on a rank
-        facts += _values("values", view)
-    return _card(f"Data{named}", facts)
+        facts.append(_values("values", view))
+    return _card(_titled("Data", data.name), facts)
 
 
 @_or_nothing
@@ -140,127 +143,127 @@ def of_variable(state: Any) -> str:
     """Shows a variable, given its `VariableState`: arrays, place, rows of each rank; values that
     the script can read.
     """
-    named, shapes, dtypes = (
-        "" if state.name is None else f" {state.name!r}",
-        state.root_shapes(),
-        state.dtypes(),
-    )
-    readable, tables = state.readable(), []
-    facts: list[tuple[str, Cell]]
+    title, place = _titled("Variable", state.name), ("where", state.place_text())
     if state.is_tree:
-        sizes = [
-            int(np.prod(shape)) * dtype.itemsize
-            for shape, dtype in zip(shapes, dtypes, strict=True)
-        ]
-        facts = [
-            ("arrays", f"{len(shapes)}{', one vector' if state.is_flat else ''}"),
-            ("bytes", size_text(state.nbytes)),
-        ]
-        arrays: list[list[Cell]] = [
-            [path, str(shape), str(dtype), size_text(size), Bar(size / max([*sizes, 1]))]
-            for path, shape, dtype, size in zip(
-                state.leaf_paths(), shapes, dtypes, sizes, strict=True
-            )
-        ]
-        tables.append(Table(["array", "shape", "dtype", "bytes", ""], arrays))
-    else:
-        facts = _of_array(shapes[0], dtypes[0], state.nbytes)
-    facts.append(("where", state.place_text()))
-    if not state.is_tree and readable is not None:
-        facts += _values("values on rank 0" if state.is_placed else "values", readable[0])
-    if state.sharded and state.is_placed and not state.is_tree:
-        counts = state.storage().layout.own_counts(0)
-        heads = ["rank", "own rows", "", "shape"]
-        rows: list[list[Cell]] = [
-            [rank, f"{count:,}", Bar(count / max([*counts, 1])), str(shape)]
-            for rank, (count, shape) in enumerate(zip(counts, state.shapes()[0], strict=True))
-        ]
-        tables.append(Table(heads, rows))
-    return _card(f"Variable{named}", facts, *tables)
+        return _card(title, [*_of_tree(state), place], _arrays(state))
+    facts = [*_of_array(state.root_shapes()[0], state.dtypes()[0], state.nbytes), place]
+    readable = state.readable()
+    if readable is not None:
+        label = "values on rank 0" if state.is_placed else "values"
+        facts.append(_values(label, readable[0]))
+    if not (state.sharded and state.is_placed):
+        return _card(title, facts)
+    counts = state.storage().layout.own_counts(0)
+    rows = _by_columns(
+        ("rank", range(len(counts))),
+        ("own rows", [f"{count:,}" for count in counts]),
+        ("", _bars(counts)),
+        ("shape", map(str, state.shapes()[0])),
+    )
+    return _card(title, facts, rows)
+
+
+def _of_tree(state: Any) -> list[Fact]:
+    vector = ", one vector" if state.is_flat else ""
+    return [
+        ("arrays", f"{len(state.leaf_paths())}{vector}"),
+        ("bytes", size_text(state.nbytes)),
+    ]
+
+
+def _arrays(state: Any) -> Table:
+    shapes, dtypes = state.root_shapes(), state.dtypes()
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)]
+    return _by_columns(
+        ("array", state.leaf_paths()),
+        ("shape", map(str, shapes)),
+        ("dtype", map(str, dtypes)),
+        ("bytes", map(size_text, sizes)),
+        ("", _bars(sizes)),
+    )
 
 
 @_or_nothing
 def of_quantity(quantity: Any) -> str:
     """Shows an `Estimate` or a `Measurement`: values with their errors."""
-    mean, stderr = np.ravel(quantity.mean).tolist(), np.ravel(quantity.stderr).tolist()
-    facts, is_one = [], np.ndim(quantity.mean) == 0
-    is_estimate = hasattr(quantity, "count")
-    if is_estimate:
+    means, errors = np.ravel(quantity.mean).tolist(), np.ravel(quantity.stderr).tolist()
+    name = type(quantity).__name__
+    title, places = f"{name} of {len(means)} values", range(len(means))
+    if np.ndim(quantity.mean) == 0:
+        title, places = f"{name} {quantity}", range(0)
+    facts, variances = [], []
+    if hasattr(quantity, "count"):  # an estimate
         facts.append(("rows", f"{quantity.count:,}"))
+        variances = np.ravel(quantity.variance).tolist()
         if quantity.effective_size != quantity.count:
             facts.append(("effective rows", f"{quantity.effective_size:,.1f}"))
-    heads = [
-        *([] if is_one else ["value"]),
-        "mean",
-        "standard error",
-        "relative",
-        *(["variance"] if is_estimate else []),
-    ]
-    variance = np.ravel(quantity.variance).tolist() if is_estimate else []
-    rows: list[list[Cell]] = []
-    for i, (value, error) in enumerate(zip(mean, stderr, strict=True)):
-        relative = f"{abs(error / value):.2g}" if value else "–"
-        cells = [
-            f"{value:.10g}",
-            f"{error:.3g}",
-            relative,
-            *([f"{variance[i]:.6g}"] if is_estimate else []),
-        ]
-        rows.append([*([] if is_one else [i]), *cells])
-    title = (
-        f"{type(quantity).__name__} {quantity}"
-        if is_one
-        else f"{type(quantity).__name__} of {len(mean)} values"
+    values = _by_columns(
+        ("value", places),
+        ("mean", [f"{mean:.10g}" for mean in means]),
+        ("standard error", [f"{error:.3g}" for error in errors]),
+        ("relative", map(_relative, means, errors)),
+        ("variance", [f"{variance:.6g}" for variance in variances]),
     )
-    return _card(title, facts, Table(heads, rows))
+    return _card(title, facts, values)
+
+
+def _relative(mean: float, error: float) -> str:
+    return f"{abs(error / mean):.2g}" if mean else "–"
 
 
 @_or_nothing
 def of_plan(plan: Any) -> str:
     """Shows a `PlanReport`: rows, launches and bytes of each rank."""
-    cut = "" if plan.shards is None else f" in {plan.shards} shards"
-    rows_text = (
-        "none to divide: every rank runs once" if plan.rows is None else f"{plan.rows:,}{cut}"
+    facts = [
+        ("arguments", ", ".join(plan.arguments)),
+        ("rows", _rows_of(plan)),
+        *((name, _op(op)) for name, op in plan.outputs),
+        *((f"{name} (variable)", str(op)) for name, op in plan.updates),
+    ]
+    ranks = plan.ranks
+    rank_column = ("rank", [rank.rank for rank in ranks])
+    end_columns = (
+        ("own rows", _texts(ranks, lambda rank: rank.own_rows, "{:,}")),
+        ("reads", [f"{rank.input_bytes:,} bytes" for rank in ranks]),
+        ("launches", _texts(ranks, lambda rank: rank.launches and _launches(rank), "{}")),
     )
-    facts = [("arguments", ", ".join(plan.arguments)), ("rows", rows_text)]
-    facts += [(name, _op(op)) for name, op in plan.outputs]
-    facts += [(f"{name} (variable)", str(op)) for name, op in plan.updates]
-    has_own = any(rank.own_rows is not None for rank in plan.ranks)
-    has_launches = any(rank.launches is not None for rank in plan.ranks)
-    counts = [stop - start for start, stop in (rank.rows for rank in plan.ranks)]
-    heads, rows = ["rank"], []
-    heads += ["arrays of variables"] if plan.rows is None else ["rows", "number", "", "slices"]
-    heads += [*(["own rows"] if has_own else []), "reads", *(["launches"] if has_launches else [])]
-    for rank, count in zip(plan.ranks, counts, strict=True):
-        held = ", ".join(f"{name} {shape}" for name, shape in rank.held)
-        span = f"{rank.rows[0]}..{rank.rows[1]}"
-        of_rows: list[Cell] = [span, f"{count:,}", Bar(count / max([*counts, 1])), len(rank.slices)]
-        own_rows = ["" if rank.own_rows is None else f"{rank.own_rows:,}"] if has_own else []
-        launches = [rank.launch_text.removeprefix(", launches ")] if has_launches else []
-        rows.append(
-            [
-                rank.rank,
-                *([held] if plan.rows is None else of_rows),
-                *own_rows,
-                f"{rank.input_bytes:,} bytes",
-                *launches,
-            ]
+    if plan.rows is None:
+        held = [", ".join(f"{name} {shape}" for name, shape in rank.held) for rank in ranks]
+        tables = [_by_columns(rank_column, ("arrays of variables", held), *end_columns)]
+    else:
+        counts = [stop - start for start, stop in (rank.rows for rank in ranks)]
+        rows = (
+            ("rows", [f"{start}..{stop}" for start, stop in (rank.rows for rank in ranks)]),
+            ("number", [f"{count:,}" for count in counts]),
+            ("", _bars(counts)),
+            ("slices", [len(rank.slices) for rank in ranks]),
         )
-    tables = [Table(heads, rows)]
+        tables = [_by_columns(rank_column, *rows, *end_columns)]
     if plan.machines:
-        sent: list[list[Cell]] = [
-            [
-                machine.host,
-                f"{machine.ranks[0]}..{machine.ranks[1]}",
-                f"{machine.sent_bytes:,}",
-                f"{machine.frozen_bytes:,}",
-            ]
-            for machine in plan.machines
-        ]
-        tables.append(
-            Table(["machine", "ranks", "bytes sent", "of them once, as they are frozen"], sent)
-        )
+        tables.append(_machines(plan.machines))
     return _card(f"plan of {plan.function}", facts, *tables)
+
+
+def _rows_of(plan: Any) -> str:
+    if plan.rows is None:
+        return "none to divide: every rank runs once"
+    if plan.shards is None:
+        return f"{plan.rows:,}"
+    return f"{plan.rows:,} in {plan.shards} shards"
+
+
+def _launches(rank: Any) -> str:
+    return str(rank.launch_text.removeprefix(", launches "))
+
+
+def _machines(machines: Sequence[Any]) -> Table:
+    return _of_records(
+        machines,
+        ("machine", "{.host}"),
+        ("ranks", "{0.ranks[0]}..{0.ranks[1]}"),
+        ("bytes sent", "{.sent_bytes:,}"),
+        ("of them once, as they are frozen", "{.frozen_bytes:,}"),
+    )
 
 
 def _op(op: Any) -> str:
@@ -270,17 +273,14 @@ def _op(op: Any) -> str:
 @_or_nothing
 def of_sequence(plan: Any) -> str:
     """Shows a `SequenceReport`: calls and collectives of an iteration, with what they wait for."""
-    rounds = f"{plan.times:,} iteration{'' if plan.times == 1 else 's'} in {plan.rounds:,} round"
+    iterations = count_text(plan.times, "iteration")
+    swapped = f"variables have their memory again after {plan.turns} iterations"
     facts = [
         ("arguments", ", ".join(plan.arguments)),
-        ("times", rounds + ("" if plan.rounds == 1 else "s")),
-        *([("a round ends", plan.round_ends)] if plan.round_ends else []),
+        ("times", f"{iterations} in {count_text(plan.rounds, 'round')}"),
+        ("a round ends", plan.round_ends or ""),
         ("ranks", str(plan.world_size)),
-        *(
-            [("swapped", f"variables have their memory again after {plan.turns} iterations")]
-            if plan.turns > 1
-            else []
-        ),
+        ("swapped", swapped if plan.turns > 1 else ""),
         ("on GPUs", plan.gpu_text.partition(": ")[2]),
     ]
     heads = ["", "call", "reads", "writes", "waits for", "moves", "results"]
@@ -289,34 +289,35 @@ def of_sequence(plan: Any) -> str:
 
 def _parts(parts: Iterable[Any], indent: str) -> Iterable[Sequence[Cell]]:
     for part in parts:
-        if hasattr(part, "parts"):  # an inner sequence
-            often = "a computed number of times" if part.times is None else f"{part.times:,} times"
-            whom = "all ranks before and after" if part.meets else part.waits_for or ""
-            yield ["", f"{indent}{part.name}, {often}", "", "", whom, "", ""]
-            yield from _parts(part.parts, f"{indent}\N{EM SPACE}")
-        else:
-            moves = f"{part.moved_bytes:,} bytes" if part.moved_bytes else ""
-            results = "; ".join(map(str, part.results))
-            names = (", ".join(part.reads), ", ".join(part.writes))
-            yield [
-                part.call or "",
-                f"{indent}{part.name}",
-                *names,
-                part.waits_for or "",
-                moves,
-                results,
-            ]
+        if not hasattr(part, "parts"):
+            yield _call(part, indent)
+            continue
+        # an inner sequence
+        often = "a computed number of times" if part.times is None else f"{part.times:,} times"
+        waits_for = "all ranks before and after" if part.meets else part.waits_for or ""
+        yield ["", f"{indent}{part.name}, {often}", "", "", waits_for, "", ""]
+        yield from _parts(part.parts, f"{indent}\N{EM SPACE}")
+
+
+def _call(part: Any, indent: str) -> Sequence[Cell]:
+    return [
+        part.call or "",
+        f"{indent}{part.name}",
+        ", ".join(part.reads),
+        ", ".join(part.writes),
+        part.waits_for or "",
+        f"{part.moved_bytes:,} bytes" if part.moved_bytes else "",
+        "; ".join(map(str, part.results)),
+    ]
 
 
 @_or_nothing
 def of_statistics(statistics: Any) -> str:
     """Shows `Statistics`: counts, time by phase, memory by rank."""
     seconds, memory = statistics.seconds, statistics.memory
+    calls = f"{statistics.calls:,} in {statistics.rounds:,} rounds, by {statistics.plans:,} plans"
     facts = [
-        (
-            "calls",
-            f"{statistics.calls:,} in {statistics.rounds:,} rounds, by {statistics.plans:,} plans",
-        ),
+        ("calls", calls),
         ("scattered", size_text(statistics.scattered_bytes)),
         ("shared memory", size_text(memory.shared)),
     ]
@@ -324,128 +325,164 @@ def of_statistics(statistics: Any) -> str:
         facts.append(("to other machines and back", size_text(statistics.network_bytes)))
     if statistics.dropped_bytes:
         facts.append(("output of ranks that nothing read", size_text(statistics.dropped_bytes)))
-    spent = [
-        ("starting", seconds.starting),
-        ("preparing", seconds.preparing),
-        ("working", seconds.working),
-    ]
-    spent.append(
-        ("in the script", max(seconds.open - sum(spent_seconds for _, spent_seconds in spent), 0.0))
-    )
-    total = max(seconds.open, 1e-9)
-    times: list[list[Cell]] = [
-        [name, f"{value:.3f}", f"{100 * value / total:.0f} %", Bar(value / total)]
-        for name, value in spent
-    ]
-    tables = [Table([f"{seconds.open:.3f} s open", "seconds", "", ""], times)]
+    spent = {
+        "starting": seconds.starting,
+        "preparing": seconds.preparing,
+        "working": seconds.working,
+    }
+    spent["in the script"] = max(seconds.open - sum(spent.values()), 0.0)
+    head = f"{seconds.open:.3f} s open"
+    tables = [_times(head, spent, max(seconds.open, 1e-9), places=3, share="{:.0f} %")]
     if memory.ranks:
-        most, on_gpus = (
-            max(1, *(nbytes or 0 for nbytes in memory.ranks)),
-            any(device is not None for device in memory.devices),
-        )
-        rows: list[list[Cell]] = []
-        for rank, nbytes in enumerate(memory.ranks):
-            gpu = (
-                [size_text(memory.devices[rank]), size_text(memory.devices_free[rank])]
-                if on_gpus
-                else []
-            )
-            rows.append([rank, size_text(nbytes), Bar((nbytes or 0) / most), *gpu])
-        tables.append(
-            Table(
-                ["rank", "own memory", "", *(["on the GPU", "free there"] if on_gpus else [])], rows
-            )
-        )
+        tables.append(_memory(memory))
     return _card("Statistics", facts, *tables)
+
+
+def _memory(memory: Any) -> Table:
+    on_gpus = any(device is not None for device in memory.devices)
+    return _by_columns(
+        ("rank", range(len(memory.ranks))),
+        ("own memory", map(size_text, memory.ranks)),
+        ("", _bars([nbytes or 0 for nbytes in memory.ranks])),
+        ("on the GPU", map(size_text, memory.devices if on_gpus else ())),
+        ("free there", map(size_text, memory.devices_free if on_gpus else ())),
+    )
 
 
 @_or_nothing
 def of_trace(summary: Any) -> str:
     """Shows the `Summary` of a trace: time of the script, functions, and steps of the ranks."""
-    lost = [("rounds", summary.lost_rounds), ("steps of ranks", summary.lost_steps)]
-    facts: list[tuple[str, Cell]] = [
-        ("ranks", str(len(summary.ranks))),
-        *((f"{name} before, not kept", f"{count:,}") for name, count in lost if count),
+    lost = {"rounds": summary.lost_rounds, "steps of ranks": summary.lost_steps}
+    facts: list[Fact] = [("ranks", str(len(summary.ranks)))]
+    facts += [(f"{name} before, not kept", f"{count:,}") for name, count in lost.items() if count]
+    tables = [
+        _times(
+            f"{summary.seconds:.6g} s in all",
+            dict(summary.of_script()),
+            max(summary.seconds, 1e-9),
+            places=6,
+            share="{:.1f} %",
+        ),
+        _of_records(
+            summary.functions,
+            ("function", "{.name}"),
+            ("rounds", "{.rounds:,}"),
+            ("waited, s", "{.waited:.6f}"),
+            ("busiest rank, s", _busiest),
+            ("imbalance", _imbalance),
+            ("bytes", lambda times: f"{times.nbytes:,}" if times.nbytes else ""),
+        ),
+        _of_records(
+            summary.steps,
+            ("in rounds, all ranks", _step),
+            ("times", "{.count:,}"),
+            ("seconds", "{.seconds:.6f}"),
+        ),
     ]
-    total = max(summary.seconds, 1e-9)
-    times: list[list[Cell]] = [
-        [name, _seconds(value), f"{100 * value / total:.1f} %", Bar(value / total)]
-        for name, value in summary.of_script()
-    ]
-    functions: list[list[Cell]] = [
-        [
-            times.name,
-            f"{times.rounds:,}",
-            _seconds(times.waited),
-            _seconds(max(times.ranks.values())) if times.ranks else "",
-            "" if np.isnan(times.imbalance) else f"{times.imbalance:.2f}",
-            f"{times.nbytes:,}" if times.nbytes else "",
-        ]
-        for times in summary.functions
-    ]
-    steps: list[list[Cell]] = [
-        [
-            f"{times.name}{' (GPU)' if times.on_device else ''}",
-            f"{times.count:,}",
-            _seconds(times.seconds),
-        ]
-        for times in summary.steps
-    ]
-    tables = [Table([f"{summary.seconds:.6g} s in all", "seconds", "", ""], times)]
-    if functions:
-        tables.append(
-            Table(
-                ["function", "rounds", "waited, s", "busiest rank, s", "imbalance", "bytes"],
-                functions,
-            )
-        )
-    if steps:
-        tables.append(Table(["in rounds, all ranks", "times", "seconds"], steps))
     return _card("Summary of a trace", facts, *tables)
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.6f}"
+def _busiest(times: Any) -> str:
+    return f"{max(times.ranks.values()):.6f}" if times.ranks else ""
+
+
+def _imbalance(times: Any) -> str:
+    return "" if math.isnan(times.imbalance) else f"{times.imbalance:.2f}"
+
+
+def _step(times: Any) -> str:
+    return f"{times.name} (GPU)" if times.on_device else str(times.name)
 
 
 # ---- parts
 
 
-def _of_array(shape: tuple[int, ...], dtype: Any, nbytes: int) -> list[tuple[str, Cell]]:
+def _of_array(shape: tuple[int, ...], dtype: Any, nbytes: int) -> list[Fact]:
     return [("shape", str(shape)), ("dtype", str(dtype)), ("bytes", size_text(nbytes))]
 
 
-def _values(label: str, array: Any) -> list[tuple[str, Cell]]:
+def _titled(kind: str, name: str | None) -> str:
+    return kind if name is None else f"{kind} {name!r}"
+
+
+def _values(label: str, array: Any) -> Fact:
     """Returns the fact of an array's first and last values; of more than two axes, those of the
     first matrix.
     """
     if not array.size:
-        return []
+        return label, ""
     lead = (0,) * (array.ndim - 2)
+    if lead:
+        label = f"{label} of [{', '.join([*map(str, lead), ':', ':'])}]"
     text = np.array2string(
-        array[lead] if lead else array,
+        array[(*lead, ...)],
         threshold=MOST_ITEMS,
         edgeitems=EDGE_ITEMS,
         max_line_width=LINE_CHARACTERS,
         separator=", ",
     )
-    return [
-        (f"{label} of [{', '.join([*map(str, lead), ':', ':'])}]" if lead else label, Lines(text))
-    ]
+    return label, Lines(text)
 
 
-def _card(title: str, facts: Sequence[tuple[str, Cell]], *tables: Table) -> str:
-    """Returns a title, a table of facts, and tables below it."""
-    facts_rows = "".join(
+def _texts(ranks: Iterable[Any], value: Callable[[Any], Any], form: str) -> list[str]:
+    """Returns the cells of a value that some ranks have; none if no rank has it."""
+    values = [value(rank) for rank in ranks]
+    if all(number is None for number in values):
+        return []
+    return ["" if number is None else form.format(number) for number in values]
+
+
+def _bars(counts: Sequence[float]) -> list[Bar]:
+    """Returns a bar for each count; the longest is that of the largest."""
+    most = max([*counts, 1])
+    return [Bar(count / most) for count in counts]
+
+
+def _times(
+    head: str, seconds: Mapping[str, float], total: float, *, places: int, share: str
+) -> Table:
+    """Returns what took how long, and which share of a total."""
+    return _by_columns(
+        (head, list(seconds)),
+        ("seconds", [f"{value:.{places}f}" for value in seconds.values()]),
+        ("", [share.format(100 * value / total) for value in seconds.values()]),
+        ("", [Bar(value / total) for value in seconds.values()]),
+    )
+
+
+def _by_columns(*columns: tuple[str, Iterable[Cell]]) -> Table:
+    """Returns a table of columns, each its head and its cells; without those that have no cells."""
+    filled = [(head, cells) for head, column in columns if (cells := list(column))]
+    return Table(
+        [head for head, _ in filled], list(zip(*(cells for _, cells in filled), strict=True))
+    )
+
+
+def _of_records(records: Sequence[Any], *columns: tuple[str, str | Callable[[Any], Cell]]) -> Table:
+    """Returns a table with a row for each record; a column is a format, or what makes a cell."""
+
+    def cells(column: str | Callable[[Any], Cell]) -> Iterable[Cell]:
+        return map(column.format if isinstance(column, str) else column, records)
+
+    return _by_columns(*((head, cells(column)) for head, column in columns))
+
+
+def _card(title: str, facts: Iterable[Fact], *tables: Table) -> str:
+    """Returns a title, a table of facts, and tables below it; without facts that are "" and tables
+    without rows.
+    """
+    rows = "".join(
         '<tr style="background:none"><td '
         f'style="{_CELL};text-align:left;{_FAINT}">{_cell(name)}</td><td '
         f'style="{_CELL};text-align:left">{_cell(fact)}</td></tr>'
         for name, fact in facts
+        if fact != ""
     )
-    head = f'<div style="font-weight:bold;padding-bottom:.2em">{_cell(title)}</div>'
-    shown_facts = _table(facts_rows) if facts_rows else ""
-    shown_tables = "".join(map(_of_table, tables))
-    return f'<div style="padding:.2em 0">{head}{shown_facts}{shown_tables}</div>'
+    parts = [f'<div style="font-weight:bold;padding-bottom:.2em">{_cell(title)}</div>']
+    if rows:
+        parts.append(_table(rows))
+    parts += [_of_table(table) for table in tables if table.rows]
+    return f'<div style="padding:.2em 0">{"".join(parts)}</div>'
 
 
 def _of_table(table: Table) -> str:
@@ -460,8 +497,8 @@ def _of_table(table: Table) -> str:
             [f"… {left_out} more", *("" for _ in table.heads[1:])],
             *rows[-MOST_ROWS // 2 :],
         ]
-    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.heads)
-    aligns = ["right" if column and all(map(_is_number, column)) else "left" for column in columns]
+    columns = zip(*table.rows, strict=True)
+    aligns = ["right" if all(map(_is_number, column)) else "left" for column in columns]
     heads = "".join(
         f'<th style="{_CELL};border-bottom:{_LINE};text-align:{align};{_FAINT}">{_cell(head)}</th>'
         for head, align in zip(table.heads, aligns, strict=True)
@@ -487,9 +524,9 @@ def _table(rows: str, more: str = "margin-top:0") -> str:
 
 
 def _is_number(cell: Cell) -> bool:
-    return isinstance(cell, int) or (
-        isinstance(cell, str) and (cell[:1].isdigit() or cell[:2].strip("-")[:1].isdigit())
-    )
+    if isinstance(cell, str):
+        return cell.removeprefix("-")[:1].isdigit()
+    return isinstance(cell, int)
 
 
 def _cell(cell: Cell) -> str:
@@ -511,5 +548,6 @@ def _cell(cell: Cell) -> str:
 
 def _escaped(text: str, most: int = MOST_CHARACTERS) -> str:
     """Escapes text for HTML, and what UTF-8 cannot encode; cuts it."""
-    text = text if len(text) <= most else f"{text[:most]} …"
+    if len(text) > most:
+        text = f"{text[:most]} …"
     return html.escape(text.encode("utf-8", "backslashreplace").decode("utf-8"))

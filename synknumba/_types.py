@@ -248,6 +248,15 @@ def size_text(count: int | None) -> str:
     return f"{count} bytes"
 
 
+def count_text(count: int, noun: str) -> str:
+    """Formats a number of things.
+
+    >>> count_text(1, "rank"), count_text(1200, "rank")
+    ('1 rank', '1,200 ranks')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def with_article(noun: str) -> str:
     """Returns the name of a class, or another noun, with its article.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from synknumba._commands.terminal import CommandError, print_table, write_json
+from synknumba._types import count_text
 
 Unit: TypeAlias = Literal["us", "GB/s"]
 
@@ -70,13 +71,15 @@ class Result:
         """Returns a value with its unit."""
         if self.unit == "GB/s":
             return f"{value:.3g} GB/s"
-        return (
-            f"{value:.3g} µs"
-            if value < 1e3
-            else f"{value / 1e3:.3g} ms"
-            if value < 1e6
-            else f"{value / 1e6:.3g} s"
-        )
+        for limit, unit in ((1e3, "µs"), (1e6, "ms")):
+            if value < limit:
+                return f"{1e3 * value / limit:.3g} {unit}"
+        return f"{value / 1e6:.3g} s"
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """What was measured, with how many ranks, of which size."""
+        return TOLD.get(self.name, self.name), str(self.ranks or "-"), sized(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +127,8 @@ class Report:
                     f"{SCHEMA}); use that to compare"
                 )
             results = tuple(Result(**_of_types(fields, _RESULT)) for fields in content["results"])
-            machine = content["machine"] | _of_types(
-                content["machine"], _MACHINE
-            )  # which may have more
+            _of_types(content["machine"], _MACHINE)  # which may have more
+            machine = content["machine"]
             return cls(**_of_types(content, _REPORT), machine=machine, results=results)
         except (KeyError, TypeError, ValueError) as error:
             raise CommandError(
@@ -172,13 +174,7 @@ def show(report: Report) -> None:
         print(line)
     print()
     rows = [
-        (
-            TOLD.get(result.name, result.name),
-            str(result.ranks or "-"),
-            sized(result),
-            result.shown(result.median),
-            spread(result),
-        )
+        (*result.cells, result.shown(result.median), spread(result))
         for result in sorted(report.results, key=_place)
         if result.name != SCALING
     ]
@@ -187,20 +183,19 @@ def show(report: Report) -> None:
     if curve:
         print()
         head = (TOLD[SCALING], "time", "of rounds", "speedup", "efficiency")
-        print_table(
-            head,
-            [
-                (
-                    f"{result.ranks} rank{'' if result.ranks == 1 else 's'}",
-                    result.shown(result.median),
-                    spread(result),
-                    f"{speedup:.2f}",
-                    f"{speedup * curve[0].ranks / result.ranks:.0%}",
-                )
-                for result in curve
-                for speedup in [curve[0].median / result.median]
-            ],
-        )
+        print_table(head, [_on_curve(result, curve[0]) for result in curve])
+
+
+def _on_curve(result: Result, first: Result) -> tuple[str, ...]:
+    """Returns the cells of a result on the scaling curve that begins with `first`."""
+    speedup = first.median / result.median
+    return (
+        count_text(result.ranks, "rank"),
+        result.shown(result.median),
+        spread(result),
+        f"{speedup:.2f}",
+        f"{speedup * first.ranks / result.ranks:.0%}",
+    )
 
 
 def _place(result: Result) -> tuple[int, int, int]:
@@ -261,36 +256,18 @@ def compare(names: Sequence[str]) -> None:
         print("A and B are of different machines or devices")
     print()
     rest = {result.key: result for result in second.results}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for result in sorted(first.results, key=_place):
+        median = result.shown(result.median)
         counterpart = rest.pop(result.key, None)
-        what = (
-            TOLD.get(result.name, result.name),
-            str(result.ranks or "-"),
-            sized(result),
-            result.shown(result.median),
-        )
         if counterpart is None:
-            rows.append((*what, "", "", "only in A"))
-        else:
-            rows.append(
-                (
-                    *what,
-                    counterpart.shown(counterpart.median),
-                    f"{ratio(result, counterpart):.2f}",
-                    verdict(result, counterpart),
-                )
-            )
+            rows.append((*result.cells, median, "", "", "only in A"))
+            continue
+        medians = (median, counterpart.shown(counterpart.median))
+        speed = f"{ratio(result, counterpart):.2f}"
+        rows.append((*result.cells, *medians, speed, verdict(result, counterpart)))
     rows += [
-        (
-            TOLD.get(result.name, result.name),
-            str(result.ranks or "-"),
-            sized(result),
-            "",
-            result.shown(result.median),
-            "",
-            "only in B",
-        )
+        (*result.cells, "", result.shown(result.median), "", "only in B")
         for result in rest.values()
     ]
     print_table(("what", "ranks", "size", "A", "B", "speed of B / A", ""), rows)

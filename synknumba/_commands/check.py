@@ -25,6 +25,7 @@ from synknumba._errors import DeviceError, Finding
 from synknumba._machines import launch
 from synknumba._ops.agreement import rank_numbers
 from synknumba._sequence.checked_script import SLOW_SECONDS, Checks, checking
+from synknumba._types import count_text
 from synknumba.simt.internals import as_cuda_reported
 
 DESCRIPTION = """\
@@ -92,30 +93,26 @@ def add(commands: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     if not args.is_module:
-        file = (
-            os.path.join(args.script, "__main__.py") if os.path.isdir(args.script) else args.script
-        )
-        try:
-            with open(file, "rb"):
-                pass
-        except OSError as error:
-            raise CommandError(f"cannot read {file}: {error.strerror}") from error
+        _check_readable(args.script)
     compare_ranks.check_options(args)
     if args.run_in is not None or len(args.ranks or ()) > 1:
         return compare_ranks.compare(args)
     ranks = args.ranks[0] if args.ranks else None
-    os.environ["CUDA_VISIBLE_DEVICES"] = (
-        ""  # `fork()` takes cores: the checker looks at kernels in this process
-    )
+    # `fork()` takes cores: the checker looks at kernels in this process
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     findings: list[Finding] = []
     errors = 0
 
-    def report(name: str, place: str, finding: Finding | str, times: int) -> None:
+    def report(name: str, place: str, finding: Finding | str, _times: int) -> None:
         nonlocal errors
-        _report(name, place, finding, times)
-        errors += not (isinstance(finding, Finding) and finding.is_warning)
+        kind, colour = "error of a thread", "problem"
         if isinstance(finding, Finding):
             findings.append(finding)
+            kind = finding.error.__name__
+            if finding.is_warning:
+                colour = "warning"
+        errors += colour == "problem"
+        _report(coloured(f"{kind} in {name}", colour, sys.stderr), place, finding)
 
     checks = Checks(report, _slow, args.rows, args.calls)
     began = time.perf_counter()
@@ -131,11 +128,17 @@ def _run(args: argparse.Namespace) -> int:
     return FOUND if errors else code
 
 
-def _report(name: str, place: str, finding: Finding | str, _times: int) -> None:
+def _check_readable(script: str) -> None:
+    file = os.path.join(script, "__main__.py") if os.path.isdir(script) else script
+    try:
+        with open(file, "rb"):
+            pass
+    except OSError as error:
+        raise CommandError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _report(head: str, place: str, finding: Finding | str) -> None:
     """Prints a finding as soon as it is made, since what it does to the script may end it."""
-    kind = finding.error.__name__ if isinstance(finding, Finding) else "error of a thread"
-    is_warning = isinstance(finding, Finding) and finding.is_warning
-    head = coloured(f"{kind} in {name}", "warning" if is_warning else "problem", sys.stderr)
     if sys.stdout is not None:  # as by `>&-`
         sys.stdout.flush()
     sys.stderr.write(f"synknumba check: {head}, called at {place}\n  {finding}\n")
@@ -167,22 +170,17 @@ def _conclude(checks: Checks, seconds: float) -> None:
     calls, kernels, sites = sum(checks.calls.values()), len(checks.calls), len(checks.times)
     lines = []
     if sites:
-        lines.append(
-            f"{_counted(sites, 'finding')}, {_counted(sum(checks.times.values()), 'time')} in all"
-        )
+        times = count_text(sum(checks.times.values()), "time")
+        lines.append(f"{count_text(sites, 'finding')}, {times} in all")
     if not calls and not checks.left_out:
         lines.append("the script has called no kernel")
     else:
-        lines.append(f"{_counted(calls, 'call')} of {_counted(kernels, 'kernel')} checked")
-    for (name, reason), times in checks.left_out.items():
-        lines.append(f"{_counted(times, 'call')} of {name} not checked: {reason}")
+        lines.append(f"{count_text(calls, 'call')} of {count_text(kernels, 'kernel')} checked")
+    for (name, reason), skipped in checks.left_out.items():
+        lines.append(f"{count_text(skipped, 'call')} of {name} not checked: {reason}")
     alone = max(seconds - checks.seconds, 1e-9)
     lines.append(
         f"{seconds:.1f} s, of which {checks.seconds:.1f} s checking: {seconds / alone:.1f} "
         f"times as long as without"
     )
     sys.stderr.write("".join(f"synknumba check: {line}\n" for line in lines))
-
-
-def _counted(number: int, name: str) -> str:
-    return f"{number:,} {name}{'' if number == 1 else 's'}"

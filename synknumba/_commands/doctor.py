@@ -20,9 +20,11 @@ from synknumba._commands.terminal import (
     positive,
     print_json,
 )
+from synknumba._types import count_text
 
 SCHEMA = 1  # of the JSON; raised when a key changes its meaning or goes
 WIDTH = 110  # columns of text
+MARGIN = 24  # columns before what a check found
 _SIGNS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM", "skipped": "-"}
 
 DESCRIPTION = """\
@@ -89,31 +91,25 @@ def _run(args: argparse.Namespace) -> int:
             }
         )
     else:
-        print(
-            f"\n{_counted(counts['problem'], 'problem')}, "
-            f"{_counted(counts['warning'], 'warning')}, {counts['ok']} ok, {counts['skipped']} not "
-            "checked"
-        )
+        problems, warnings = (_counted(counts[level], level) for level in ("problem", "warning"))
+        print(f"\n{problems}, {warnings}, {counts['ok']} ok, {counts['skipped']} not checked")
     return FOUND if counts["problem"] else SUCCESS
 
 
 def _counted(number: int, name: str) -> str:
-    return f"{number or 'no'} {name}{'' if number == 1 else 's'}"
+    return count_text(number, name) if number else f"no {name}s"
 
 
 def _show(finding: Finding) -> None:
     sign = coloured(f"{_SIGNS[finding.level]:<8}", finding.level)
-    margin = " " * 24
-    text = textwrap.fill(
-        finding.text, WIDTH, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
-    )
-    print(f"{sign}{finding.check:<16}{text.lstrip()}", flush=True)
+    print(f"{sign}{finding.check:<16}{_filled(finding.text, MARGIN)}", flush=True)
     if finding.remedy:
-        lines = textwrap.fill(
-            finding.remedy,
-            WIDTH,
-            initial_indent=margin,
-            subsequent_indent=margin + "  ",
-            break_on_hyphens=False,
-        )
-        print(lines[: len(margin)] + "→ " + lines[len(margin) :], flush=True)
+        print(f"{' ' * MARGIN}→ {_filled(finding.remedy, MARGIN + 2)}", flush=True)
+
+
+def _filled(text: str, margin: int) -> str:
+    """Returns a text in lines that begin at a column, the first of them without its margin."""
+    indent = " " * margin
+    return textwrap.fill(
+        text, WIDTH, subsequent_indent=indent, initial_indent=indent, break_on_hyphens=False
+    ).lstrip()
