@@ -1,12 +1,12 @@
-"""Stretches of a sequence: consecutive parts that only put work on the device's stream, so that
+"""Fused parts of a sequence: consecutive parts that only put work on the device's stream, so that
 nothing waits between them.
 
     first iteration one by one ──> recordings of 64, 8 and 1 iterations, queued ──> one of the last, with copies of its results
 
-Each part of a stretch has steps, and arguments of launches, of its own. Numbers that change from
-iteration to iteration are written into a recording before it is queued. A few recordings at most
-are under way, so that the rank knows where it is. The last iteration is recorded as a call is: the
-host waits for its results, and so for all iterations.
+Each part has steps, and arguments of launches, of its own. Numbers that change from iteration to
+iteration are written into a recording before it is queued. A few recordings at most are under way,
+so that the rank knows where it is. The last iteration is recorded as a call is: the host waits for
+its results, and so for all iterations.
 """  # noqa: E501
 
 import math
@@ -20,10 +20,16 @@ from typing import final
 from synknumba._device import Device, Recording, Step
 from synknumba._formulas import Formula
 from synknumba._rank import spans
+from synknumba._rank.recordable_parts import (
+    Layout,
+    Layouts,
+    PartSteps,
+    RecordablePart,
+    ScheduledPart,
+)
 from synknumba._rank.replay import Repetition
-from synknumba._rank.sequence_apart import AllApart, Apart, Layout, Layouts, Placed
+from synknumba._rank.scalar_update import ScalarUpdate
 from synknumba._rank.sequence_context import SequenceContext
-from synknumba._rank.sequence_renewal import Renewal
 from synknumba._rank.sequence_rows import PythonOnlyError
 from synknumba._types import Array
 from synknumba._wire import sequence
@@ -42,7 +48,7 @@ class _Written:
     """The numbers of one part in one iteration of a recording."""
 
     iteration: int  # in the recording, whose numbers they are
-    apart: Apart
+    recordable: RecordablePart
     first: int  # position of its steps in the recording
     after: int
     packed: bytes  # the values that they have
@@ -53,14 +59,14 @@ class _RecordedIterations:
     recording: Recording
     count: int
     written: list[_Written]
-    renewal: Renewal | None  # writes what depends on the step; None if Python does
+    update: ScalarUpdate | None  # writes what depends on the step; None if Python does
     before: float  # the steps of its first iteration for which that is possible
     numbers: object = None  # all other numbers that it has
 
 
 @final
-class Stretch:
-    """Parts that a rank repeats without waiting.
+class FusedParts:
+    """Consecutive parts that a rank repeats without waiting in between.
 
     Args:
         context: what the parts refer to.
@@ -73,18 +79,18 @@ class Stretch:
         self._numbers, self._letters = context.numbers, context.program.scalars
         # called with the number of the first iteration not known to be done
         self._report = partial(context.board.report, depth)
-        self._depth, self._alone, self._ahead = depth, layouts.turns, layouts.ahead
+        self._depth, self._alone, self._prefetch = depth, layouts.turns, layouts.prefetch
         # The iterations of which several are recorded together, and those after which the host
         # waits: alone, or with rows that were gathered ahead, without and with a gather for the one
         # after.
-        self._turns = layouts.turns if layouts.ahead is None else [layouts.ahead.between]
-        self._last = [_Last(self._device, turn) for turn in layouts.turns]
+        self._turns = layouts.turns if layouts.prefetch is None else [layouts.prefetch.between]
+        self._last = [_FinalIteration(self._device, turn) for turn in layouts.turns]
         self._ends = (
             []
-            if layouts.ahead is None
+            if layouts.prefetch is None
             else [
-                _Last(self._device, layout)
-                for layout in (layouts.ahead.last, layouts.ahead.between)
+                _FinalIteration(self._device, layout)
+                for layout in (layouts.prefetch.last, layouts.prefetch.between)
             ]
         )
         self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
@@ -102,8 +108,8 @@ class Stretch:
         """Loads what a run does not load itself; called at the beginning of a round."""
         self._gathered = None
         for turn in self._turns:
-            for placed in turn:
-                for check in placed.apart.checks:
+            for scheduled in turn:
+                for check in scheduled.recordable.checks:
                     check()
 
     def run(self, first: int, count: int, *, goes_on: bool = False) -> None:
@@ -115,10 +121,10 @@ class Stretch:
         done, self._ended, turn = 0, time.perf_counter(), (first + count - 1) % len(self._turns)
         self._under_way.clear()
         last = self._last[turn]
-        if self._ahead is not None and (count > 1 or goes_on or self._gathered == first):
+        if self._prefetch is not None and (count > 1 or goes_on or self._gathered == first):
             last = self._ends[goes_on]
             if self._gathered != first:
-                self._one_by_one(self._ahead.first, first)
+                self._one_by_one(self._prefetch.first, first)
         self._gathered = None
         while done < count - 1:
             done += self._queue(first + done, count - 1 - done)
@@ -138,7 +144,7 @@ class Stretch:
             step: number of the iteration.
         """
         turn = step % len(self._alone)
-        has_checks = any(placed.apart.checks for placed in self._alone[turn])
+        has_checks = any(scheduled.recordable.checks for scheduled in self._alone[turn])
         return None if has_checks else self._last[turn].again(number, values, packed)
 
     def _queue(self, step: int, limit: int) -> int:
@@ -182,20 +188,20 @@ class Stretch:
 
     def _write(self, layout: Layout, step: int) -> None:
         """Writes the numbers of an iteration into the arguments of its launches."""
-        for placed in layout:
-            self._write_one(placed, step)
+        for scheduled in layout:
+            self._write_one(scheduled, step)
         self._numbers.steps[self._depth] = step
         self._progress.part = None
 
-    def _write_one(self, placed: Placed, step: int) -> bytes:
-        self._numbers.steps[self._depth] = step + placed.later
-        self._progress.part = placed.apart.part
-        return placed.apart.write(self._numbers)
+    def _write_one(self, scheduled: ScheduledPart, step: int) -> bytes:
+        self._numbers.steps[self._depth] = step + scheduled.iteration_offset
+        self._progress.part = scheduled.recordable.part
+        return scheduled.recordable.write(self._numbers)
 
     def _one_by_one(self, layout: Layout, step: int) -> None:
         self._write(layout, step)
-        for placed in layout:
-            for run in placed.apart.steps:
+        for scheduled in layout:
+            for run in scheduled.recordable.steps:
                 run()
 
     def _recorded(self, turn: int, limit: int, step: int) -> _RecordedIterations | None:
@@ -214,7 +220,7 @@ class Stretch:
 
     def _counts(self, turn: int, limit: int) -> Iterator[int]:
         """Yields counts of iterations that a recording may have, largest first."""
-        steps = sum(len(placed.apart.steps) for turn in self._turns for placed in turn)
+        steps = sum(len(scheduled.recordable.steps) for turn in self._turns for scheduled in turn)
         for size in SIZES:
             count = size * len(self._turns)
             if (
@@ -234,50 +240,60 @@ class Stretch:
         def steps() -> Iterator[Step]:
             position = 0
             for iteration in range(count):
-                for placed in self._turns[(turn + iteration) % len(self._turns)]:
-                    apart = placed.apart
+                for scheduled in self._turns[(turn + iteration) % len(self._turns)]:
+                    recordable = scheduled.recordable
                     packed, after = (
-                        self._write_one(placed, step + iteration),
-                        position + len(apart.steps),
+                        self._write_one(scheduled, step + iteration),
+                        position + len(recordable.steps),
                     )
-                    if apart.formulas:
+                    if recordable.formulas:
                         written.append(
-                            _Written(iteration + placed.later, apart, position, after, packed)
+                            _Written(
+                                iteration + scheduled.iteration_offset,
+                                recordable,
+                                position,
+                                after,
+                                packed,
+                            )
                         )
-                    yield from apart.steps
+                    yield from recordable.steps
                     position = after
 
         recording = self._device.record_queued(steps())
         if recording is None:
             return None
         lines = [
-            place.apart.lines - place.iteration
+            place.recordable.lines - place.iteration
             for place in written
-            if place.apart.lines is not None and _has_step(place.apart.formulas, self._depth)
+            if place.recordable.lines is not None
+            and _has_step(place.recordable.formulas, self._depth)
         ]
-        renewal, before = self._renewal(recording, written), min(lines, default=math.inf)
-        return _RecordedIterations(recording, count, written, renewal, before)
+        update, before = self._scalar_update(recording, written), min(lines, default=math.inf)
+        return _RecordedIterations(recording, count, written, update, before)
 
-    def _renewal(self, recording: Recording, written: Sequence[_Written]) -> Renewal | None:
+    def _scalar_update(
+        self, recording: Recording, written: Sequence[_Written]
+    ) -> ScalarUpdate | None:
         """Returns what writes the numbers that depend on the step into a recording."""
-        stepping = [place for place in written if _has_step(place.apart.formulas, self._depth)]
+        stepping = [place for place in written if _has_step(place.recordable.formulas, self._depth)]
         if any(
-            place.apart.lines is not None and not _is_step(place.apart.formulas, self._depth)
+            place.recordable.lines is not None
+            and not _is_step(place.recordable.formulas, self._depth)
             for place in stepping
         ):
             return None  # a line that may not exist
         launches = []
         for place in stepping:
-            if place.apart.find_places is None:
+            if place.recordable.find_places is None:
                 continue
             scalars = recording.scalars(place.first, place.after)
             if scalars is None:
                 return None
             launches.append(
-                (place.iteration, place.apart.formulas, place.apart.find_places, scalars)
+                (place.iteration, place.recordable.formulas, place.recordable.find_places, scalars)
             )
         try:
-            return Renewal(self._numbers, self._letters, self._depth, launches)
+            return ScalarUpdate(self._numbers, self._letters, self._depth, launches)
         except PythonOnlyError:
             return None
 
@@ -287,15 +303,15 @@ class Stretch:
         """
         numbers = self._numbers.all_but(self._depth)
         is_known = recorded.numbers == numbers and step < recorded.before
-        if recorded.renewal is not None and is_known and recorded.renewal(step):
+        if recorded.update is not None and is_known and recorded.update(step):
             self._numbers.steps[self._depth] = step
             return True
         recorded.numbers = None
         for place in recorded.written:
             self._numbers.steps[self._depth] = step + place.iteration
-            self._progress.part = place.apart.part
-            packed = place.apart.write(self._numbers)
-            if packed == place.packed and recorded.renewal is None:
+            self._progress.part = place.recordable.part
+            packed = place.recordable.write(self._numbers)
+            if packed == place.packed and recorded.update is None:
                 continue
             place.packed = b""  # unknown until it is written
             if not recorded.recording.renew(place.first, place.after):
@@ -353,17 +369,17 @@ def _has_step(formulas: Formulas, depth: int) -> bool:
 
 
 @final
-class _Last:
+class _FinalIteration:
     """The last iteration of a run, with copies of its results; the arguments of its launches are
     written before.
     """
 
     def __init__(self, device: Device, layout: Layout) -> None:
         self.layout = layout
-        parts = [placed.apart for placed in layout]
-        self._numbered = [apart for apart in parts if apart.formulas]
-        steps = [step for apart in parts for step in apart.steps] + [
-            step for apart in parts for step in apart.copies
+        parts = [scheduled.recordable for scheduled in layout]
+        self._numbered = [recordable for recordable in parts if recordable.formulas]
+        steps = [step for recordable in parts for step in recordable.steps] + [
+            step for recordable in parts for step in recordable.copies
         ]
         self._repetition = Repetition(device, steps, alone=False)
         self._packed: list[bytes] = []  # the values that the recording has
@@ -371,7 +387,7 @@ class _Last:
 
     def run(self) -> None:
         """Runs it, and waits for all work."""
-        packed = [apart.packed for apart in self._numbered]
+        packed = [recordable.packed for recordable in self._numbered]
         if packed != self._packed:
             self._repetition.forget()
             self._repetition.renew(b"")
@@ -394,41 +410,41 @@ class _Last:
 
 
 @final
-class Stretches:
-    """Makes the stretches of a sequence on one rank.
+class PartFusion:
+    """Finds the parts of a sequence that a rank can fuse, and keeps them.
 
     Args:
         context: what the parts refer to.
     """
 
     def __init__(self, context: SequenceContext) -> None:
-        self._context, self._apart = context, AllApart(context.place, context.routines)
-        self._made: list[Stretch] = []
+        self._context, self._part_steps = context, PartSteps(context.place, context.routines)
+        self._all: list[FusedParts] = []
 
-    def whole(self, turns: Sequence[Sequence[Part | Loop]], depth: int) -> Stretch | None:
-        """Returns the stretch of all parts of a loop; None if the host must do something in
-        between.
-        """
+    def whole(self, turns: Sequence[Sequence[Part | Loop]], depth: int) -> FusedParts | None:
+        """Returns all parts of a loop, fused; None if the host must act in between."""
         plain = [
             [part for part in parts if isinstance(part, Part) and self._is_free(part)]
             for parts in turns
         ]
         if not any(turns) or list(map(len, plain)) != list(map(len, turns)):
             return None
-        layouts = self._apart.layouts(plain, copies_apart=True)
+        layouts = self._part_steps.layouts(plain, separate_copies=True)
         return None if layouts is None else self._note(layouts, depth)
 
     def groups(
         self, parts: Sequence[Part | Loop], depth: int
-    ) -> Iterator[tuple[Sequence[Part | Loop], Stretch | None]]:
-        """Yields the parts of an iteration in order: several that are a stretch together, or
+    ) -> Iterator[tuple[Sequence[Part | Loop], FusedParts | None]]:
+        """Yields the parts of an iteration in order: several with what they are fused to, or
         one.
         """
         at = 0
         while at < len(parts):
             end = self._end_of_group(parts, at)
             group = [part for part in parts[at:end] if isinstance(part, Part)]
-            layouts = self._apart.layouts([group], copies_apart=False) if len(group) > 1 else None
+            layouts = (
+                self._part_steps.layouts([group], separate_copies=False) if len(group) > 1 else None
+            )
             if layouts is None:
                 end = at + 1
             yield parts[at:end], None if layouts is None else self._note(layouts, depth)
@@ -436,32 +452,32 @@ class Stretches:
 
     def begin(self) -> None:
         """Called at the beginning of a round."""
-        for stretch in self._made:
-            stretch.begin()
+        for fused in self._all:
+            fused.begin()
 
     def close(self) -> None:
-        """Frees all stretches."""
-        for stretch in self._made:
-            stretch.close()
-        self._made.clear()
+        """Frees all recordings."""
+        for fused in self._all:
+            fused.close()
+        self._all.clear()
 
     def are_recorded(self, parts: Sequence[Part | Loop]) -> bool:
         """Whether all functions that can be recorded have been, with the values of these parts."""
         return all(
             self.are_recorded(part.parts)
             if isinstance(part, Loop)
-            else not part.is_recorded or self._apart.can_be(part)
+            else not part.is_recorded or self._part_steps.has_steps(part)
             for part in parts
         )
 
-    def _note(self, layouts: Layouts, depth: int) -> Stretch:
-        stretch = Stretch(self._context, depth, layouts)
-        self._made.append(stretch)
-        return stretch
+    def _note(self, layouts: Layouts, depth: int) -> FusedParts:
+        fused = FusedParts(self._context, depth, layouts)
+        self._all.append(fused)
+        return fused
 
     def _is_free(self, part: Part) -> bool:
         """Whether a part waits for no other rank, and none for it."""
-        return self._apart.is_possible(part) and (
+        return self._part_steps.is_possible(part) and (
             self._context.place.world_size == 1 or (part.wait is None and not part.shows)
         )
 
@@ -470,7 +486,7 @@ class Stretches:
         only its last is waited for.
         """
         end, waits = at, self._context.place.world_size > 1
-        while end < len(parts) and self._apart.is_possible(part := parts[end]):
+        while end < len(parts) and self._part_steps.is_possible(part := parts[end]):
             # for a part of the group
             if waits and part.wait is not None and part.wait.back <= end - at:
                 break
@@ -482,12 +498,12 @@ class Stretches:
 
 @final
 class QueuedIterations:
-    """All parts of an iteration as one stretch: iterations are queued on the device, which is
-    waited for where results are kept.
+    """Iterations of fused parts, queued on the device, which is waited for where results are
+    kept.
     """
 
-    def __init__(self, context: SequenceContext, stretch: Stretch) -> None:
-        self._context, self._stretch = context, stretch
+    def __init__(self, context: SequenceContext, fused: FusedParts) -> None:
+        self._context, self._fused = context, fused
 
     def run(self, first: int, iterations: range, period: int, history: Array | None) -> None:
         """Runs iterations, as `RowProgram.run` does."""
@@ -496,7 +512,7 @@ class QueuedIterations:
         results = context.place.control.results[context.place.rank, : context.program.entry_bytes]
         while done < end:
             after = min(done - done % period + period, end) if period else end
-            run = partial(self._stretch.run, first + done, after - done, goes_on=after < end)
+            run = partial(self._fused.run, first + done, after - done, goes_on=after < end)
             if spans.active is None:
                 run()
             else:
@@ -506,5 +522,5 @@ class QueuedIterations:
             done = after
 
     def again(self, values: Array, packed: bytes, step: int) -> Again | None:
-        """Returns the `Again` that repeats a round of one iteration, as `Stretch.again` does."""
-        return self._stretch.again(self._context.program.number, values, packed, step)
+        """Returns the `Again` that repeats a round of one iteration, as `FusedParts.again` does."""
+        return self._fused.again(self._context.program.number, values, packed, step)
