@@ -20,7 +20,7 @@ from synknumba._call.work_out import WorkedCall
 from synknumba._device import fold_kernel
 from synknumba._formulas import Formula
 from synknumba._host.data import Data
-from synknumba._host.lent_results import Lender
+from synknumba._host.lent_results import ResultLeases
 from synknumba._ops import reduction
 from synknumba._sequence.recorder import Lines, Recorder, SymbolicResult, rows_of
 from synknumba._tracing import Line, Number, where
@@ -83,7 +83,7 @@ class Installer(Recorder):
         self.world: Engine = world
         self.scalars = scalars
         # of results in memory that each round chooses; their segments are further scalars
-        self.lenders: list[Lender] = []
+        self.leases: list[ResultLeases] = []
         self.plans: list[Plan] = []
         # With their layouts and their memory, by its number.
         self.variables: dict[
@@ -116,7 +116,7 @@ class Installer(Recorder):
         if isinstance(plan, KernelPlan):
             plan.select(values)
         self._note_memory(call, plan)
-        lent = [self._lend(lender) for lender in plan.lenders]
+        lent = [self._lease(leases) for leases in plan.lenders]
         self.lines |= {
             (str(plan.info), one.formula): one.line or where()
             for one in values
@@ -187,9 +187,9 @@ class Installer(Recorder):
         self.segments |= told.segments()
         return Part(told.number, outcome.label, self.calls, access)
 
-    def _lend(self, lender: Lender) -> Number:
+    def _lease(self, leases: ResultLeases) -> Number:
         """Returns the number of the segment that a round chooses for a result."""
-        self.lenders.append(lender)
+        self.leases.append(leases)
         self.scalars += "q"
         return Number(("scalar", len(self.scalars) - 1), "a segment", is_int=True)
 

@@ -262,8 +262,8 @@ class SequencePlan:
         self._board_memory[:] = self._clear_board
         self.positions.times = times
         self.positions.first, self.positions.after = first, first + count
-        if self.recorder.lenders:
-            scalars = [*scalars, *[lender.choose() for lender in self.recorder.lenders]]
+        if self.recorder.leases:
+            scalars = [*scalars, *[leases.choose() for leases in self.recorder.leases]]
         self._pack(self._memory, 0, first, count, times, period if entries else 0, kept, *scalars)
         tally = self.world.tally
         tally.calls += 1
