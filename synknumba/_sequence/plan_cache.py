@@ -64,7 +64,7 @@ class KeptSequencePlans:
 
     def forget_lost(self) -> None:
         """Drops the plans that will not be current again."""
-        for key in [key for key, plan in self._plans.items() if plan.is_lost]:
+        for key in [key for key, plan in self._plans.items() if plan.installed.variables.are_lost]:
             self._plans.pop(key).forget()
 
     def keep(self, key: Any, plan: SequencePlan) -> None:

@@ -102,12 +102,12 @@ class RoundLoop:
                 self._do(part)
             self._running = None
             carried = program.carried[turn]
-            found = [
-                (index, numbers.packed(program.scalars[index], formula, CARRIED))
+            packed = [
+                numbers.packed(program.scalars[index], formula, CARRIED)
                 for index, formula in carried
             ]
-            for index, packed in found:
-                numbers.scalars[index] = np.frombuffer(packed, np.int64)[0]
+            for (index, _), value in zip(carried, packed, strict=True):
+                numbers.scalars[index] = np.frombuffer(value, np.int64)[0]
             if kept is not None and (iteration - first + 1) % period == 0:
                 kept[(iteration - first) // period] = self._world.ranks.results[
                     :, : program.entry_bytes
@@ -117,8 +117,8 @@ class RoundLoop:
         if isinstance(part, Loop):
             for step in range(self._numbers.count(part.times)):
                 self._numbers.steps[part.depth] = step
-                for one in part.parts:
-                    self._do(one)
+                for inner in part.parts:
+                    self._do(inner)
             return
         if part.puts is not None:  # its ranks' numbers are among the results
             return
@@ -126,9 +126,9 @@ class RoundLoop:
             self._combine(part.combines)
             return
         self._running = part
-        own = self._world.life.own_programs.get(part.number)
-        if own is not None:
-            own()
+        work = self._world.life.own_programs.get(part.number)
+        if work is not None:
+            work()
             return
         values = bytearray(part.values)
         self._numbers.fill(values, part.name, part.formulas)
@@ -136,11 +136,11 @@ class RoundLoop:
         self._world.run(part.number, self._info, partial(self._pass_on, part.number))
 
     def _pass_on(self, number: int, news: Sequence[RankNews]) -> None:
-        told: list[RankNews] = []
+        labelled: list[RankNews] = []
         for rank, item, descriptors in news:
             assert isinstance(item, Returned)  # the world has raised failures already
-            told.append((rank, ReturnedInSequence(((number, item),)), descriptors))
-        self._learn(told)
+            labelled.append((rank, ReturnedInSequence(((number, item),)), descriptors))
+        self._learn(labelled)
 
     def _combine(self, shared: Shared) -> None:
         nbytes = np.dtype(shared.dtype).itemsize

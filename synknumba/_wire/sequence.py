@@ -11,8 +11,8 @@ overtake:
 Numbers that change from iteration to iteration are given by formulas, which the ranks evaluate.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from synknumba._formulas import Formula
@@ -328,22 +328,25 @@ def conflict(earlier: Access, later: Access) -> tuple[bool, bool]:
     return bool(first or second), nearby
 
 
+def united(accesses: "Iterable[Access]") -> Access:
+    """Returns what several accesses do together."""
+    several = list(accesses)
+    return Access(
+        NOTHING.union(*(access.reads for access in several)),
+        NOTHING.union(*(access.writes for access in several)),
+        NOTHING.union(*(access.remote_reads for access in several)),
+        NOTHING.union(*(access.remote_writes for access in several)),
+    )
+
+
 def own_access(parts: "Sequence[Part | Loop]") -> Access | None:
     """Returns what the parts of an inner sequence do together, if that has nothing to do with
     other ranks, else None.
     """
-    accesses = [part.access for part in parts]
-    local = [
-        access
-        for access in accesses
-        if access is not None and not (access.remote_reads or access.remote_writes)
-    ]
-    if len(local) < len(accesses):
-        return None
-    return Access(
-        NOTHING.union(*(access.reads for access in local)),
-        NOTHING.union(*(access.writes for access in local)),
-    )
+    accesses = [part.access for part in parts if part.access is not None]
+    together = united(accesses)
+    is_own = not (together.remote_reads or together.remote_writes)
+    return together if is_own and len(accesses) == len(parts) else None
 
 
 def _unstaged(keys: frozenset[Key]) -> frozenset[Key]:
@@ -410,3 +413,35 @@ def _wait(now: int, needed: dict[bool, int], finished: dict[bool, int]) -> Wait 
     if for_all:
         return Wait(now - max(needed[False], needed[True] if for_nearby else -1))
     return Wait(now - needed[True], nearby=True) if for_nearby else None
+
+
+def ordered(
+    parts: "Sequence[Part | Loop]", without: frozenset[Key] = NOTHING
+) -> "list[Part | Loop]":
+    """Returns the parts of a loop with their waits, as if no part read these keys of other
+    ranks.
+    """
+    accesses: list[Access | None] = []
+    for part in parts:
+        access = part.access
+        if access is not None:
+            access = replace(access, remote_reads=access.remote_reads - without)
+        accesses.append(access)
+    before, shown = waits(accesses)
+    placed: list[Part | Loop] = []
+    for index, (part, wait) in enumerate(zip(parts, before, strict=True)):
+        if isinstance(part, Loop):
+            part = replace(part, parts=tuple(ordered(part.parts, without)))  # noqa: PLW2901
+        placed.append(replace(part, wait=wait, shows=index in shown))
+    return placed
+
+
+def free_of_recorded(parts: "Sequence[Part | Loop]") -> "tuple[Part | Loop, ...]":
+    """Returns parts with the fewer waits that suffice once all functions are recorded; () if
+    that makes no difference.
+    """
+    return tuple(ordered(parts, RECORDED)) if any(map(_has_recorded, parts)) else ()
+
+
+def _has_recorded(part: Part | Loop) -> bool:
+    return any(map(_has_recorded, part.parts)) if isinstance(part, Loop) else part.is_recorded
