@@ -9,16 +9,17 @@ so that the rank knows where it is. The last iteration is recorded as a call is:
 its results, and so for all iterations.
 """  # noqa: E501
 
+import itertools
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import Any, final
 
 from synknumba._device import Device, Recording, Step
-from synknumba._formulas import Formula
+from synknumba._formulas import Formula, fold
 from synknumba._rank import spans
 from synknumba._rank.recordable_parts import (
     Layout,
@@ -32,9 +33,8 @@ from synknumba._rank.scalar_update import ScalarUpdate
 from synknumba._rank.sequence_context import SequenceContext
 from synknumba._rank.sequence_rows import PythonOnlyError
 from synknumba._types import Array
-from synknumba._wire import sequence
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import Formulas, Loop, Part, Wait
+from synknumba._wire.sequence import AT, Formulas, Loop, Part, Wait
 
 SIZES = 64, 8  # recordings are of so many iterations, or of one
 MOST_STEPS = 5000  # in a recording
@@ -47,21 +47,162 @@ MOST_SECONDS = 0.02  # that a recording of several iterations takes
 class _Written:
     """The numbers of one part in one iteration of a recording."""
 
-    iteration: int  # in the recording, whose numbers they are
-    recordable: RecordablePart
+    part: ScheduledPart  # its offset is from the first iteration of the recording
     first: int  # position of its steps in the recording
     after: int
     packed: bytes  # the values that they have
 
+    def depends_on_step(self, depth: int) -> bool:
+        """Whether its numbers depend on the step of a loop."""
+        return any(_has_step(formula, depth) for _, _, formula in self.part.recordable.formulas)
 
-@dataclass(slots=True)
+
+@final
+class _Arguments:
+    """Writes the numbers of iterations into the arguments of launches.
+
+    Args:
+        context: what the parts refer to.
+        depth: of the loop whose step counts the iterations.
+    """
+
+    def __init__(self, context: SequenceContext, depth: int) -> None:
+        self._numbers, self._progress, self._depth = context.numbers, context.progress, depth
+
+    def write(self, part: ScheduledPart, step: int) -> bytes:
+        """Writes the numbers of a part in the iteration `step`; returns them, packed."""
+        self._numbers.steps[self._depth] = step + part.iteration_offset
+        self._progress.part = part.recordable.part
+        return part.recordable.write(self._numbers)
+
+    def write_all(self, layout: Layout, step: int) -> None:
+        """Writes the numbers of an iteration."""
+        for part in layout:
+            self.write(part, step)
+        self.end(step)
+
+    def end(self, step: int) -> None:
+        """Called when numbers are written."""
+        self._numbers.steps[self._depth] = step
+        self._progress.part = None
+
+
+@final
 class _RecordedIterations:
-    recording: Recording
-    count: int
-    written: list[_Written]
-    update: ScalarUpdate | None  # writes what depends on the step; None if Python does
-    before: float  # the steps of its first iteration for which that is possible
-    numbers: object = None  # all other numbers that it has
+    """A recording of several iterations.
+
+    Args:
+        context: what the parts refer to.
+        depth: of the loop whose step counts the iterations.
+        recording: the recording.
+        count: number of iterations.
+        written: the numbers that it has.
+    """
+
+    def __init__(
+        self,
+        context: SequenceContext,
+        depth: int,
+        recording: Recording,
+        count: int,
+        written: Sequence[_Written],
+    ) -> None:
+        self.recording, self.count = recording, count
+        self._numbers, self._letters, self._depth = context.numbers, context.program.scalars, depth
+        self._arguments, self._written = _Arguments(context, depth), written
+        self._key: object = None  # of all numbers that it has but the step
+        # gathers whose line depends on the step must find it: first iteration that has one too few
+        self._stepping = [place for place in written if place.depends_on_step(depth)]
+        self._before = math.inf
+        for place in self._stepping:
+            lines = place.part.recordable.lines
+            if lines is not None:
+                self._before = min(self._before, lines - place.part.iteration_offset)
+        # writes what depends on the step; None if Python does
+        self._update = self._scalar_update()
+
+    def _scalar_update(self) -> ScalarUpdate | None:
+        launches = []
+        for place in self._stepping:
+            recordable = place.part.recordable
+            if recordable.lines is not None and not _is_step(recordable.formulas, self._depth):
+                return None  # a line that may not exist
+            if recordable.find_places is None:
+                continue
+            scalars = self.recording.scalars(place.first, place.after)
+            if scalars is None:
+                return None
+            launches.append(
+                (
+                    place.part.iteration_offset,
+                    recordable.formulas,
+                    recordable.find_places,
+                    scalars,
+                )
+            )
+        try:
+            return ScalarUpdate(self._numbers, self._letters, self._depth, launches)
+        except PythonOnlyError:
+            return None
+
+    def begin_at(self, step: int) -> bool:
+        """Writes the numbers of the iterations from `step` on; returns false if that is not
+        possible.
+        """
+        key = self._numbers.all_but(self._depth)
+        is_known = self._key == key and step < self._before
+        if self._update is not None and is_known and self._update(step):
+            self._arguments.end(step)
+            return True
+        self._key = None
+        for place in self._written:
+            packed = self._arguments.write(place.part, step)
+            if packed == place.packed and self._update is None:
+                continue
+            place.packed = b""  # unknown until it is written
+            if not self.recording.renew(place.first, place.after):
+                return False
+            place.packed = packed
+        self._arguments.end(step)
+        self._key = key
+        return True
+
+
+@final
+class _Queue:
+    """Iterations that are queued on the device.
+
+    Args:
+        device: the device.
+        report: called with the number of the first iteration not known to be done.
+    """
+
+    def __init__(self, device: Device, report: Callable[[int], None]) -> None:
+        self._device, self._report = device, report
+        # whether each is done, its iterations, the number of the one after
+        self._under_way: deque[tuple[Callable[[], bool], int, int]] = deque()
+        self.seconds = 0.0  # of an iteration
+        self._ended = 0.0  # when one was seen to have ended
+
+    def begin(self) -> None:
+        """Forgets what was waited for otherwise."""
+        self._under_way.clear()
+        self._ended = time.perf_counter()
+
+    def add(self, count: int, after: int) -> None:
+        """Notes that iterations were queued; waits if too many are under way."""
+        self._under_way.append((self._device.marker(), count, after))
+        while len(self._under_way) > UNDER_WAY:
+            self._await_oldest()
+
+    def _await_oldest(self) -> None:
+        is_done, count, after = self._under_way[0]
+        self._report(after - count)
+        while not is_done():
+            self._report(after - count)
+        self._under_way.popleft()
+        now = time.perf_counter()
+        self.seconds, self._ended = (now - self._ended) / count, now
 
 
 @final
@@ -75,42 +216,32 @@ class FusedParts:
     """
 
     def __init__(self, context: SequenceContext, depth: int, layouts: Layouts) -> None:
-        self._device, self._progress = context.place.device, context.progress
-        self._numbers, self._letters = context.numbers, context.program.scalars
-        # called with the number of the first iteration not known to be done
-        self._report = partial(context.board.report, depth)
-        self._depth, self._alone, self._prefetch = depth, layouts.turns, layouts.prefetch
+        self._context, self._device, self._depth = context, context.place.device, depth
+        self._arguments = _Arguments(context, depth)
+        self._alone, self._prefetch = layouts.turns, layouts.prefetch
         # The iterations of which several are recorded together, and those after which the host
         # waits: alone, or with rows that were gathered ahead, without and with a gather for the one
         # after.
-        self._turns = layouts.turns if layouts.prefetch is None else [layouts.prefetch.between]
+        self._turns, self._ends = layouts.turns, list[_FinalIteration]()
         self._last = [_FinalIteration(self._device, turn) for turn in layouts.turns]
-        self._ends = (
-            []
-            if layouts.prefetch is None
-            else [
-                _FinalIteration(self._device, layout)
-                for layout in (layouts.prefetch.last, layouts.prefetch.between)
-            ]
-        )
+        if layouts.prefetch is not None:
+            self._turns = [layouts.prefetch.between]
+            ends = layouts.prefetch.last, layouts.prefetch.between
+            self._ends = [_FinalIteration(self._device, layout) for layout in ends]
         self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
         # whether the steps of each turn were run, which compiles kernels
         self._warm = [False] * len(self._turns)
         # by turn and count; None if there cannot be one
         self._recordings: dict[tuple[int, int], _RecordedIterations | None] = {}
-        # Of recordings: whether they are done, their iterations, the number of the one after.
-        self._under_way: deque[tuple[Callable[[], bool], int, int]] = deque()
+        self._queue = _Queue(self._device, partial(context.board.report, depth))
         self._queued = 0  # iterations, in all runs
-        self._seconds = 0.0  # of an iteration
-        self._ended = 0.0  # when a recording was seen to have ended
 
     def begin(self) -> None:
         """Loads what a run does not load itself; called at the beginning of a round."""
         self._gathered = None
-        for turn in self._turns:
-            for scheduled in turn:
-                for check in scheduled.recordable.checks:
-                    check()
+        for scheduled in itertools.chain.from_iterable(self._turns):
+            for check in scheduled.recordable.checks:
+                check()
 
     def run(self, first: int, count: int, *, goes_on: bool = False) -> None:
         """Runs iterations `first`, `first + 1`, …, copies the results of the last one to the host,
@@ -118,8 +249,8 @@ class FusedParts:
 
         If it `goes_on`, more iterations of the round follow at once.
         """
-        done, self._ended, turn = 0, time.perf_counter(), (first + count - 1) % len(self._turns)
-        self._under_way.clear()
+        done, turn = 0, (first + count - 1) % len(self._turns)
+        self._queue.begin()
         last = self._last[turn]
         if self._prefetch is not None and (count > 1 or goes_on or self._gathered == first):
             last = self._ends[goes_on]
@@ -127,8 +258,8 @@ class FusedParts:
                 self._one_by_one(self._prefetch.first, first)
         self._gathered = None
         while done < count - 1:
-            done += self._queue(first + done, count - 1 - done)
-        self._write(last.layout, first + count - 1)
+            done += self._enqueue(first + done, count - 1 - done)
+        self._arguments.write_all(last.layout, first + count - 1)
         last.run()
         self._warm[turn] = True
         self._gathered = first + count if goes_on and self._ends else None
@@ -144,25 +275,9 @@ class FusedParts:
             step: number of the iteration.
         """
         turn = step % len(self._alone)
-        has_checks = any(scheduled.recordable.checks for scheduled in self._alone[turn])
-        return None if has_checks else self._last[turn].again(number, values, packed)
-
-    def _queue(self, step: int, limit: int) -> int:
-        """Queues iterations from `step` on, at most so many; returns how many."""
-        turn = step % len(self._turns)
-        recorded = self._recorded(turn, limit, step)
-        if recorded is not None and self._renew(recorded, step):
-            recorded.recording.queue()
-            count = recorded.count
-        else:
-            self._one_by_one(self._turns[turn], step)
-            self._warm[turn] = True
-            count = 1
-        self._queued += count
-        self._under_way.append((self._device.marker(), count, step + count))
-        while len(self._under_way) > UNDER_WAY:
-            self._await_oldest()
-        return count
+        if any(scheduled.recordable.checks for scheduled in self._alone[turn]):
+            return None
+        return self._last[turn].again(number, values, packed)
 
     def close(self) -> None:
         """Frees the recordings."""
@@ -173,36 +288,33 @@ class FusedParts:
             last.close()
         self._recordings.clear()
         self._gathered = None
-        self._under_way.clear()
+        self._queue.begin()
 
-    def _await_oldest(self) -> None:
-        is_done, count, after = self._under_way[0]
-        self._report(after - count)
-        while not is_done():
-            self._report(after - count)
-        self._under_way.popleft()
-        now = time.perf_counter()
-        self._seconds, self._ended = (now - self._ended) / count, now
-
-    # ---- recordings
-
-    def _write(self, layout: Layout, step: int) -> None:
-        """Writes the numbers of an iteration into the arguments of its launches."""
-        for scheduled in layout:
-            self._write_one(scheduled, step)
-        self._numbers.steps[self._depth] = step
-        self._progress.part = None
-
-    def _write_one(self, scheduled: ScheduledPart, step: int) -> bytes:
-        self._numbers.steps[self._depth] = step + scheduled.iteration_offset
-        self._progress.part = scheduled.recordable.part
-        return scheduled.recordable.write(self._numbers)
+    def _enqueue(self, step: int, limit: int) -> int:
+        """Queues iterations from `step` on, at most so many; returns how many."""
+        turn = step % len(self._turns)
+        recorded = self._recorded(turn, limit, step)
+        if recorded is not None and not recorded.begin_at(step):
+            self._give_up(recorded)
+            recorded = None
+        if recorded is not None:
+            recorded.recording.queue()
+            count = recorded.count
+        else:
+            self._one_by_one(self._turns[turn], step)
+            self._warm[turn] = True
+            count = 1
+        self._queued += count
+        self._queue.add(count, step + count)
+        return count
 
     def _one_by_one(self, layout: Layout, step: int) -> None:
-        self._write(layout, step)
+        self._arguments.write_all(layout, step)
         for scheduled in layout:
             for run in scheduled.recordable.steps:
                 run()
+
+    # ---- recordings
 
     def _recorded(self, turn: int, limit: int, step: int) -> _RecordedIterations | None:
         """Returns a recording of at most so many iterations, made if need be; None if the next
@@ -220,15 +332,12 @@ class FusedParts:
 
     def _counts(self, turn: int, limit: int) -> Iterator[int]:
         """Yields counts of iterations that a recording may have, largest first."""
-        steps = sum(len(scheduled.recordable.steps) for turn in self._turns for scheduled in turn)
-        for size in SIZES:
+        layouts = itertools.chain.from_iterable(self._turns)
+        steps = sum(len(scheduled.recordable.steps) for scheduled in layouts)
+        for size in SIZES if all(self._warm) else ():
             count = size * len(self._turns)
-            if (
-                count > limit
-                or size * steps > MOST_STEPS
-                or count * self._seconds > MOST_SECONDS
-                or not all(self._warm)
-            ):
+            is_long = size * steps > MOST_STEPS or count * self._queue.seconds > MOST_SECONDS
+            if count > limit or is_long:
                 continue
             if (turn, count) in self._recordings or self._queued + limit >= WORTH * count:
                 yield count
@@ -236,92 +345,25 @@ class FusedParts:
 
     def _record(self, turn: int, count: int, step: int) -> _RecordedIterations | None:
         written: list[_Written] = []
-
-        def steps() -> Iterator[Step]:
-            position = 0
-            for iteration in range(count):
-                for scheduled in self._turns[(turn + iteration) % len(self._turns)]:
-                    recordable = scheduled.recordable
-                    packed, after = (
-                        self._write_one(scheduled, step + iteration),
-                        position + len(recordable.steps),
-                    )
-                    if recordable.formulas:
-                        written.append(
-                            _Written(
-                                iteration + scheduled.iteration_offset,
-                                recordable,
-                                position,
-                                after,
-                                packed,
-                            )
-                        )
-                    yield from recordable.steps
-                    position = after
-
-        recording = self._device.record_queued(steps())
+        recording = self._device.record_queued(self._steps(turn, count, step, written))
         if recording is None:
             return None
-        lines = [
-            place.recordable.lines - place.iteration
-            for place in written
-            if place.recordable.lines is not None
-            and _has_step(place.recordable.formulas, self._depth)
-        ]
-        update, before = self._scalar_update(recording, written), min(lines, default=math.inf)
-        return _RecordedIterations(recording, count, written, update, before)
+        return _RecordedIterations(self._context, self._depth, recording, count, written)
 
-    def _scalar_update(
-        self, recording: Recording, written: Sequence[_Written]
-    ) -> ScalarUpdate | None:
-        """Returns what writes the numbers that depend on the step into a recording."""
-        stepping = [place for place in written if _has_step(place.recordable.formulas, self._depth)]
-        if any(
-            place.recordable.lines is not None
-            and not _is_step(place.recordable.formulas, self._depth)
-            for place in stepping
-        ):
-            return None  # a line that may not exist
-        launches = []
-        for place in stepping:
-            if place.recordable.find_places is None:
-                continue
-            scalars = recording.scalars(place.first, place.after)
-            if scalars is None:
-                return None
-            launches.append(
-                (place.iteration, place.recordable.formulas, place.recordable.find_places, scalars)
-            )
-        try:
-            return ScalarUpdate(self._numbers, self._letters, self._depth, launches)
-        except PythonOnlyError:
-            return None
-
-    def _renew(self, recorded: _RecordedIterations, step: int) -> bool:
-        """Writes the numbers of the iterations from `step` on into a recording; if that is not
-        possible, gives it up.
-        """
-        numbers = self._numbers.all_but(self._depth)
-        is_known = recorded.numbers == numbers and step < recorded.before
-        if recorded.update is not None and is_known and recorded.update(step):
-            self._numbers.steps[self._depth] = step
-            return True
-        recorded.numbers = None
-        for place in recorded.written:
-            self._numbers.steps[self._depth] = step + place.iteration
-            self._progress.part = place.recordable.part
-            packed = place.recordable.write(self._numbers)
-            if packed == place.packed and recorded.update is None:
-                continue
-            place.packed = b""  # unknown until it is written
-            if not recorded.recording.renew(place.first, place.after):
-                self._give_up(recorded)
-                return False
-            place.packed = packed
-        self._numbers.steps[self._depth] = step
-        self._progress.part = None
-        recorded.numbers = numbers
-        return True
+    def _steps(self, turn: int, count: int, step: int, written: list[_Written]) -> Iterator[Step]:
+        """Yields the steps of several iterations, and notes the numbers that they have."""
+        position = 0
+        for iteration in range(count):
+            for scheduled in self._turns[(turn + iteration) % len(self._turns)]:
+                recordable = scheduled.recordable
+                packed = self._arguments.write(scheduled, step + iteration)
+                after = position + len(recordable.steps)
+                if recordable.formulas:
+                    offset = iteration + scheduled.iteration_offset
+                    part = ScheduledPart(recordable, offset)
+                    written.append(_Written(part, position, after, packed))
+                yield from recordable.steps
+                position = after
 
     def _give_up(self, recorded: _RecordedIterations) -> None:
         recorded.recording.close()
@@ -339,17 +381,12 @@ def wait_of(group: Sequence[Part | Loop]) -> Wait | None:
     >>> wait_of([first, second, third])
     Wait(back=1, nearby=False)
     """  # noqa: E501
-    waits = [
-        (place, part.wait)
-        for place, part in enumerate(group)
-        if isinstance(part, Part) and part.wait is not None
-    ]
-    if not waits:
-        return None
-    return Wait(
-        min(wait.back - place for place, wait in waits),
-        nearby=all(wait.nearby for _, wait in waits),
-    )
+    backs, nearby = [], True
+    for place, part in enumerate(group):
+        if part.wait is not None:
+            backs.append(part.wait.back - place)
+            nearby = nearby and part.wait.nearby
+    return Wait(min(backs), nearby) if backs else None
 
 
 def _is_step(formulas: Formulas, depth: int) -> bool:
@@ -357,15 +394,13 @@ def _is_step(formulas: Formulas, depth: int) -> bool:
     return all(formula == ("step", depth) for _, _, formula in formulas)
 
 
-def _has_step(formulas: Formulas, depth: int) -> bool:
-    """Whether a number depends on the step of a loop."""
+def _has_step(formula: Formula, depth: int) -> bool:
+    """Whether a formula has the step of a loop."""
 
-    def inside(formula: Formula) -> bool:
-        return formula == ("step", depth) or any(
-            isinstance(argument, tuple) and inside(argument) for argument in formula[1:]
-        )
+    def leaf(kind: str, operand: Any) -> bool:
+        return (kind, operand) == ("step", depth)
 
-    return any(inside(formula) for _, _, formula in formulas)
+    return fold(formula, leaf, lambda _, operands: any(operands))
 
 
 @final
@@ -376,11 +411,15 @@ class _FinalIteration:
 
     def __init__(self, device: Device, layout: Layout) -> None:
         self.layout = layout
-        parts = [scheduled.recordable for scheduled in layout]
-        self._numbered = [recordable for recordable in parts if recordable.formulas]
-        steps = [step for recordable in parts for step in recordable.steps] + [
-            step for recordable in parts for step in recordable.copies
-        ]
+        self._numbered: list[RecordablePart] = []
+        steps: list[Step] = []
+        copies: list[Step] = []
+        for scheduled in layout:
+            steps += scheduled.recordable.steps
+            copies += scheduled.recordable.copies
+            if scheduled.recordable.formulas:
+                self._numbered.append(scheduled.recordable)
+        steps += copies
         self._repetition = Repetition(device, steps, alone=False)
         self._packed: list[bytes] = []  # the values that the recording has
         self._round = b""  # values of the round that compiled code may repeat
@@ -508,7 +547,7 @@ class QueuedIterations:
     def run(self, first: int, iterations: range, period: int, history: Array | None) -> None:
         """Runs iterations, as `RowProgram.run` does."""
         context, done, end = self._context, iterations.start, iterations.stop
-        context.board.position[sequence.AT] = -1
+        context.board.position[AT] = -1
         results = context.place.control.results[context.place.rank, : context.program.entry_bytes]
         while done < end:
             after = min(done - done % period + period, end) if period else end
