@@ -82,9 +82,9 @@ def _execution(context: SequenceContext, parts: _Parts) -> Execution:
     if not any(program.carried):  # between iterations, numbers are the host's
         ends = (*program.starts[1:], len(parts))
         turns = [parts[start:end] for start, end in zip(program.starts, ends, strict=True)]
-        whole = fusion.whole(turns, 0)
-        if whole is not None:
-            return Execution(QueuedIterations(context, whole), fusion, staged)
+        fused = fusion.whole(turns, 0)
+        if fused is not None:
+            return Execution(QueuedIterations(context, fused), fusion, staged)
     try:
         rows = RowProgram(context, Lowering(context, fusion).lower(parts))
     except BaseException:
@@ -333,7 +333,7 @@ class SequenceRoutine(Repeated):
         part = self.running
         indices = () if part is None else sequence.path_to(part, self._parts)
         path = list(zip(self._numbers.steps.tolist(), indices or (-1,), strict=False))
-        error.add_note(sequence.place_told(self.program, times, path))
+        error.add_note(sequence.place_text(self.program, times, path))
         raise error
 
 

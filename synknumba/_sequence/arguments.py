@@ -156,20 +156,20 @@ class ArgumentBinder:
 
 
 def refuse_shared(
-    written: AbstractSet[int], arrays: Sequence[Copied], others: Sequence[Copied]
+    written: AbstractSet[int], arrays: Sequence[Copied], all_arrays: Sequence[Copied]
 ) -> None:
     """Refuses NumPy arrays over the same memory as other arrays of the sequence, if one is in a
     written segment.
 
     Each has a copy, and what calls write to one would not be seen in the other.
     """
-    for (name, array, copy), (other, memory, data) in itertools.product(arrays, others):
+    for (name, array, copy), (second, memory, data) in itertools.product(arrays, all_arrays):
         segments = copy._segment.id, data._segment.id  # noqa: SLF001  # shared with this package
         if copy is data or written.isdisjoint(segments):
             continue
         if share_memory(array, memory):
             raise ArgumentError(
-                f"{name} and {other} are arrays over the same memory, and calls write to one "
+                f"{name} and {second} are arrays over the same memory, and calls write to one "
                 "of them, which the other would not show. Pass a copy."
             )
 

@@ -96,10 +96,10 @@ def _check_stores(definition: Definition, place: Callable[[ast.AST], str]) -> No
     once.
     """
     shared = {
-        one
+        name
         for node in definition.own
         if isinstance(node, ast.Global | ast.Nonlocal)
-        for one in node.names
+        for name in node.names
     }
     local = (
         {node.id for node in definition.names if not isinstance(node.ctx, ast.Load)}
@@ -160,7 +160,7 @@ def _are_read(
     is skipped.
     """
     end = statement.end_lineno or statement.lineno, statement.end_col_offset or 0
-    own = {id(node) for node in definition.own}
+    in_body = {id(node) for node in definition.own}
     unused = {id(node) for branch in skipped for node in ast.walk(branch)}
     used = [
         node
@@ -168,7 +168,8 @@ def _are_read(
         if node.id in bound and not isinstance(node.ctx, ast.Store)
     ]
     return any(
-        id(node) not in unused and ((node.lineno, node.col_offset) >= end or id(node) not in own)
+        id(node) not in unused
+        and ((node.lineno, node.col_offset) >= end or id(node) not in in_body)
         for node in used
     )
 

@@ -128,13 +128,13 @@ class Checks:
             for function, positional, named, place in planned:
                 try:
                     first = tuple(_first(value, scalars) for value in positional)
-                    others = {name: _first(value, scalars) for name, value in named.items()}
+                    keywords = {name: _first(value, scalars) for name, value in named.items()}
                 except _UnknownError:
                     self.left_out[
                         function.name, "takes the result of another call of a sequence"
                     ] += 1
                     continue
-                self._check_call(function, first, others, place, None)
+                self._check_call(function, first, keywords, place, None)
 
     def launch(self, launcher: Launcher, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Checks a launch of a kernel of `simt.jit`, on copies of its arrays."""

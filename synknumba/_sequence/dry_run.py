@@ -135,13 +135,13 @@ class DryRun(Recorder):
 
     # ---- collectives
 
-    def _place(self, several: Sequence[VariableState]) -> None:
-        for variable in several:
+    def _place(self, states: Sequence[VariableState]) -> None:
+        for variable in states:
             self._labels.setdefault(id(variable), variable.name or "a variable")
 
     def _record_collective(
         self,
-        several: Sequence[VariableState],
+        states: Sequence[VariableState],
         kind: CollectiveKind,
         op: CollectiveOp | None,
         root: int,
@@ -151,10 +151,10 @@ class DryRun(Recorder):
         plain = Call(CallOptions(None), self.partition)
         layouts = [
             variable.layout_with(shapes_by_rank(plain, variable), variable.halo)
-            for variable in several
+            for variable in states
         ]
         keys = frozenset(
-            ("variable", id(variable), leaf) for variable in several for leaf in variable.leaves()
+            ("variable", id(variable), leaf) for variable in states for leaf in variable.leaves()
         )
         sizes = [max(map(leaf.nbytes, range(size))) for layout in layouts for leaf in layout.leaves]
         if kind == "exchange":
@@ -172,7 +172,9 @@ class DryRun(Recorder):
 
     def _swap(self, first: VariableState, second: VariableState) -> None:
         plain = Call(CallOptions(None), self.partition)
-        check_alike(first, second, [shapes_by_rank(plain, one) for one in (first, second)])
+        check_alike(
+            first, second, [shapes_by_rank(plain, variable) for variable in (first, second)]
+        )
         names = self._labels[id(first)], self._labels[id(second)]
         self._add(PartReport(0, f"swap of {names[0]} and {names[1]}"), [Access()])
         memory = self._memory

@@ -220,35 +220,35 @@ class Installer(Recorder):
             self.variables.note_change(variable, differs=self.world.world_size > 1)
         self._segments |= plan.program.segments()
 
-    def _place(self, several: Sequence[VariableState]) -> None:
-        for variable in several:
+    def _place(self, states: Sequence[VariableState]) -> None:
+        for variable in states:
             self.variables.hold(variable, self.world)
 
     # ---- collectives
 
     def _record_collective(
         self,
-        several: Sequence[VariableState],
+        states: Sequence[VariableState],
         kind: CollectiveKind,
         op: CollectiveOp | None,
         root: int,
     ) -> None:
         if kind != "exchange":
-            check_uniform(several, kind)
+            check_uniform(states, kind)
         work = Work(kind, op, check_rank(root, self.world.world_size))
         keys = frozenset(
             ("variable", variable.storage().number, leaf)
-            for variable in several
+            for variable in states
             for leaf in variable.leaves()
         )
-        programs = traffic_of(self.world).programs(work, pairs_in_place(work, several), keys)
+        programs = traffic_of(self.world).programs(work, pairs_in_place(work, states), keys)
         for number, segments, access in programs:
             self._programs.add(number)
             self.parts.append(Part(number, kind, self.calls, access))
             self._memory += segments
             self._segments |= {segment.id for segment in segments}
         differs = kind in {"reduce", "exchange"} and self.world.world_size > 1
-        for variable in several:
+        for variable in states:
             self.variables.note_change(variable, differs=differs, sharded=kind == "exchange")
 
     def _swap(self, first: VariableState, second: VariableState) -> None:

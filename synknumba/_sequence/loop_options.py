@@ -9,6 +9,7 @@ import numpy as np
 from synknumba._errors import ArgumentError
 
 OPTIONS: Final = ("times", "every", "until", "progress")
+NEVER: Final = 1 << 62  # period of results that are not kept
 KEPT_BYTES: Final = 64 << 20  # of small results that one round keeps; of more, a round ends at each
 
 
@@ -77,7 +78,7 @@ class Schedule:
     """The rounds of a call of a sequence.
 
     Attributes:
-        period: of kept results; 0 if only those of the last iteration are returned.
+        period: of kept results; NEVER if only those of the last iteration are returned.
         round_ends: when a round ends; "" if one round does all.
         is_stacked: whether kept results are returned stacked, and not the last ones alone.
     """
@@ -91,7 +92,7 @@ class Schedule:
         return min(times, 1) if not self.round_ends else -(-times // self.period)
 
 
-LAST_ONLY = Schedule(0, "")
+LAST_ONLY = Schedule(NEVER, "")
 
 
 def schedule(
@@ -116,10 +117,10 @@ def schedule(
         return Schedule(
             period, f"{each}, as ranks keep small results of kernels only, and {large} is none"
         )
-    kept = times // period * nbytes
-    if kept > KEPT_BYTES:
+    total = times // period * nbytes
+    if total > KEPT_BYTES:
         return Schedule(
             period,
-            f"{each}, as kept results would take {kept:,} bytes, and ranks keep {KEPT_BYTES:,}",
+            f"{each}, as kept results would take {total:,} bytes, and ranks keep {KEPT_BYTES:,}",
         )
     return Schedule(period, "")

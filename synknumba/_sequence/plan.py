@@ -13,7 +13,7 @@ from synknumba._errors import SynkError
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._sequence.install import InstalledSequence
-from synknumba._sequence.loop_options import LAST_ONLY, Schedule, schedule
+from synknumba._sequence.loop_options import LAST_ONLY, NEVER, Schedule, schedule
 from synknumba._sequence.results import SequenceResults
 from synknumba._sequence.rounds import RoundLoop
 from synknumba._types import Array
@@ -25,7 +25,7 @@ from synknumba._wire.sequence import (
     LINE,
     NOT_BEGUN,
     SequenceProgram,
-    place_told,
+    place_text,
     position_word,
     shown_path,
 )
@@ -60,7 +60,7 @@ class Board:
 
     def __call__(self, rank: int) -> str:
         """Returns in words where a rank is."""
-        return place_told(self._program, self.times, shown_path(self._positions[rank].tolist()))
+        return place_text(self._program, self.times, shown_path(self._positions[rank].tolist()))
 
     def begin(self) -> None:
         """Notes that no rank has begun the call."""
@@ -151,12 +151,12 @@ class SequencePlan:
     # ---- rounds
 
     def run(
-        self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = 0
+        self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = NEVER
     ) -> Array | None:
         """Runs iterations in one round, of `times` in all; with a period, returns the ranks'
         results that it keeps, uint8, shape (entries, W, bytes).
         """
-        entries = count // period if period else 0
+        entries = count // period
         self._send(first, count, times, scalars, period, entries)
         try:
             if self._round_loop is None:
@@ -179,10 +179,10 @@ class SequencePlan:
         count: int,
         times: int,
         scalars: AnySequence[Any],
-        period: int = 0,
+        period: int = NEVER,
     ) -> None:
         """Starts a round as `run` does, without waiting for its end; `finish` follows then."""
-        entries = count // period if period else 0
+        entries = count // period
         self._send(first, count, times, scalars, period, entries)
         if self._round_loop is not None:
             try:
@@ -192,11 +192,11 @@ class SequencePlan:
                 return
         self.world.launch(flight, self._number)
 
-    def finish(self, first: int, count: int, period: int = 0) -> Array | None:
+    def finish(self, first: int, count: int, period: int) -> Array | None:
         """Returns what `run` does, for a round that `launch` has started, and that has ended."""
         self.installed.variables.note_iterations(first, count)
         self._check_returned()
-        return self._kept(count // period if period else 0)
+        return self._kept(count // period)
 
     def note_failure(self, error: BaseException) -> None:
         """Notes the variables that have no values any more, as a round has failed."""
@@ -212,13 +212,13 @@ class SequencePlan:
         entries: int,
     ) -> None:
         """Writes the values of a round to shared memory."""
-        kept = self._kept_segment(entries).id if entries else -1
+        ring = self._kept_segment(entries).id if entries else -1
         board, leases = self.board, self.installed.leases
         board.memory[:] = board.clear
         board.times, board.first, board.after = times, first, first + count
         if leases:
             scalars = [*scalars, *[each.choose() for each in leases]]
-        self._pack(self._memory, 0, first, count, times, period if entries else 0, kept, *scalars)
+        self._pack(self._memory, 0, first, count, times, period if entries else 0, ring, *scalars)
         tally = self.world.tally
         tally.calls += 1
         self.used = tally.calls
@@ -236,9 +236,9 @@ class SequencePlan:
             assert isinstance(item, ReturnedInSequence)  # the world has raised failures already
             rest = iter(descriptors)
             for number, returned in item.returned:
-                own = [next(rest)] if returned.segment is not None else []
+                files = [next(rest)] if returned.segment is not None else []
                 plan = self.installed.plans[number]
-                plan.learn([(rank, returned, own)])
+                plan.learn([(rank, returned, files)])
                 if isinstance(plan, FunctionPlan) and not plan.has_ops:
                     self._unchecked[number] = plan
 
@@ -297,7 +297,7 @@ class CallRounds:
         # first iteration of the round, how many it has, and the period of results that ranks keep
         self._round = 0, times, schedule.period
         if schedule.round_ends:
-            self._round = 0, schedule.period, 0
+            self._round = 0, schedule.period, NEVER
 
     def run(self, show: Callable[[], None]) -> Any:
         """Makes the rounds, and returns the results; calls `show` after each round."""

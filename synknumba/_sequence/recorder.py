@@ -351,23 +351,23 @@ class Recorder(ABC):
                 f"do; call it before, or after"
             )
         self._count_call()
-        several = several_of(variables, kind)
+        states = several_of(variables, kind)
         known_op: CollectiveOp | None = None
         if kind in {"all_reduce", "reduce"}:
-            known_op = checked_op(several, op, kind)
-        self._place(several)
+            known_op = checked_op(states, op, kind)
+        self._place(states)
         if kind == "exchange":
-            check_halos(several)
+            check_halos(states)
         else:
-            check_no_halo(several, kind)
-        self._record_collective(several, kind, known_op, root)
+            check_no_halo(states, kind)
+        self._record_collective(states, kind, known_op, root)
         return variables
 
     def beside(self, during: Callable[[], object], variables: Any) -> Any:
         """Records the calls that `during` makes, and an exchange that runs beside them."""
-        several = several_of(variables, "exchange")
-        self._place(several)
-        check_halos(several)  # before `during` has run
+        states = several_of(variables, "exchange")
+        self._place(states)
+        check_halos(states)  # before `during` has run
         first = len(self.parts)
         during()
         exchange = len(self.parts)
@@ -384,7 +384,7 @@ class Recorder(ABC):
         return variables
 
     @abstractmethod
-    def _place(self, several: Sequence[VariableState]) -> None:
+    def _place(self, states: Sequence[VariableState]) -> None:
         """Notes the variables of a collective or a swap, and gives them memory if they are to
         have some.
         """
@@ -392,7 +392,7 @@ class Recorder(ABC):
     @abstractmethod
     def _record_collective(
         self,
-        several: Sequence[VariableState],
+        states: Sequence[VariableState],
         kind: CollectiveKind,
         op: CollectiveOp | None,
         root: int,

@@ -14,6 +14,7 @@ from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, NONE, flatten, parts_like, unflatten
 from synknumba._sequence.symbolic_results import SymbolicResult, handle_of
 from synknumba._types import Array
+from synknumba._wire.program import Result
 
 SEQUENTIAL: Final = 8  # NumPy sums fewer parts than this in order, along any axis
 
@@ -82,8 +83,7 @@ class SequenceResults:
     def first_large(self) -> str | None:
         """Returns the label of the first result that ranks cannot keep; None if there is none."""
         for handle in self._handles:
-            result = None if handle is None else handle.result
-            if handle is not None and (result is None or result.op is None or not result.is_small):
+            if handle is not None and not _is_small(handle.result):
                 return handle.label
         return None
 
@@ -140,6 +140,10 @@ class SequenceResults:
 
 def _nothing() -> None:
     """Returns what a body without results returns."""
+
+
+def _is_small(result: Result | None) -> bool:
+    return result is not None and result.op is not None and result.is_small
 
 
 def _handle_or_none(leaf: Any) -> SymbolicResult | None:

@@ -28,7 +28,7 @@ from synknumba._wire.sequence import (
     Shared,
     depth,
     path_to,
-    place_told,
+    place_text,
     position_word,
 )
 from synknumba._world.engine import Engine
@@ -63,11 +63,12 @@ class RoundLoop:
         self._times = 1
         self._running: Part | None = None
 
-    def run(self, kept: Array | None) -> None:
+    def run(self, history: Array | None) -> None:
         """Runs the round whose values are in the control block.
 
         Args:
-            kept: memory of the kept results: uint8, shape (entries, W, bytes); None to keep none.
+            history: memory of the kept results: uint8, shape (entries, W, bytes); None if none are
+                kept.
         """
         values, numbers = self._world.ranks.values, self._numbers
         first, count, self._times, period, _ = self._head.unpack(values[: self._head.size].data)
@@ -77,11 +78,11 @@ class RoundLoop:
         if before is not None:
             numbers.scalars[self._carried] = before
         try:
-            self._repeat(first, count, period, kept)
+            self._repeat(first, count, period, history)
         except Exception as error:
             indices = () if self._running is None else path_to(self._running, self._program.parts)
             path = list(zip(numbers.steps.tolist(), indices or (-1,), strict=False))
-            error.add_note(place_told(self._program, self._times, path))
+            error.add_note(place_text(self._program, self._times, path))
             if not isinstance(error, OverflowError):
                 raise
             failed = describe_failure(error)  # of a formula, which each rank would have computed
@@ -89,7 +90,7 @@ class RoundLoop:
                 self._info, [(rank, failed) for rank in range(self._world.world_size)]
             ) from error
 
-    def _repeat(self, first: int, count: int, period: int, kept: Array | None) -> None:
+    def _repeat(self, first: int, count: int, period: int, history: Array | None) -> None:
         program, numbers = self._program, self._numbers
         ends = (*program.starts[1:], len(program.parts))
         turns = [program.parts[start:end] for start, end in zip(program.starts, ends, strict=True)]
@@ -108,8 +109,8 @@ class RoundLoop:
             ]
             for (index, _), value in zip(carried, packed, strict=True):
                 numbers.scalars[index] = np.frombuffer(value, np.int64)[0]
-            if kept is not None and (iteration - first + 1) % period == 0:
-                kept[(iteration - first) // period] = self._world.ranks.results[
+            if history is not None and (iteration - first + 1) % period == 0:
+                history[(iteration - first) // period] = self._world.ranks.results[
                     :, : program.entry_bytes
                 ]
 

@@ -313,9 +313,9 @@ class Sequence(Generic[P, R]):
             if every is None and until is None and not shows:
                 plan.run(0, times, times, scalars)
                 return plan.results.collect(times - 1)
-            found = plan.schedule(times, every, is_judged=until is not None)
+            kept_at = plan.schedule(times, every, is_judged=until is not None)
             judge = None if until is None else partial(self._holds, plan.world, until)
-            rounds = CallRounds(plan, scalars, times, found, judge)
+            rounds = CallRounds(plan, scalars, times, kept_at, judge)
             if not shows:
                 return rounds.run(_show_nothing)
             board = plan.board

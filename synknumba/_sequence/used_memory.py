@@ -100,9 +100,9 @@ class UsedVariables:
         turns = len(self._swaps)
         for iteration in range(first, first + count % turns):
             for pair in self._swaps[iteration % turns]:
-                left, right = pair[0](), pair[1]()
-                if left is not None and right is not None:
-                    left.trade(right)
+                ours, theirs = pair[0](), pair[1]()
+                if ours is not None and theirs is not None:
+                    ours.trade(theirs)
 
     def note_failure(self, world: Engine, error: BaseException) -> None:
         """Notes the variables that have no values any more, as a round has failed."""

@@ -11,7 +11,7 @@ overtake:
 Numbers that change from iteration to iteration are given by formulas, which the ranks evaluate.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -279,27 +279,30 @@ def shown_path(words: Sequence[int]) -> Path:
     return path
 
 
-def place_told(program: SequenceProgram, times: int, path: Path) -> str:
+def place_text(program: SequenceProgram, times: int, path: Path) -> str:
     """Returns in words where a rank is, as in "in iteration 5 of 100 of loop, call 2: f(x)
     (file:line)"; from 0.
     """
     name, count, parts = program.name, f" of {times}", program.parts
     if path[0][0] == NOT_BEGUN:
         return f"before the first iteration of {name}"
-    text, part = "in", None
-    for depth, (iteration, index) in enumerate(path):
-        text += f"{',' if depth else ''} iteration {iteration}{count} of {name}"
+    iterations, part = [], None
+    for iteration, index in path:
+        iterations.append(f"iteration {iteration}{count} of {name}")
         # Compiled code leaves the index behind the last part when an iteration begins.
         part = parts[index % len(parts)] if parts and index >= 0 else None
         if isinstance(part, Loop):
-            name, parts = part.name, part.parts
-            count = f" of {part.times[1]}" if part.times[0] == "value" else ""
-    if part is None:
-        return text
+            name, parts, count = part.name, part.parts, ""
+            if part.times[0] == "value":
+                count = f" of {part.times[1]}"
+    text = f"in {', '.join(iterations)}"
     if isinstance(part, Loop):
-        return f"{text}, a call of {part.name}"
-    place = program.places.get(part.call)
-    return f"{text}, call {part.call}: {part.name}{f' ({place})' if place else ''}"
+        text += f", a call of {part.name}"
+    elif part is not None:
+        text += f", call {part.call}: {part.name}"
+        if line := program.places.get(part.call):
+            text += f" ({line})"
+    return text
 
 
 # ---- waits ---------------------------------------------------------------------------------------
@@ -328,14 +331,13 @@ def conflict(earlier: Access, later: Access) -> tuple[bool, bool]:
     return bool(first or second), nearby
 
 
-def united(accesses: "Iterable[Access]") -> Access:
+def united(accesses: Sequence[Access]) -> Access:
     """Returns what several accesses do together."""
-    several = list(accesses)
     return Access(
-        NOTHING.union(*(access.reads for access in several)),
-        NOTHING.union(*(access.writes for access in several)),
-        NOTHING.union(*(access.remote_reads for access in several)),
-        NOTHING.union(*(access.remote_writes for access in several)),
+        NOTHING.union(*(access.reads for access in accesses)),
+        NOTHING.union(*(access.writes for access in accesses)),
+        NOTHING.union(*(access.remote_reads for access in accesses)),
+        NOTHING.union(*(access.remote_writes for access in accesses)),
     )
 
 
@@ -427,12 +429,12 @@ def ordered(
         if access is not None:
             access = replace(access, remote_reads=access.remote_reads - without)
         accesses.append(access)
-    before, shown = waits(accesses)
+    before, awaited = waits(accesses)
     placed: list[Part | Loop] = []
     for index, (part, wait) in enumerate(zip(parts, before, strict=True)):
         if isinstance(part, Loop):
             part = replace(part, parts=tuple(ordered(part.parts, without)))  # noqa: PLW2901
-        placed.append(replace(part, wait=wait, shows=index in shown))
+        placed.append(replace(part, wait=wait, shows=index in awaited))
     return placed
 
 

@@ -246,10 +246,10 @@ def _wait(state: int, level: int, nearby: int) -> int:
     spin, since, index = 0, 0, 0
     end = 2 if nearby != 0 else world_size
     while index < end:
-        other = index
+        peer = index
         if nearby != 0:
-            other = (rank + world_size - 1 + 2 * index) % world_size
-        if other == rank or load_acquire(board, other * _LINE) >= level:
+            peer = (rank + world_size - 1 + 2 * index) % world_size
+        if peer == rank or load_acquire(board, peer * _LINE) >= level:
             index += 1
             continue
         if load_acquire(board, world_size * _LINE) != 0:
