@@ -179,10 +179,10 @@ class Lowering(FormulaRows):
         their first rows.
         """
         program, begins = self._context.program, []
-        ends = (*program.starts[1:], len(parts))
-        for start, end, carried in zip(program.starts, ends, program.carried, strict=True):
+        turns = zip(program.turns(parts), program.starts, program.carried, strict=True)
+        for turn, start, carried in turns:
             begins.append(len(self._rows))
-            self._add(parts[start:end], start)
+            self._add(turn, start)
             self._add_carried(carried)
             self._row(table.END, len(self._rows) + 1)
         self._rows[-1][1] = 0

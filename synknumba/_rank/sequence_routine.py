@@ -80,9 +80,7 @@ def _execution(context: SequenceContext, parts: _Parts) -> Execution:
         return Execution(RowProgram(context, Lowering(context, None).lower(parts)), None, staged)
     fusion = PartFusion(context)
     if not any(program.carried):  # between iterations, numbers are the host's
-        ends = (*program.starts[1:], len(parts))
-        turns = [parts[start:end] for start, end in zip(program.starts, ends, strict=True)]
-        fused = fusion.whole(turns, 0)
+        fused = fusion.whole(program.turns(parts), 0)
         if fused is not None:
             return Execution(QueuedIterations(context, fused), fusion, staged)
     try:
@@ -330,10 +328,8 @@ class SequenceRoutine(Repeated):
         """Lets the other ranks go, and raises the error with the place where it happened."""
         assert self._board is not None  # made before parts are lowered
         self._board.abort()
-        part = self.running
-        indices = () if part is None else sequence.path_to(part, self._parts)
-        path = list(zip(self._numbers.steps.tolist(), indices or (-1,), strict=False))
-        error.add_note(sequence.place_text(self.program, times, path))
+        steps = self._numbers.steps.tolist()
+        error.add_note(sequence.place_of(self.program, times, self.running, self._parts, steps))
         raise error
 
 

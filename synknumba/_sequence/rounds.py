@@ -27,8 +27,7 @@ from synknumba._wire.sequence import (
     SequenceProgram,
     Shared,
     depth,
-    path_to,
-    place_text,
+    place_of,
     position_word,
 )
 from synknumba._world.engine import Engine
@@ -80,9 +79,8 @@ class RoundLoop:
         try:
             self._repeat(first, count, period, history)
         except Exception as error:
-            indices = () if self._running is None else path_to(self._running, self._program.parts)
-            path = list(zip(numbers.steps.tolist(), indices or (-1,), strict=False))
-            error.add_note(place_text(self._program, self._times, path))
+            program, steps = self._program, numbers.steps.tolist()
+            error.add_note(place_of(program, self._times, self._running, program.parts, steps))
             if not isinstance(error, OverflowError):
                 raise
             failed = describe_failure(error)  # of a formula, which each rank would have computed
@@ -92,8 +90,7 @@ class RoundLoop:
 
     def _repeat(self, first: int, count: int, period: int, history: Array | None) -> None:
         program, numbers = self._program, self._numbers
-        ends = (*program.starts[1:], len(program.parts))
-        turns = [program.parts[start:end] for start, end in zip(program.starts, ends, strict=True)]
+        turns = program.turns(program.parts)
         for iteration in range(first, first + count):
             numbers.steps[0] = iteration
             turn = iteration % len(turns)

@@ -196,6 +196,11 @@ class SequenceProgram:
         """Returns the numbers of the variables' memory that the parts use."""
         return self.variable_numbers
 
+    def turns(self, parts: "Sequence[Part | Loop]") -> "list[Sequence[Part | Loop]]":
+        """Returns these parts, or `free`, by the iterations that `starts` tells apart."""
+        ends = (*self.starts[1:], len(parts))
+        return [parts[start:end] for start, end in zip(self.starts, ends, strict=True)]
+
 
 def depth(parts: "Sequence[Part | Loop]") -> int:
     """Returns the number of loops inside each other, with the one over the parts."""
@@ -267,6 +272,18 @@ def path_to(part: Part, parts: "Sequence[Part | Loop]") -> tuple[int, ...]:
         if inside:
             return (index, *inside)
     return ()
+
+
+def place_of(
+    program: SequenceProgram,
+    times: int,
+    part: Part | None,
+    parts: "Sequence[Part | Loop]",
+    steps: Sequence[int],
+) -> str:
+    """Returns in words where a part is among parts of a sequence, given the steps of its loops."""
+    indices = () if part is None else path_to(part, parts)
+    return place_text(program, times, list(zip(steps, indices or (-1,), strict=False)))
 
 
 def shown_path(words: Sequence[int]) -> Path:
