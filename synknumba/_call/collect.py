@@ -27,7 +27,7 @@ import numpy as np
 from synknumba._comm import DRIVERS
 from synknumba._device import fold_kernel
 from synknumba._host.copying import private_copy
-from synknumba._host.lent_results import Lender
+from synknumba._host.lent_results import ResultLeases
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
@@ -169,7 +169,7 @@ class Combining:
     """
 
     def __init__(
-        self, world: Engine, told: Combination, info: CallInfo, lenders: Mapping[str, Lender]
+        self, world: Engine, told: Combination, info: CallInfo, lenders: Mapping[str, ResultLeases]
     ) -> None:
         self._world = world
         self._told = told

@@ -37,7 +37,7 @@ from synknumba._call.shared_updates import SharedUpdates
 from synknumba._device import fold_kernel
 from synknumba._errors import ReductionError
 from synknumba._host.copying import private_copy
-from synknumba._host.lent_results import Lender
+from synknumba._host.lent_results import ResultLeases
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._ops.tree import (
@@ -77,7 +77,7 @@ class Plan(ABC):
             plan, whose memory is freed with its last reference.
     """
 
-    lenders: Sequence[Lender] = ()
+    lenders: Sequence[ResultLeases] = ()
     updates: SharedUpdates | None = None
     _selection: Selection | None = None  # of the rows in which results are found
 
@@ -279,10 +279,12 @@ class KernelPlan(Plan):
             (len(memory), *result.shape), dtype, memory.data, result.parts.offset, strides
         )
 
-    def _lender(self, result: Result, place: Segment) -> Lender:
+    def _lender(self, result: Result, place: Segment) -> ResultLeases:
         assert result.parts is not None
         world, info = self.world, self.info
-        return Lender(place, result.parts.dtype, lambda segment: world.attach([segment], info))
+        return ResultLeases(
+            place, result.parts.dtype, lambda segment: world.attach([segment], info)
+        )
 
     def _combine(self, results: Sequence[Result]) -> Combining:
         """Prepares the combination of some results by the ranks, in memory of its own."""

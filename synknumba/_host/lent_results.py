@@ -44,7 +44,7 @@ _lent: "dict[int, tuple[weakref.ref[Array], Segment]]" = {}
 
 
 @final
-class Lender:
+class ResultLeases:
     """The places of one output's results, in the coordinator; `attach` makes all ranks map a
     segment, as they have `first`.
     """

@@ -23,11 +23,11 @@ from synknumba._device import Device, Step, fold_kernel
 from synknumba._formulas import Formula
 from synknumba._rank import spans
 from synknumba._rank.collective_routine import StagedRoutine, Steps
+from synknumba._rank.fused_parts import FusedParts, PartFusion, wait_of
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Routine
 from synknumba._rank.sequence_context import SequenceContext
 from synknumba._rank.sequence_rows import FormulaRows, PythonOnlyError
-from synknumba._rank.sequence_stretches import Stretch, Stretches, wait_of
 from synknumba._types import Array
 from synknumba._wire import sequence
 from synknumba._wire import sequence_interpreter as table
@@ -39,7 +39,7 @@ from synknumba._wire.sequence import CARRIED, Loop, Part, Shared
 Action: TypeAlias = Callable[[], None]
 # a step, and what compiled code does in its place
 _Ways: TypeAlias = tuple[Step, Sequence[NativeStep] | None]
-_Group: TypeAlias = tuple[Sequence[Part | Loop], Stretch | None]
+_Group: TypeAlias = tuple[Sequence[Part | Loop], FusedParts | None]
 
 _COMBINATIONS = {  # (op, dtype): operation, type of the parts
     ("sum", "d"): (table.ADD, table.DOUBLE),
@@ -107,7 +107,7 @@ class Lowering(FormulaRows):
             computes numbers.
     """
 
-    def __init__(self, context: SequenceContext, fusion: Stretches | None) -> None:
+    def __init__(self, context: SequenceContext, fusion: PartFusion | None) -> None:
         super().__init__(context.numbers, context.program.scalars)
         self._context, self._fusion, self._is_native = context, fusion, fusion is None
         self._parts: list[Part | None] = []
@@ -179,10 +179,10 @@ class Lowering(FormulaRows):
         their first rows.
         """
         program, begins = self._context.program, []
-        ends = (*program.starts[1:], len(parts))
-        for start, end, carried in zip(program.starts, ends, program.carried, strict=True):
+        turns = zip(program.turns(parts), program.starts, program.carried, strict=True)
+        for turn, start, carried in turns:
             begins.append(len(self._rows))
-            self._add(parts[start:end], start)
+            self._add(turn, start)
             self._add_carried(carried)
             self._row(table.END, len(self._rows) + 1)
         self._rows[-1][1] = 0
@@ -225,19 +225,19 @@ class Lowering(FormulaRows):
         # in inner loops, 0 shows nothing
         word, following = (_inner_word(depth), first + 1) if depth else (sequence.AT, first)
         progress = self._context.progress
-        for group, stretch in self._groups(parts, depth):
+        for group, fused in self._groups(parts, depth):
             last, following = group[-1], following + len(group)
-            progress.part = last if isinstance(last, Part) and stretch is None else None
+            progress.part = last if isinstance(last, Part) and fused is None else None
             ring, note = 0, 0
             if spans.active is not None and self._is_native:
                 ring, note = spans.active.note_of(last.name)
-            wait = last.wait if stretch is None else wait_of(group)
+            wait = last.wait if fused is None else wait_of(group)
             if wait is not None:
                 self._add_note(ring, note + spans.BEGIN_WAIT)
                 self._row(table.WAIT, wait.back, int(wait.nearby))
             self._add_note(ring, note + spans.BEGIN)
-            if stretch is not None:
-                self._add_group(group, stretch, depth)
+            if fused is not None:
+                self._add_group(group, fused, depth)
             elif isinstance(last, Loop):
                 self._add_loop(last)
             else:
@@ -255,10 +255,10 @@ class Lowering(FormulaRows):
         for part in parts:
             yield (part,), None
 
-    def _add_group(self, group: Sequence[Part | Loop], stretch: Stretch, depth: int) -> None:
+    def _add_group(self, group: Sequence[Part | Loop], fused: FusedParts, depth: int) -> None:
         """Adds parts that are launched together, and waited for."""
         steps, names = self._numbers.steps.data, ", ".join(part.name for part in group)
-        self._in_python(_traced(lambda: stretch.run(steps[depth], 1), names, steps, depth))
+        self._in_python(_traced(lambda: fused.run(steps[depth], 1), names, steps, depth))
 
     def _add_note(self, ring: int, number: int) -> None:
         """Adds a row that notes the time, if the rank is traced."""
@@ -267,23 +267,23 @@ class Lowering(FormulaRows):
 
     def _add_loop(self, loop: Loop) -> None:
         """Adds an inner sequence. Where ranks do not meet, its parts do not count."""
-        stretch = None
+        fused = None
         if self._fusion is not None:
-            stretch = self._fusion.whole([loop.parts], loop.depth)
+            fused = self._fusion.whole([loop.parts], loop.depth)
         if loop.meets:
             self._row(table.MEET)
-        if stretch is None:
+        if fused is None:
             self._add_iterations_of(loop)
         else:
-            self._in_python(partial(self._run_loop, loop, stretch))
+            self._in_python(partial(self._run_loop, loop, fused))
         if loop.meets:
             self._row(table.MEET)
 
-    def _run_loop(self, loop: Loop, stretch: Stretch) -> None:
+    def _run_loop(self, loop: Loop, fused: FusedParts) -> None:
         """Runs all iterations of an inner sequence on the device."""
         times = self._numbers.count(loop.times)
         if times > 0:
-            stretch.run(0, times)
+            fused.run(0, times)
             if loop.meets:
                 self._state[table.DONE_PARTS] += times * len(loop.parts)
 

@@ -4,7 +4,7 @@
 
 `_execution` decides how, each time memory has moved:
 
-    all parts of an iteration only queue work on the device ──> recordings of iterations (`sequence_stretches.py`)
+    all parts of an iteration only queue work on the device ──> recordings of iterations (`fused_parts.py`)
     else ──> rows (`sequence_lowering.py`, `sequence_program.py`), which are
         compiled code's where that runs the device's steps, as on cores
         else of order alone: Python runs parts, and records those together that need no host between them
@@ -22,6 +22,7 @@ from typing import NoReturn, TypeAlias, final
 import numpy as np
 
 from synknumba._rank.collective_routine import StagedRoutine
+from synknumba._rank.fused_parts import PartFusion, QueuedIterations
 from synknumba._rank.routine import Place, Repeated
 from synknumba._rank.sequence_context import (
     Board,
@@ -33,7 +34,6 @@ from synknumba._rank.sequence_context import (
 from synknumba._rank.sequence_lowering import Lowering, runs_natively
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._rank.sequence_program import RowProgram
-from synknumba._rank.sequence_stretches import QueuedIterations, Stretches
 from synknumba._types import Array
 from synknumba._wire import sequence
 from synknumba._wire.messages import News, ReturnedInSequence
@@ -52,23 +52,23 @@ class Execution:
 
     Attributes:
         runner: runs them.
-        stretches: the parts that are recorded together; None if compiled code runs the steps.
+        fusion: has the parts that are recorded together; None if compiled code runs the steps.
         staged: routines whose places on their stages alternate.
     """
 
     runner: RowProgram | QueuedIterations
-    stretches: Stretches | None
+    fusion: PartFusion | None
     staged: Sequence[StagedRoutine]
 
     def begin(self) -> None:
         """Loads what is loaded at the beginning of a round."""
-        if self.stretches is not None:
-            self.stretches.begin()
+        if self.fusion is not None:
+            self.fusion.begin()
 
     def close(self) -> None:
         """Frees recordings."""
-        if self.stretches is not None:
-            self.stretches.close()
+        if self.fusion is not None:
+            self.fusion.close()
 
 
 def _execution(context: SequenceContext, parts: _Parts) -> Execution:
@@ -78,19 +78,17 @@ def _execution(context: SequenceContext, parts: _Parts) -> Execution:
     staged = [routine for routine in used if isinstance(routine, StagedRoutine)]
     if runs_natively(context.place.device):
         return Execution(RowProgram(context, Lowering(context, None).lower(parts)), None, staged)
-    stretches = Stretches(context)
+    fusion = PartFusion(context)
     if not any(program.carried):  # between iterations, numbers are the host's
-        ends = (*program.starts[1:], len(parts))
-        turns = [parts[start:end] for start, end in zip(program.starts, ends, strict=True)]
-        whole = stretches.whole(turns, 0)
-        if whole is not None:
-            return Execution(QueuedIterations(context, whole), stretches, staged)
+        fused = fusion.whole(program.turns(parts), 0)
+        if fused is not None:
+            return Execution(QueuedIterations(context, fused), fusion, staged)
     try:
-        rows = RowProgram(context, Lowering(context, stretches).lower(parts))
+        rows = RowProgram(context, Lowering(context, fusion).lower(parts))
     except BaseException:
-        stretches.close()
+        fusion.close()
         raise
-    return Execution(rows, stretches, staged)
+    return Execution(rows, fusion, staged)
 
 
 @final
@@ -286,15 +284,15 @@ class SequenceRoutine(Repeated):
         All ranks do, or none: they wait for each other's. Returns how the others are run, and the
         number of iterations that were.
         """
-        rows, stretches, board = execution.runner, execution.stretches, self._board
+        rows, fusion, board = execution.runner, execution.fusion, self._board
         assert isinstance(rows, RowProgram)
-        assert stretches is not None  # compiled code that runs steps records nothing
+        assert fusion is not None  # compiled code that runs steps records nothing
         assert board is not None
         tried = min(count, len(self.program.starts))
         execution.begin()
         rows.run(first, range(tried), period, history)
         self._trials -= 1
-        board.show_ready(is_ready=stretches.are_recorded(self.program.parts))
+        board.show_ready(is_ready=fusion.are_recorded(self.program.parts))
         rows.meet()
         if not board.are_ready:
             return execution, tried
@@ -330,10 +328,8 @@ class SequenceRoutine(Repeated):
         """Lets the other ranks go, and raises the error with the place where it happened."""
         assert self._board is not None  # made before parts are lowered
         self._board.abort()
-        part = self.running
-        indices = () if part is None else sequence.path_to(part, self._parts)
-        path = list(zip(self._numbers.steps.tolist(), indices or (-1,), strict=False))
-        error.add_note(sequence.place_told(self.program, times, path))
+        steps = self._numbers.steps.tolist()
+        error.add_note(sequence.place_of(self.program, times, self.running, self._parts, steps))
         raise error
 
 

@@ -8,6 +8,7 @@ copied to shared memory, in which an array of the same layout finds its place ag
 
 import itertools
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from inspect import Signature
 from typing import Any, TypeAlias, final
 
@@ -23,12 +24,13 @@ from synknumba._progress import refusal
 from synknumba._sequence.loop_options import OPTIONS
 from synknumba._sequence.marks import Static
 from synknumba._sequence.outer_values import OuterValues
-from synknumba._sequence.recorder import told_dtype
+from synknumba._sequence.symbolic_results import number_dtype
 from synknumba._tracing import STEP, Number
 from synknumba._types import Array, unknown_keyword
 from synknumba._variables.variable import Variable, layout_of
 from synknumba._world.read_values import is_plain, key_of
 
+_NUMBERS = int | float | np.integer | np.floating | np.ndarray
 Copied: TypeAlias = tuple[str, Array, Data]
 """An array for messages, and the copy in shared memory that calls take."""
 
@@ -55,6 +57,11 @@ class Arguments:
         self.write_back: list[Copied] = []
         self.data: list[tuple[str, Data]] = []
         self.objects: list[Any] = []
+
+    def add(self, key: Any, leaf: Any) -> None:
+        """Adds an argument, with its part of the key."""
+        self.key.append(key)
+        self.leaves.append(leaf)
 
 
 @final
@@ -96,79 +103,73 @@ class ArgumentBinder:
         arguments = Arguments()
         for place, (leaf, path) in enumerate(zip(leaves, paths(structure), strict=True)):
             name = f"{argument_name(path)} of {self.name}"
-            leaf = adopted(leaf, name) if is_foreign(leaf) else leaf  # noqa: PLW2901
-            if isinstance(leaf, Variable | Data):
-                arguments.key.append(layout_of(leaf))
-                arguments.leaves.append(leaf)
-                if isinstance(leaf, Data):
-                    arguments.data.append((name, leaf))
-            elif isinstance(leaf, np.ndarray) and leaf.ndim:
-                self._stage(arguments, place, name, leaf)
-            elif isinstance(leaf, Static):
-                arguments.key.append(("static", type(leaf.value), leaf.value))
-                arguments.leaves.append(leaf.value)
-            elif isinstance(
-                leaf, int | float | np.integer | np.floating | np.ndarray
-            ) and not isinstance(leaf, bool | np.longdouble):
-                self._number(arguments, name, leaf)
-            else:
-                arguments.key.append(key_of(leaf) if is_plain(leaf) else type(leaf))
-                arguments.leaves.append(leaf)
-                if not is_plain(leaf):
+            if is_foreign(leaf):
+                leaf = adopted(leaf, name)  # noqa: PLW2901
+            match leaf:
+                case Variable() | Data():
+                    arguments.add(layout_of(leaf), leaf)
+                    if isinstance(leaf, Data):
+                        arguments.data.append((name, leaf))
+                case np.ndarray() if leaf.ndim:
+                    self._stage(arguments, place, name, leaf)
+                case Static():
+                    arguments.add(("static", type(leaf.value), leaf.value), leaf.value)
+                case _ if isinstance(leaf, _NUMBERS) and not isinstance(leaf, bool | np.longdouble):
+                    self._number(arguments, name, leaf)
+                case _ if is_plain(leaf):
+                    arguments.add(key_of(leaf), leaf)
+                case _:
+                    arguments.add(type(leaf), leaf)
                     arguments.objects.append(leaf)
         if arguments.objects:
             arguments.key.append(outer.of(arguments.objects).version)
         return arguments
 
     def _number(self, arguments: Arguments, name: str, value: Any) -> None:
-        number = value.item() if isinstance(value, np.generic | np.ndarray) else value
+        number, dtype = value, None
+        if isinstance(value, np.generic | np.ndarray):
+            number, dtype = value.item(), number_dtype(value.dtype)
         is_int = isinstance(number, int)
         if is_int and not -(2**63) <= number < 2**63:
             raise ArgumentError(
                 f"{self.name}: {number} does not fit in 64 bits; pass a float, or an array"
             )
         letter = "q" if is_int else "d"
-        dtype = told_dtype(value.dtype) if isinstance(value, np.generic | np.ndarray) else None
-        arguments.key.append((letter, dtype))
-        arguments.leaves.append(
-            Number(("scalar", len(arguments.scalars)), name, is_int=is_int, dtype=dtype)
-        )
+        formula = "scalar", len(arguments.scalars)
+        arguments.add((letter, dtype), Number(formula, name, is_int=is_int, dtype=dtype))
         arguments.scalars.append(number)
         arguments.letters += letter
 
     def _stage(self, arguments: Arguments, place: int, name: str, array: Array) -> None:
         mapped = over_file(array, name)
         if mapped is not None:
-            arguments.key.append(layout_of(mapped))
-            arguments.leaves.append(mapped)
+            arguments.add(layout_of(mapped), mapped)
             return
         staged = self._staging.get(place)
-        if (
-            staged is not None
-            and staged.ndim == array.ndim
-            and staged.dtype == array.dtype.newbyteorder("=")
-        ):
+        kind = array.ndim, array.dtype.newbyteorder("=")
+        if staged is not None and (staged.ndim, staged.dtype) == kind:
             staged.set_value(array)
         else:
             staged = self._staging[place] = Data(array)
-        arguments.key.append(staged._layout)  # noqa: SLF001  # as a key
-        arguments.leaves.append(staged)
+        arguments.add(layout_of(staged), staged)
         arguments.write_back.append((name, array, staged))
 
 
-def refuse_shared(written: set[int], arrays: Sequence[Copied], others: Sequence[Copied]) -> None:
+def refuse_shared(
+    written: AbstractSet[int], arrays: Sequence[Copied], all_arrays: Sequence[Copied]
+) -> None:
     """Refuses NumPy arrays over the same memory as other arrays of the sequence, if one is in a
     written segment.
 
     Each has a copy, and what calls write to one would not be seen in the other.
     """
-    for (name, array, copy), (other, memory, data) in itertools.product(arrays, others):
+    for (name, array, copy), (second, memory, data) in itertools.product(arrays, all_arrays):
         segments = copy._segment.id, data._segment.id  # noqa: SLF001  # shared with this package
         if copy is data or written.isdisjoint(segments):
             continue
         if share_memory(array, memory):
             raise ArgumentError(
-                f"{name} and {other} are arrays over the same memory, and calls write to one "
+                f"{name} and {second} are arrays over the same memory, and calls write to one "
                 "of them, which the other would not show. Pass a copy."
             )
 

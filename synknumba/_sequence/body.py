@@ -1,202 +1,247 @@
-"""The body of a sequence as its source shows it, and the random numbers that it draws.
+"""The body of a sequence, run to record its calls.
 
-A body runs once, so these mistakes would stay silent, and are refused: an assignment to a parameter
-at its end, which was meant for the next iteration; an assignment to what outlives the body; and
-random numbers. Values from outside that change between calls make another sequence:
-`outer_values.py`.
+    call of other arguments ──> record: its calls are sent to the ranks ──> SequencePlan
+                        plan ──> dry_run: its calls are planned           ──> DryRun
+    call in another body     ──> inside: its calls become an inner loop of that one's
+
+What it reads from outside is looked at before and after: a body that changes that, or draws random
+numbers, would do so once, and is refused.
 """
 
-import ast
 import itertools
 import pickle
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import BuiltinMethodType, MethodType
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
-from synknumba._errors import ArgumentError
-from synknumba._ops.tree import flatten
-from synknumba._source.definition import Definition, read_function
-from synknumba._tracing import Number
+from synknumba import _tracing as tracing
+from synknumba._errors import (
+    ArgumentError,
+    BatchError,
+    DataError,
+    PartitionError,
+    ReductionError,
+)
+from synknumba._host.data import Data
+from synknumba._ops.rows import Partition
+from synknumba._ops.tree import Structure, flatten, unflatten
+from synknumba._sequence.arguments import (
+    ArgumentBinder,
+    Arguments,
+    inner_argument,
+    refuse_shared,
+)
+from synknumba._sequence.call_checks import InnerTimes
+from synknumba._sequence.dry_run import DryRun
+from synknumba._sequence.install import Installer
+from synknumba._sequence.loop_options import count_of
+from synknumba._sequence.outer_values import OuterValues, Values
+from synknumba._sequence.plan import SequencePlan
+from synknumba._sequence.recorder import Recorder
+from synknumba._sequence.results import SequenceResults
+from synknumba._sequence.symbolic_results import ScalarResult, SymbolicResult
+from synknumba._tracing import Number, Unknown
+from synknumba._world.engine import Engine
 
 _GENERATORS = np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random
-_MAKERS = frozenset({"default_rng", "RandomState", "Random", "SystemRandom"})  # of generators
-_GROWING = {"append", "appendleft", "extend", "insert", "setdefault"}  # methods of containers
+_ARGUMENT_ERRORS = (ArgumentError, BatchError, DataError, PartitionError, ReductionError)
 
 
-def check_body(name: str, function: Callable[..., Any]) -> None:
-    """Raises `ArgumentError` for what a body does once, while it is recorded, and was meant for
-    each iteration.
+@final
+class Body:
+    """The body of a sequence.
+
+    Args:
+        name: the sequence's.
+        function: the body.
+        binder: of its arguments.
+        outer: what it reads from outside.
     """
-    definition = read_function(function)
-    if definition is None:
-        return
 
-    def place(node: ast.AST) -> str:
-        return f"{name} ({function.__code__.co_filename}:{getattr(node, 'lineno', 0)})"
+    def __init__(
+        self, name: str, function: Callable[..., Any], binder: ArgumentBinder, outer: OuterValues
+    ) -> None:
+        self.name = name
+        self._function, self._binder, self._outer = function, binder, outer
 
-    _check_assignments(definition, place)
-    _check_stores(definition, place)
-    _check_generators(definition, place)
+    def record(self, world: Engine, structure: Structure, arguments: Arguments) -> SequencePlan:
+        """Runs the body to record its calls, and sends them to the ranks.
 
+        Raises:
+            ArgumentError: the body changes a value from outside, or draws random numbers.
+        """
+        installer = Installer(world, self.name, arguments.letters)
+        values = self._values(arguments)
+        drew = watch_draws([*arguments.leaves, *itertools.chain(*map(Values.alive, values))])
+        tracing.current = installer
+        try:
+            returned = self._run_turns(installer, structure, arguments.leaves)
+            passed, installer.passed = installer.passed if drew() else [], []
+            installer.variables.undo_swaps()
+            self._check_arrays(installer, arguments)
+            if passed or any(map(Values.changed, values)):
+                self._check_again(world.partition, passed, structure, arguments)
+            return SequencePlan(world, installer.finish(), SequenceResults(returned))
+        except BaseException:
+            installer.variables.undo_swaps()
+            for plan in installer.plans:
+                plan.forget()
+            raise
+        finally:
+            tracing.current = None
 
-def _check_assignments(definition: Definition, place: Callable[[ast.AST], str]) -> None:
-    """Refuses an assignment to parameters that nothing reads: the next iteration has the
-    arguments again.
-    """
-    for statement, skipped in _once(definition.tree.body):
-        match statement:
-            case (
-                ast.Assign(targets=[target], value=value)
-                | ast.Expr(value=ast.NamedExpr(target=target, value=value))
-            ):
-                text = f"{_unparsed(target)} = {_unparsed(value)}"
-                clears = isinstance(value, ast.Constant)
-            case ast.AugAssign(target=target, op=operation, value=value):
-                text, clears = ast.unparse(statement), False
-                value = ast.BinOp(target, operation, value)
-            case _:
-                continue
-        stores = [
-            node
-            for node in ast.walk(target)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        ]
-        bound = {node.id for node in stores}
-        # as in v = synk.all_reduce(v, "sum")
-        calls = any(isinstance(node, ast.Call) for node in ast.walk(value))
-        if (
-            not bound
-            or not bound <= {*definition.parameters}
-            or calls
-            or clears
-            or _are_read(bound, definition, statement, skipped)
-        ):
-            continue
-        raise ArgumentError(
-            f"{place(statement)}: {text} has no effect: it changes names until the end of the "
-            "body, and each iteration begins with the arguments again. "
-            f"{_way_out(_elements(target), _elements(value))}"
-        )
+    def dry_run(self, dry_run: DryRun, structure: Structure, arguments: Arguments) -> Any:
+        """Runs the body to plan its calls; returns what it returns in the first turn."""
+        tracing.current = dry_run
+        try:
+            return self._run_turns(dry_run, structure, arguments.leaves)[0]
+        finally:
+            tracing.current = None
 
+    # ---- checks
 
-def _once(
-    statements: Iterable[ast.stmt], skipped: tuple[ast.stmt, ...] = ()
-) -> Iterator[tuple[ast.stmt, tuple[ast.stmt, ...]]]:
-    """Yields the statements that run at most once an iteration, outside of loops, and those that
-    do not run then.
-    """
-    for statement in statements:
-        yield statement, skipped
-        if isinstance(statement, ast.If):
-            yield from _once(statement.body, (*skipped, *statement.orelse))
-            yield from _once(statement.orelse, skipped)
+    def _check_again(
+        self,
+        partition: Partition,
+        passed: Sequence[tuple[Any, ...]],
+        structure: Structure,
+        arguments: Arguments,
+    ) -> None:
+        """Refuses a body that changes values from outside whenever it runs, or draws random numbers
+        for its calls.
 
+        A cache that it has filled stays as it is. Generators do not tell who has drawn, a thread
+        that loads data or the body; what the body passes to its calls does.
 
-def _check_stores(definition: Definition, place: Callable[[ast.AST], str]) -> None:
-    """Refuses an assignment to what outlives the body, such as `self.t += dt`: it would be made
-    once.
-    """
-    shared = {
-        one
-        for node in definition.own
-        if isinstance(node, ast.Global | ast.Nonlocal)
-        for one in node.names
-    }
-    local = (
-        {node.id for node in definition.names if not isinstance(node.ctx, ast.Load)}
-        - shared
-        - {*definition.parameters}
-    )
-    for node in definition.own:
-        is_grown = (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in _GROWING
-        )
-        if isinstance(getattr(node, "ctx", ast.Load()), ast.Load) and not is_grown:
-            continue
-        root: Any = node.func if isinstance(node, ast.Call) else node
-        while isinstance(root, ast.Attribute | ast.Subscript):
-            root = root.value
-        if not isinstance(root, ast.Name) or (
-            root.id not in shared if root is node else root.id in local
-        ):
-            continue
-        done = "called" if is_grown else "assigned"
-        way_out = (
-            "For a number of each iteration write synk.carry, to exchange the memory of variables "
-            "synk.swap; return results, which every=1 gives of each iteration, and assign other "
-            "things after the call"
-        )
-        if isinstance(node, ast.Subscript) and root.id in definition.parameters:
-            way_out = (
-                "Elements of a variable or an array are written on the ranks: call a kernel or a "
-                f"function with {root.id}, which writes to them"
+        Args:
+            partition: of rows into ranks, which do not know of the second run.
+            passed: arguments of the calls of the first run, if generators have drawn meanwhile.
+            structure: of the sequence's arguments.
+            arguments: these.
+
+        Raises:
+            ArgumentError: a value has changed in the second run, or its calls get other numbers.
+        """
+        values, dry_run = self._values(arguments), DryRun(self.name, partition, {})
+        tracing.current = dry_run
+        try:
+            self._run_turns(dry_run, structure, arguments.leaves)
+        except Exception:  # noqa: BLE001  # the first run was good
+            return
+        code = self._function.__code__
+        place = f"{code.co_filename}:{code.co_firstlineno}"
+        if passed and _numbers(passed) != _numbers(dry_run.passed):
+            raise ArgumentError(
+                f"{self.name} ({place}) draws random numbers in its body, which runs once, so that "
+                "all iterations and later calls would get the same ones: run again, it passes "
+                "others to its calls. Draw in kernels with synk.random, which takes synk.STEP as "
+                "an index; or draw before the call, and pass the numbers as an argument"
             )
-        raise ArgumentError(
-            f"{place(node)}: {ast.unparse(node)} would be {done} once, while the body is recorded, "
-            f"and not in each iteration. {way_out}"
-        )
+        for name in filter(None, map(Values.changed, values)):
+            raise ArgumentError(
+                f"{self.name} ({place}) changes {name}, itself or in a function that it calls. "
+                "That would be done once, while the body is recorded, and not in each iteration. "
+                "For a number of each iteration write synk.carry; return results, which every=1 "
+                "gives of each iteration, and change other things after the call"
+            )
 
+    def _values(self, arguments: Arguments) -> list[Values]:
+        """Returns what the body reads from outside and of its arguments, as it is now."""
+        return [self._outer.now(), self._outer.of(arguments.objects)]
 
-def _check_generators(definition: Definition, place: Callable[[ast.AST], str]) -> None:
-    """Refuses a body that makes a random number generator without a seed."""
-    for node in ast.walk(definition.tree):
-        match node:
-            case ast.Call(
-                func=ast.Name(id=made) | ast.Attribute(attr=made), args=[], keywords=[]
-            ) if made in _MAKERS:
+    def _check_arrays(self, installer: Installer, arguments: Arguments) -> None:
+        """Refuses NumPy arrays from outside that calls cannot write to, or over the same memory
+        as others.
+        """
+        written, arrays = installer.written, installer.arrays.labelled()
+        for name, array, copy in arrays:
+            if not array.flags.writeable and copy._segment.id in written:  # noqa: SLF001  # shared with this package
+                raise ArgumentError(f"{name} is read-only, and calls write to it. Pass a copy.")
+        shared = {
+            id(value): (name, value.data, value)
+            for name, value in (*self._outer.now().labels(), *arguments.data)
+            if isinstance(value, Data)
+        }
+        refuse_shared(written, [*arrays, *arguments.write_back], [*arrays, *shared.values()])
+
+    # ---- runs
+
+    def _run_turns(
+        self, recorder: Recorder, structure: Structure, leaves: Sequence[Any]
+    ) -> list[Any]:
+        """Runs the body until swapped variables have their memory again; returns what it returns
+        each time.
+        """
+        recorder.running.append(self)
+        results = [self._run(structure, leaves)]
+        while not recorder.end_of_turn():
+            results.append(self._run(structure, leaves))
+        recorder.arrays.check_reads(recorder.written)
+        return results
+
+    def _run(self, structure: Structure, leaves: Sequence[Any]) -> Any:
+        """Runs the body to record its calls, and returns what it returns.
+
+        Raises:
+            ArgumentError: that has a number which only the ranks compute.
+        """
+        try:
+            results = self._function(**unflatten(structure, leaves))
+        except _ARGUMENT_ERRORS as error:  # others have a place
+            tracing.add_line(error)
+            raise
+        for leaf in flatten(results)[0]:
+            if isinstance(leaf, Unknown) and not isinstance(leaf, ScalarResult | SymbolicResult):
                 raise ArgumentError(
-                    f"{place(node)}: {ast.unparse(node)} has other numbers each time, and the body "
-                    "runs once, so that all iterations and later calls would get the same ones. "
-                    "Draw in kernels with synk.random, which takes synk.STEP as an index; or draw "
-                    "before the call, and pass the numbers as an argument"
+                    f"{self.name} returns {leaf.label}, which no call makes, so that the script "
+                    "cannot get it; return the results of calls, and compute with them after the "
+                    "call"
                 )
+        return results
+
+    def inside(
+        self,
+        recorder: Recorder,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        times: Any,
+        every: Any,
+        until: Any,
+    ) -> Any:
+        """Records a call inside another sequence."""
+        where = tracing.where()
+        if self in recorder.running:
+            cycle = [*recorder.running[recorder.running.index(self) :], self]
+            path = " → ".join(body.name for body in cycle)
+            raise ArgumentError(f"{where}: {self.name} calls itself ({path}); loop with times=")
+        if until is not None:
+            raise ArgumentError(
+                f"{where}: until= is judged in the script; an inner sequence cannot wait for it"
+            )
+        if every is not None:
+            raise ArgumentError(
+                f"{where}: an inner sequence keeps the results of its last iteration; leave "
+                "every= out"
+            )
+        if not isinstance(times, Number):
+            times = count_of(self.name, "times", times, 1)
+        elif not times.is_int:
+            raise ArgumentError(
+                f"{where}: times of {self.name} must be an int, and {times.label} is a float; "
+                "divide ints with //"
+            )
+        elif times.formula_of_argument:
+            recorder.checks.append(InnerTimes(times, self.name, where))
+        leaves, structure = self._binder.bind(args, kwargs)
+        values = list(map(inner_argument, leaves))  # before: the step is that of the loop outside
+        with recorder.inside(self, times):
+            return self._function(**unflatten(structure, values))
 
 
-def _are_read(
-    bound: set[str], definition: Definition, statement: ast.stmt, skipped: Iterable[ast.stmt]
-) -> bool:
-    """Returns whether something may read one of these names after a statement, other than what
-    is skipped.
-    """
-    end = statement.end_lineno or statement.lineno, statement.end_col_offset or 0
-    own = {id(node) for node in definition.own}
-    unused = {id(node) for branch in skipped for node in ast.walk(branch)}
-    used = [
-        node
-        for node in definition.names
-        if node.id in bound and not isinstance(node.ctx, ast.Store)
-    ]
-    return any(
-        id(node) not in unused and ((node.lineno, node.col_offset) >= end or id(node) not in own)
-        for node in used
-    )
-
-
-def _unparsed(node: ast.expr) -> str:
-    return ", ".join(map(ast.unparse, _elements(node)))  # a tuple without parentheses
-
-
-def _elements(node: ast.expr) -> list[ast.expr]:
-    return node.elts if isinstance(node, ast.Tuple) else [node]
-
-
-def _way_out(targets: list[ast.expr], values: list[ast.expr]) -> str:
-    if all(isinstance(node, ast.Name) for node in (*targets, *values)):
-        names = dict.fromkeys(map(ast.unparse, (*targets, *values)))
-        swaps = "; ".join(
-            f"synk.swap({name}, {following})" for name, following in itertools.pairwise(names)
-        )
-        exchange = f"To exchange the memory of variables, write {swaps}; to copy, write a kernel. "
-    else:
-        exchange = ""
-    pairs = zip(map(ast.unparse, targets), map(ast.unparse, values), strict=False)
-    carried = "; ".join(f"synk.carry({name}, {value})" for name, value in pairs)
-    return f"{exchange}For numbers of the next iteration, write {carried}"
+# ---- random numbers ------------------------------------------------------------------------------
 
 
 def watch_draws(values: Iterable[Any]) -> Callable[[], bool]:
@@ -204,18 +249,14 @@ def watch_draws(values: Iterable[Any]) -> Callable[[], bool]:
     drawn, in any thread.
     """
     values = [*values, random.random, np.random.random]  # bound methods of the modules' generators
-    owners = [
-        value.__self__ if isinstance(value, BuiltinMethodType | MethodType) else value
-        for value in values
-    ]
-    generators = [owner for owner in owners if isinstance(owner, _GENERATORS)]
+    generators = []
+    for value in values:
+        is_method = isinstance(value, BuiltinMethodType | MethodType)
+        owner = value.__self__ if is_method else value
+        if isinstance(owner, _GENERATORS):
+            generators.append(owner)
     before = list(map(_state, generators))
     return lambda: before != list(map(_state, generators))
-
-
-def differ(first: Any, second: Any) -> bool:
-    """Returns whether two runs of a body certainly pass different numbers to calls."""
-    return _numbers(first) != _numbers(second)
 
 
 def _numbers(passed: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,7 +34,7 @@ from synknumba._errors import (
     where,
 )
 from synknumba._host import this_process
-from synknumba._sequence.recorder import known_value
+from synknumba._sequence.call_checks import known_value
 from synknumba._sequence.sequence import Sequence
 from synknumba._tracing import Line, Number, Unknown
 from synknumba.simt.internals import Launcher
@@ -124,20 +125,22 @@ class Checks:
         if planned:
             arguments = {name: value for name, value in kwargs.items() if name not in _LOOP}
             scalars = sequence._scalars(args, arguments)  # noqa: SLF001  # shared with this package
-            for function, given, named, place in planned:
+            for function, positional, named, place in planned:
                 try:
-                    first = tuple(_first(one, scalars) for one in given)
-                    others = {name: _first(one, scalars) for name, one in named.items()}
+                    first = tuple(_first(value, scalars) for value in positional)
+                    keywords = {name: _first(value, scalars) for name, value in named.items()}
                 except _UnknownError:
                     self.left_out[
                         function.name, "takes the result of another call of a sequence"
                     ] += 1
                     continue
-                self._check_call(function, first, others, place, None)
+                self._check_call(function, first, keywords, place, None)
 
-    def launch(self, launcher: Launcher, args: tuple[Any, ...]) -> None:
+    def launch(self, launcher: Launcher, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Checks a launch of a kernel of `simt.jit`, on copies of its arrays."""
         if self._is_checking or this_process.current_rank() is not None:
+            return
+        if kwargs:  # the launch refuses them
             return
         kernel, place = launcher.kernel, where()
         checked = simt.check(kernel)[launcher.griddim, launcher.blockdim, 0, launcher.smem_bytes]
@@ -185,7 +188,7 @@ class Checks:
                 check()
         except (KernelCheckError, KernelCheckWarning) as error:
             for finding in error.findings:
-                lines = tuple((one.what, one.filename, one.line) for one in finding.accesses)
+                lines = tuple((at.what, at.filename, at.line) for at in finding.accesses)
                 self._note(
                     (name, finding.error, finding.array, lines), name, place, finding, finding.times
                 )
@@ -243,10 +246,10 @@ def _first(value: Any, scalars: list[Any]) -> Any:
     if value is tracing.STEP:
         return 0
     if isinstance(value, Number):
-        found = known_value(value.formula, scalars, step=0)
-        if found is None:
+        number = known_value(value.formula, scalars, step=0)
+        if number is None:
             raise _UnknownError
-        return np.dtype(value.dtype).type(found) if value.dtype else found
+        return np.dtype(value.dtype).type(number) if value.dtype else number
     if isinstance(value, Line):
         return np.array(value.data[_first(value.number, scalars)])
     if isinstance(value, Unknown):
@@ -254,49 +257,32 @@ def _first(value: Any, scalars: list[Any]) -> Any:
     return value
 
 
+def _checked(method: Callable[..., Any], check: Callable[..., None]) -> Callable[..., Any]:
+    """Returns a method before which each call is checked."""
+
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        check(self, args, kwargs)
+        return method(self, *args, **kwargs)
+
+    return shortened(checked)
+
+
 @contextmanager
 def checking(checks: Checks) -> Iterator[None]:
     """Context in which each call of a kernel is checked before it is made."""
-    call, submit, serial = Function.__call__, Function.submit, Function.as_serial
-    run, submit_sequence, launch = Sequence.__call__, Sequence.submit, Launcher.__call__
-
-    def call_checked(self: Function[..., Any], *args: Any, **kwargs: Any) -> Any:
-        checks.function(self, args, kwargs)
-        return call(self, *args, **kwargs)
-
-    def submit_checked(self: Function[..., Any], *args: Any, **kwargs: Any) -> Any:
-        checks.function(self, args, kwargs)
-        return submit(self, *args, **kwargs)
-
-    def serial_checked(self: Function[..., Any], *args: Any, **kwargs: Any) -> Any:
-        checks.function(self, args, kwargs, 1)
-        return serial(self, *args, **kwargs)
-
-    def run_checked(self: Sequence[..., Any], *args: Any, **kwargs: Any) -> Any:
-        checks.sequence(self, args, kwargs)
-        return run(self, *args, **kwargs)
-
-    def submit_sequence_checked(self: Sequence[..., Any], *args: Any, **kwargs: Any) -> Any:
-        checks.sequence(self, args, kwargs)
-        return submit_sequence(self, *args, **kwargs)
-
-    def launch_checked(self: Launcher, *args: Any, **named: Any) -> None:
-        if not named:  # the launch refuses them
-            checks.launch(self, args)
-        launch(self, *args, **named)
-
-    replaced = (
-        (Function, "__call__", call, call_checked),
-        (Function, "submit", submit, submit_checked),
-        (Function, "as_serial", serial, serial_checked),
-        (Sequence, "__call__", run, run_checked),
-        (Sequence, "submit", submit_sequence, submit_sequence_checked),
-        (Launcher, "__call__", launch, launch_checked),
+    checked: tuple[tuple[type, str, Callable[..., None]], ...] = (
+        (Function, "__call__", checks.function),
+        (Function, "submit", checks.function),
+        (Function, "as_serial", partial(checks.function, ranks=1)),
+        (Sequence, "__call__", checks.sequence),
+        (Sequence, "submit", checks.sequence),
+        (Launcher, "__call__", checks.launch),
     )
-    for owner, name, _, checked in replaced:
-        setattr(owner, name, shortened(checked))
+    plain = [getattr(owner, name) for owner, name, _ in checked]
+    for method, (owner, name, check) in zip(plain, checked, strict=True):
+        setattr(owner, name, _checked(method, check))
     try:
         yield
     finally:
-        for owner, name, plain, _ in replaced:
-            setattr(owner, name, plain)
+        for method, (owner, name, _) in zip(plain, checked, strict=True):
+            setattr(owner, name, method)

@@ -14,50 +14,26 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from synknumba._call.call import Call
-from synknumba._call.distribute import result_class
 from synknumba._call.options import CallOptions
 from synknumba._call.report import make_report
 from synknumba._call.variable_rows import planned_shape, shapes_by_rank
 from synknumba._call.work_out import WorkedCall
 from synknumba._host.data import Data
 from synknumba._ops.rows import Partition
-from synknumba._ops.variable_layout import line_type
-from synknumba._sequence.recorder import Recorder, ScalarResult, SymbolicResult, ordered
+from synknumba._ops.variable_layout import StorageLayout, line_type
+from synknumba._sequence.recorder import Recorder
 from synknumba._sequence.report import LoopReport, PartReport, ResultReport, Whom
-from synknumba._tracing import Number, Unknown
+from synknumba._sequence.symbolic_results import SymbolicResult
+from synknumba._tracing import Number
 from synknumba._types import CollectiveKind, CollectiveOp
 from synknumba._variables.collective_plans import access_in_place, stage_bytes, staged_accesses
 from synknumba._variables.collectives import check_alike
 from synknumba._variables.state import VariableState, check_rank
 from synknumba._wire.program import Result
-from synknumba._wire.sequence import Access, Key, Loop, Part
+from synknumba._wire.sequence import Access, Key, Loop, Part, ordered, united
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function
-
-
-@final
-class PlannedResult(SymbolicResult):
-    """Stands for a result of a planned call.
-
-    Attributes:
-        part: index of the call's report.
-        index: position among the results of the call.
-        has_shards: whether the call has shards.
-    """
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        part: int,
-        index: int,
-        label: str,
-        result: Result | None,
-        *,
-        has_shards: bool,
-    ) -> None:
-        super().__init__(recorder, label, result, ("result", part, index))
-        self.part, self.index, self.has_shards = part, index, has_shards
 
 
 @final
@@ -75,132 +51,97 @@ class DryRun(Recorder):
         self._labels: dict[Any, str] = dict(labels)
         # of swapped variables, by id: the id of the one whose memory it has
         self._memory: dict[int, int] = {}
-        self._told: list[PartReport] = []  # by number of the parts
+        self._reports: list[PartReport] = []  # by number of the parts
 
     # ---- calls
 
     def _record(self, function: "Function[..., Any]", worked: WorkedCall, access: Access) -> Any:
-        call, options, is_kernel = worked.call, worked.call.options, worked.is_kernel
+        call, options, part = worked.call, worked.call.options, len(self._reports)
         for path, variable in call.variables.items():
             self._labels.setdefault(id(variable), variable.name or f"{path} of {function.name}")
-        numbers = [value for value in (*call.values, *call.row_values) if isinstance(value, Number)]
-        for number in numbers:
-            number.formula  # noqa: B018  # for results that the ranks are to combine
-        part = len(self._told)
+        for value in (*call.values, *call.row_values):
+            if isinstance(value, Number):
+                value.formula  # noqa: B018  # for results that the ranks are to combine
         results = [worked.built.results[name] for name in worked.wanted]
         places = {("result", part, index) for index in range(len(results))}
         access = replace(access, writes=access.writes | places)
         texts = call.texts(lasting=True, shape_of=partial(planned_shape, call))
-        reports = [
-            ResultReport(
-                result.name,
-                result.op,
-                result.dtype,
-                result.shape,
-                False,
-                result.is_small and result.op is not None,
-                False,
-            )
-            for result in results
-        ]
-        if not is_kernel and worked.options.has_ops:
-            reports.append(ResultReport("result", worked.ops, None, None, False, False, False))
-        is_repeated = is_kernel
+        reports = tuple(map(_result_report, results))
+        if not worked.is_kernel and worked.options.has_ops:
+            reports = (ResultReport("result", worked.ops, None, None),)
+        is_repeated = worked.is_kernel
         if worked.options.record and options.is_whole:
             is_repeated = not any(isinstance(value, Number) for value in call.values)
         reads_lines = call.source.kind == "line" and not call.follows_lines
-        self._add(
+        report = PartReport(
+            self.calls,
             f"{function.name}({', '.join(texts)})",
-            [access],
-            results=tuple(reports),
+            results=reports,
             plan=make_report(worked),
             needs_host=reads_lines or not is_repeated,
         )
-        has_shards = options.shards is not None
-        if not is_kernel:
-            if not reports:
-                return None
-            label = f"the result of {function.name}"
-            return PlannedResult(self, part, 0, label, None, has_shards=has_shards)
-        stand_ins = []
-        for index, result in enumerate(results):
-            label = f"{result.name} of {function.name}"
-            planned = PlannedResult(self, part, index, label, result, has_shards=has_shards)
-            stand_ins.append(self._stand_in(result, planned, tuple))
-        if len(stand_ins) <= 1:
-            return stand_ins[0] if stand_ins else None
-        return result_class(function.name, tuple(worked.wanted))(*stand_ins)
+        self._add(report, [access])
+        return self._results_of(worked, part)
 
-    def _add(
-        self, name: str, accesses: Sequence[Access], *, is_call: bool = True, **told: Any
-    ) -> None:
-        """Adds the parts of a call, or of a swap."""
-        reads, writes = (
-            self._names(
-                key
-                for one in accesses
-                for key in (*getattr(one, kind), *getattr(one, f"remote_{kind}"))
-            )
-            for kind in ("reads", "writes")
+    def _add(self, report: PartReport, accesses: Sequence[Access]) -> None:
+        """Adds the parts of a call, a collective or a swap, with what they read and write."""
+        together = united(accesses)
+        report = replace(
+            report,
+            reads=report.reads or self._names(together.reads | together.remote_reads),
+            writes=report.writes or self._names(together.writes | together.remote_writes),
         )
-        number = len(self._told)
-        self._told.append(
-            PartReport(
-                self.calls if is_call else 0, name, **{"reads": reads, "writes": writes, **told}
-            )
-        )
-        self.parts += [
-            Part(number, name, self.calls, self._in_memory(access)) for access in accesses
-        ]
+        number = len(self._reports)
+        self._reports.append(report)
+        for access in accesses:
+            self.parts.append(Part(number, report.name, self.calls, self._in_memory(access)))
 
     def _names(self, keys: Iterable[Key]) -> tuple[str, ...]:
-        found = {
-            key[1] for key in keys if isinstance(key, tuple) and key[0] in {"variable", "data"}
-        }
-        return tuple(sorted(self._labels.get(one, "an array") for one in found))
+        memory = set()
+        for key in keys:
+            if isinstance(key, tuple) and key[0] in {"variable", "data"}:
+                memory.add(key[1])
+        return tuple(sorted(self._labels.get(place, "an array") for place in memory))
 
     def _in_memory(self, access: Access) -> Access:
         """Returns an access to the memory that swapped variables have."""
-
-        def placed(keys: frozenset[Key]) -> frozenset[Key]:
-            return frozenset(
-                (key[0], self._memory.get(key[1], key[1]), *key[2:])
-                if isinstance(key, tuple) and key[0] == "variable"
-                else key
-                for key in keys
-            )
-
         return replace(
             access,
-            reads=placed(access.reads),
-            writes=placed(access.writes),
-            remote_reads=placed(access.remote_reads),
-            remote_writes=placed(access.remote_writes),
+            reads=self._placed(access.reads),
+            writes=self._placed(access.writes),
+            remote_reads=self._placed(access.remote_reads),
+            remote_writes=self._placed(access.remote_writes),
         )
 
-    def _has_shards(self, outcome: SymbolicResult) -> bool:
-        assert isinstance(outcome, PlannedResult)  # all are, in a dry_run
-        return outcome.has_shards
+    def _placed(self, keys: frozenset[Key]) -> frozenset[Key]:
+        placed: set[Key] = set()
+        for key in keys:
+            if isinstance(key, tuple) and key[0] == "variable":
+                key = (key[0], self._memory.get(key[1], key[1]), *key[2:])  # noqa: PLW2901
+            placed.add(key)
+        return frozenset(placed)
 
-    def _join(self, outcome: SymbolicResult, data: Data, access: Access) -> Part:
-        self._labels[data._segment.id] = outcome.label  # noqa: SLF001  # shared with this package
-        given = data.nbytes * self.partition.parts if self.partition.parts > 1 else 0
-        self._told.append(
-            PartReport(
-                0, f"{outcome.label}, combined by the ranks", moved_bytes=given, needs_host=True
-            )
-        )
-        return Part(len(self._told) - 1, outcome.label, self.calls, access)
+    def _join(self, result: SymbolicResult, data: Data, access: Access) -> Part:
+        self._labels[data._segment.id] = result.label  # noqa: SLF001  # shared with this package
+        self._reports.append(self._combination(result.label, "the ranks", data.nbytes))
+        return Part(len(self._reports) - 1, result.label, self.calls, access)
+
+    def _combination(self, label: str, whom: str, nbytes: int) -> PartReport:
+        """Returns the report on a result of so many bytes that is combined for later calls."""
+        size = self.partition.parts
+        moved = nbytes * size if size > 1 else 0
+        name = f"{label}, combined by {whom}"
+        return PartReport(0, name, moved_bytes=moved, needs_host=True)
 
     # ---- collectives
 
-    def _place(self, several: Sequence[VariableState]) -> None:
-        for one in several:
-            self._labels.setdefault(id(one), one.name or "a variable")
+    def _place(self, states: Sequence[VariableState]) -> None:
+        for variable in states:
+            self._labels.setdefault(id(variable), variable.name or "a variable")
 
     def _record_collective(
         self,
-        several: Sequence[VariableState],
+        states: Sequence[VariableState],
         kind: CollectiveKind,
         op: CollectiveOp | None,
         root: int,
@@ -208,115 +149,133 @@ class DryRun(Recorder):
         size = self.partition.parts
         check_rank(root, size)
         plain = Call(CallOptions(None), self.partition)
-        layouts = [one.layout_with(shapes_by_rank(plain, one), one.halo) for one in several]
-        leaves = [(layout, index) for layout in layouts for index in range(len(layout.leaves))]
-        keys = frozenset(("variable", id(one), leaf) for one in several for leaf in one.leaves())
-        sizes = [max(map(layout.leaves[index].nbytes, range(size))) for layout, index in leaves]
-        if kind == "exchange":
-            moved = sum(
-                copy.count
-                * line_type(of.dtype, math.prod(of.shapes[0][1:]))[1]
-                * line_type(of.dtype, 0)[0].itemsize
-                for layout, index in leaves
-                for of in [layout.leaves[index]]
-                for copy in layout.copies(index)
-            )
-        else:
-            givers = (
-                {"all_reduce": size, "reduce": size - 1, "broadcast": 1}[kind] if size > 1 else 0
-            )
-            moved = givers * sum(sizes)
-        staged = stage_bytes(kind, size, sizes)
-        accesses = (
-            staged_accesses(keys, ("stage", len(self._told)))
-            if staged
-            else (access_in_place(kind, keys),)
+        layouts = [
+            variable.layout_with(shapes_by_rank(plain, variable), variable.halo)
+            for variable in states
+        ]
+        keys = frozenset(
+            ("variable", id(variable), leaf) for variable in states for leaf in variable.leaves()
         )
-        self._add(kind, accesses, writes=self._names(keys), moved_bytes=moved)
+        sizes = [max(map(leaf.nbytes, range(size))) for layout in layouts for leaf in layout.leaves]
+        if kind == "exchange":
+            moved = sum(map(_exchanged_bytes, layouts))
+        elif size > 1:
+            givers = {"all_reduce": size, "reduce": size - 1, "broadcast": 1}[kind]
+            moved = givers * sum(sizes)
+        else:
+            moved = 0
+        accesses: Sequence[Access] = [access_in_place(kind, keys)]
+        if stage_bytes(kind, size, sizes):
+            accesses = staged_accesses(keys, ("stage", len(self._reports)))
+        writes = self._names(keys)
+        self._add(PartReport(self.calls, kind, writes=writes, moved_bytes=moved), accesses)
 
     def _swap(self, first: VariableState, second: VariableState) -> None:
         plain = Call(CallOptions(None), self.partition)
-        check_alike(first, second, [shapes_by_rank(plain, one) for one in (first, second)])
-        self._add(
-            f"swap of {self._labels[id(first)]} and {self._labels[id(second)]}",
-            [Access()],
-            is_call=False,
+        check_alike(
+            first, second, [shapes_by_rank(plain, variable) for variable in (first, second)]
         )
+        names = self._labels[id(first)], self._labels[id(second)]
+        self._add(PartReport(0, f"swap of {names[0]} and {names[1]}"), [Access()])
         memory = self._memory
         memory[id(first)], memory[id(second)] = (
-            memory.get(id(one), id(one)) for one in (second, first)
+            memory.get(id(second), id(second)),
+            memory.get(id(first), id(first)),
         )
 
     # ---- report
 
-    def report(self, results: Iterable[Any]) -> tuple[PartReport | LoopReport, ...]:
-        """Returns the parts of the first turn; `results` are the stand-ins that the body has
-        returned in it.
+    def report(self, returned: Iterable[Any]) -> tuple[PartReport | LoopReport, ...]:
+        """Returns the parts of the first turn; `returned` are the symbolic results that the body
+        has returned in it.
         """
-        passed: list[Unknown] = [one.unseen for one in self.kept if isinstance(one, ScalarResult)]
-        passed += [outcome for outcome, _ in self._arrays.values()]
-        for one, is_passed in (
-            *((one, False) for one in results),
-            *((one, True) for one in passed),
-        ):
-            if isinstance(one, PlannedResult):
-                told, found = self._told[one.part], list(self._told[one.part].results)
-                of = found[one.index]
-                found[one.index] = (
-                    replace(of, is_passed=True) if is_passed else replace(of, is_returned=True)
-                )
-                self._told[one.part] = replace(told, results=tuple(found))
-        parts = ordered(self.parts)
-        return self._reports(parts[: self.starts[1]] if len(self.starts) > 1 else parts)
+        for result in returned:
+            self._mark(result, is_returned=True)
+        for number, _ in self._numbers.values():
+            self._mark(number, is_passed=True)
+        for result, _ in self._arrays.values():
+            self._mark(result, is_passed=True)
+        parts, starts = ordered(self.parts), self.turns.starts
+        if len(starts) > 1:
+            parts = parts[: starts[1]]
+        return self._part_reports(parts)
+
+    def _mark(self, result: Any, *, is_returned: bool = False, is_passed: bool = False) -> None:
+        """Marks a result in the report of its call."""
+        if isinstance(result, SymbolicResult):
+            report = self._reports[result.number]
+            results = list(report.results)
+            marked = results[result.index or 0]
+            results[result.index or 0] = replace(
+                marked,
+                is_returned=marked.is_returned or is_returned,
+                is_passed=marked.is_passed or is_passed,
+            )
+            self._reports[result.number] = replace(report, results=tuple(results))
 
     def first_large(self, returned: Iterable[Any]) -> str | None:
         """Returns the label of the first result of those returned that the ranks cannot keep;
         None if there is none.
         """
-        planned = (one for one in returned if isinstance(one, PlannedResult))
-        return next(
-            (one.label for one in planned if not self._told[one.part].results[one.index].is_kept),
-            None,
-        )
+        for result in returned:
+            if isinstance(result, SymbolicResult):
+                report = self._reports[result.number].results[result.index or 0]
+                if not report.is_kept:
+                    return result.label
+        return None
 
-    def _reports(self, parts: Sequence[Part | Loop]) -> tuple[PartReport | LoopReport, ...]:
-        out: list[PartReport | LoopReport] = []
-        last: Part | None = None
+    def _part_reports(self, parts: Sequence[Part | Loop]) -> tuple[PartReport | LoopReport, ...]:
+        reports: list[PartReport | LoopReport] = []
+        before: Part | None = None
         for part in parts:
             whom: Whom | None = None
             if part.wait is not None and self.partition.parts > 1:
                 whom = "neighbours" if part.wait.nearby else "all ranks"
             if isinstance(part, Loop):
+                inner = self._part_reports(part.parts)
                 times = int(part.times[1]) if part.times[0] == "value" else None
-                out.append(
-                    LoopReport(part.name, times, self._reports(part.parts), part.meets, whom)
-                )
-                last = None
+                reports.append(LoopReport(part.name, times, inner, part.meets, whom))
+                before = None
                 continue
-            shared = part.puts or part.combines
-            if shared is not None:
-                given = (
-                    np.dtype(shared.dtype).itemsize * self.partition.parts
-                    if self.partition.parts > 1
-                    else 0
-                )
-                told = PartReport(
-                    0, f"{part.name}, combined by each rank", moved_bytes=given, needs_host=True
-                )
-            else:
-                told = self._told[part.number]
-            same = last is not None and (part.number, part.puts or part.combines) == (
-                last.number,
-                last.puts or last.combines,
-            )
-            if same:  # a step of the same
-                before = out.pop()
-                assert isinstance(before, PartReport)
-                whom = (
-                    "all ranks"
-                    if "all ranks" in (whom, before.waits_for)
-                    else whom or before.waits_for
-                )
-            out.append(replace(told, waits_for=whom))
-            last = part
-        return tuple(out)
+            report = replace(self._report_of(part), waits_for=whom)
+            if before is not None and _are_steps_of_one(before, part):
+                first = reports.pop()
+                assert isinstance(first, PartReport)
+                whoms: set[Whom | None] = {whom, first.waits_for}
+                report = replace(report, waits_for=_widest(whoms))
+            reports.append(report)
+            before = part
+        return tuple(reports)
+
+    def _report_of(self, part: Part) -> PartReport:
+        shared = part.puts or part.combines
+        if shared is None:
+            return self._reports[part.number]
+        return self._combination(part.name, "each rank", np.dtype(shared.dtype).itemsize)
+
+
+def _are_steps_of_one(first: Part, second: Part) -> bool:
+    """Returns whether two parts are steps of one collective, or of one combination."""
+    shared = first.puts or first.combines
+    return first.number == second.number and shared == (second.puts or second.combines)
+
+
+def _widest(whoms: set[Whom | None]) -> Whom | None:
+    if "all ranks" in whoms:
+        return "all ranks"
+    return "neighbours" if "neighbours" in whoms else None
+
+
+def _result_report(result: Result) -> ResultReport:
+    is_kept = result.is_small and result.op is not None
+    return ResultReport(result.name, result.op, result.dtype, result.shape, is_kept=is_kept)
+
+
+def _exchanged_bytes(layout: StorageLayout) -> int:
+    """Returns the bytes that an exchange copies between the ranks' rows of a variable."""
+    nbytes = 0
+    for index, leaf in enumerate(layout.leaves):
+        words = line_type(leaf.dtype, math.prod(leaf.shapes[0][1:]))[1]
+        itemsize = line_type(leaf.dtype, 0)[0].itemsize
+        nbytes += sum(copy.count for copy in layout.copies(index)) * words * itemsize
+    return nbytes

@@ -1,71 +1,91 @@
-"""Traces: the body of a sequence, run once to record its calls.
+"""Installers: the body of a sequence, run once, whose calls are sent to the ranks.
 
-    body ──run with stand-ins──> calls, collectives, inner sequences ──> parts, their formulas and memory ──> SequenceProgram
+    body ──run with stand-ins──> calls, collectives, inner sequences ──> parts, their formulas and memory ──> InstalledSequence
 
 Each call is worked out as usual, and its program is sent to the ranks; a part names the program and
 gives its values.
 """  # noqa: E501
 
 import struct
-import weakref
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
 
 from synknumba._call.call import Call
-from synknumba._call.distribute import Distributed, result_class
-from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
+from synknumba._call.distribute import Distributed
+from synknumba._call.plan import KernelPlan, Plan
 from synknumba._call.work_out import WorkedCall
 from synknumba._device import fold_kernel
 from synknumba._formulas import Formula
 from synknumba._host.data import Data
-from synknumba._host.lent_results import Lender
+from synknumba._host.lent_results import ResultLeases
+from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._sequence.recorder import Lines, Recorder, SymbolicResult, rows_of
+from synknumba._sequence.call_checks import CallCheck, Lines
+from synknumba._sequence.recorder import Recorder, rows_of
+from synknumba._sequence.symbolic_results import SymbolicResult
+from synknumba._sequence.used_memory import OuterArrays, UsedVariables
 from synknumba._tracing import Line, Number, where
 from synknumba._types import Array, CollectiveKind, CollectiveOp
-from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_plans import Work
 from synknumba._variables.collectives import check_alike, check_uniform, pairs_in_place
 from synknumba._variables.state import VariableState, check_rank, traffic_of
 from synknumba._wire.messages import Install
 from synknumba._wire.program import HostArray, Joined, Result, next_number
-from synknumba._wire.sequence import RECORDED, SUCCESS, Access, Key, Part
+from synknumba._wire.sequence import (
+    RECORDED,
+    SUCCESS,
+    Access,
+    Formulas,
+    Key,
+    Part,
+    SequenceProgram,
+    board_words,
+    free_of_recorded,
+    ordered,
+)
 from synknumba._world.engine import Engine
 from synknumba._world.holdings import Uses
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function
 
-Swap: TypeAlias = "tuple[weakref.ref[VariableState], weakref.ref[VariableState]]"
-
 
 @final
-class ResultHandle(SymbolicResult):
-    """Stands for a result of a call.
+@dataclass(frozen=True, slots=True)
+class InstalledSequence:
+    """A body whose calls the ranks have.
 
     Attributes:
-        plan: plan of the call.
-        index: position among the results of the call; None for the only one.
-        count: number of rows of the call.
+        program: the sequence, as ranks get it.
+        board: memory of the program's board.
+        plans: of the calls, by the numbers of their programs.
+        programs: numbers of all programs of the parts.
+        leases: of results in memory that each round chooses; their segments are the last scalars.
+        functions: those that are called, with their numbers, which are others for other values from
+            outside.
+        uses: functions that the ranks run, with their code.
+        checks: what each call must satisfy.
+        variables, arrays: memory of the script that calls use.
+        written: segments whose rows ranks write.
+        memory: memory of the parts that has no other owner.
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        plan: Plan,
-        index: int | None,
-        label: str,
-        result: Result | None,
-        count: Any,
-    ) -> None:
-        super().__init__(recorder, label, result, _result_key(plan, index or 0))
-        self.plan, self.index, self.count = plan, index, count
-
-
-def _result_key(plan: Plan, index: int) -> Key:
-    return "result", plan.program.number, index
+    program: SequenceProgram
+    board: Segment
+    plans: Mapping[int, Plan]
+    programs: frozenset[int]
+    leases: Sequence[ResultLeases]
+    functions: Mapping[Distributed, int]
+    uses: Uses
+    checks: Sequence[CallCheck]
+    variables: UsedVariables
+    arrays: OuterArrays
+    written: frozenset[int]
+    memory: Sequence[Any]
 
 
 @final
@@ -76,29 +96,60 @@ class Installer(Recorder):
         world: the world, which the caller has taken.
         name: name of the sequence, for messages.
         scalars: `struct` letters of the numbers that calls of the sequence pass.
+
+    Attributes:
+        plans: of the calls so far.
+        variables: those that calls use.
     """
 
     def __init__(self, world: Engine, name: str, scalars: str) -> None:
         super().__init__(name, world.partition)
         self.world: Engine = world
-        self.scalars = scalars
-        # of results in memory that each round chooses; their segments are further scalars
-        self.lenders: list[Lender] = []
         self.plans: list[Plan] = []
-        # With their layouts and their memory, by its number.
-        self.variables: dict[
-            int, tuple[weakref.ref[VariableState], Any, weakref.ref[Allocation]]
-        ] = {}
-        # Variables that ranks write, by id, with the last part's arguments of `VariableState.mark`.
-        self.changed: dict[int, tuple[weakref.ref[VariableState], bool, bool | None]] = {}
-        self.programs: set[int] = set()
-        self.segments: set[int] = set()
-        self.swaps: list[list[Swap]] = [[]]  # of each turn
-        # Swaps so far, while the body runs; with the first one's memory before.
-        self._memory: list[tuple[VariableState, VariableState, Allocation]] = []
-        self.uses: Uses = ()  # functions that the ranks run, with their code
-        # of the functions called; others for other values from outside
-        self.numbers: dict[Distributed, int] = {}
+        self.variables = UsedVariables()
+        self._scalars = scalars
+        self._leases: list[ResultLeases] = []
+        self._programs: set[int] = set()
+        self._segments: set[int] = set()
+        self._memory: list[Any] = []
+        self._uses: Uses = ()
+        self._functions: dict[Distributed, int] = {}
+
+    def finish(self) -> InstalledSequence:
+        """Returns what was recorded."""
+        words, turns = board_words(self.world.world_size, self.slots), self.turns
+        board = Segment(8 * words)
+        program = SequenceProgram(
+            number=next_number(),
+            name=self.name,
+            parts=tuple(ordered(self.parts)),
+            scalars=self._scalars,
+            slots=self.slots,
+            board=HostArray(board.id, np.dtype(np.int64), (words,)),
+            entry_bytes=self.used,
+            starts=tuple(turns.starts),
+            lines=self.lines,
+            places=self.places,
+            free=free_of_recorded(self.parts),
+            carried=tuple(tuple(carried.items()) for carried in turns.carried),
+            segment_ids=frozenset(self._segments),
+            variable_numbers=frozenset(self.variables.memory),
+        )
+        self.arrays.find_changing()
+        return InstalledSequence(
+            program=program,
+            board=board,
+            plans={plan.program.number: plan for plan in self.plans},
+            programs=frozenset(self._programs),
+            leases=tuple(self._leases),
+            functions=self._functions,
+            uses=self._uses,
+            checks=tuple(self.checks),
+            variables=self.variables,
+            arrays=self.arrays,
+            written=frozenset(self.written),
+            memory=(*self._memory, *(data for _, data in self._arrays.values())),
+        )
 
     # ---- calls
 
@@ -106,166 +157,108 @@ class Installer(Recorder):
         function._number_now(self.world)  # noqa: SLF001  # shared with this package
         plan, call = function._install(self.world, worked), worked.call  # noqa: SLF001  # as above
         self.plans.append(plan)  # first: it is freed with the recorder
-        self.kept.append(worked.selector)
-        self.uses += self.world.holdings.code.uses(function._roots(), function.name)  # noqa: SLF001  # as above
-        self.numbers |= function._numbers()  # noqa: SLF001  # as above
-        options = call.options
+        self._memory.append(worked.selector)
+        self._uses += self.world.holdings.code.uses(function._roots(), function.name)  # noqa: SLF001  # as above
+        self._functions |= function._numbers()  # noqa: SLF001  # as above
+        if isinstance(call.options.batch, Line):
+            self.checks.append(Lines(call.options.batch, function.name, rows_of(call)))
         values = (*call.values, *call.row_values)
-        if isinstance(options.batch, Line):
-            self.checks.append(Lines(options.batch, function.name, rows_of(call)))
         if isinstance(plan, KernelPlan):
             plan.select(values)
         self._note_memory(call, plan)
-        lent = [self._lend(lender) for lender in plan.lenders]
-        self.lines |= {
-            (str(plan.info), one.formula): one.line or where()
-            for one in values
-            if isinstance(one, Number)
-        }
-        packed, formulas = _packed(plan.program.values, (*values, *lent))
-        if isinstance(plan, KernelPlan):
-            access = replace(
-                access,
-                writes=access.writes
-                | {_result_key(plan, index) for index in range(len(plan.wanted))},
-            )
-        elif (
-            plan.program.is_recorded
-            and options.is_whole
-            and all(offset == plan.program.line_offset for offset, *_ in formulas)
-        ):
-            access = replace(access, writes=access.writes - SUCCESS | RECORDED)
-        self.parts.append(
-            Part(plan.program.number, str(plan.info), self.calls, access, packed, formulas)
-        )
-        self.programs.add(plan.program.number)
-        return self._results_of(function, plan, call.count)
+        name = str(plan.info)
+        for value in values:
+            if isinstance(value, Number):
+                self.lines[name, value.formula] = value.line or where()
+        leased = map(self._lease, plan.lenders)
+        packed, formulas = _packed(plan.program.values, (*values, *leased))
+        access = replace(access, writes=_writes_of(plan, call, access.writes, formulas))
+        number = plan.program.number
+        self.parts.append(Part(number, name, self.calls, access, packed, formulas))
+        self._programs.add(number)
+        return self._results_of(worked, number, plan)
 
-    def _results_of(self, function: "Function[..., Any]", plan: Plan, count: Any) -> Any:
-        if isinstance(plan, FunctionPlan):
-            if not plan.has_ops:
-                return None
-            return ResultHandle(self, plan, None, f"the result of {function.name}", None, count)
-        assert isinstance(plan, KernelPlan)
-        found = []
-        for index, (name, result) in enumerate(plan.wanted.items()):
-            place = index if len(plan.wanted) > 1 else None
-            unseen = ResultHandle(self, plan, place, f"{name} of {function.name}", result, count)
-            found.append(
-                self._stand_in(result, unseen, lambda: tuple(plan.weights(count).tolist()))
-            )
-        if len(found) <= 1:
-            return found[0] if found else None
-        return result_class(function.name, tuple(plan.wanted))(*found)
-
-    def _has_shards(self, outcome: SymbolicResult) -> bool:
-        assert isinstance(outcome, ResultHandle)  # all are, in a recorder
-        return outcome.plan.program.shards is not None
-
-    def _join(self, outcome: SymbolicResult, data: Data, access: Access) -> Part:
-        assert isinstance(outcome, ResultHandle)  # as above
-        result = outcome.result
-        assert result is not None  # it is an array
-        assert result.parts is not None
-        segment = data._segment  # noqa: SLF001  # shared with this package
+    def _join(self, result: SymbolicResult, data: Data, access: Access) -> Part:
+        output, segment = result.result, data._segment  # noqa: SLF001  # shared with this package
+        assert output is not None  # it is an array
+        assert output.parts is not None
         target = HostArray(segment.id, data.dtype, data.shape)
-        weights = outcome.plan.weights(outcome.count)
-        if result.op == "mean":
-            reduction.check_weights(weights)
-        told = Joined(
-            next_number(), result.op, result.parts, result.is_small, tuple(weights.tolist()), target
+        if output.op == "mean":
+            reduction.check_weights(np.array(result.weights()))
+        join = Joined(
+            next_number(),
+            output.op,
+            output.parts,
+            output.is_small,
+            result.weights(),
+            target,
         )
         self.world.attach([segment])
         if self.world.spans_machines:
-            assert isinstance(outcome.plan, KernelPlan)  # functions return no arrays to other calls
-            self.world.life.own_programs[told.number] = partial(
-                _join, outcome.plan, result, told.weights, data.data
+            assert isinstance(result.plan, KernelPlan)  # functions return no arrays to other calls
+            self.world.life.own_programs[join.number] = partial(
+                _join, result.plan, output, join.weights, data.data
             )
         else:
-            self.world.command(Install(None, told), info=outcome.plan.info)
-        self.programs.add(told.number)
-        self.segments |= told.segments()
-        return Part(told.number, outcome.label, self.calls, access)
+            self.world.command(Install(None, join), info=result.plan.info)
+        self._programs.add(join.number)
+        self._segments |= join.segments()
+        return Part(join.number, result.label, self.calls, access)
 
-    def _lend(self, lender: Lender) -> Number:
+    def _lease(self, leases: ResultLeases) -> Number:
         """Returns the number of the segment that a round chooses for a result."""
-        self.lenders.append(lender)
-        self.scalars += "q"
-        return Number(("scalar", len(self.scalars) - 1), "a segment", is_int=True)
+        self._leases.append(leases)
+        self._scalars += "q"
+        return Number(("scalar", len(self._scalars) - 1), "a segment", is_int=True)
 
     # ---- memory
 
     def _note_memory(self, call: Call, plan: Plan) -> None:
         for variable in call.variables.values():
-            self._hold(variable)
+            self.variables.hold(variable, self.world)
         for variable in call.changed:
-            self.changed[id(variable)] = weakref.ref(variable), self.world.world_size > 1, None
-        self.segments |= plan.program.segments()
+            self.variables.note_change(variable, differs=self.world.world_size > 1)
+        self._segments |= plan.program.segments()
 
-    def _hold(self, variable: VariableState) -> Allocation:
-        storage = variable.place(self.world)
-        # As at first: swapped variables have other memory in later turns.
-        told = weakref.ref(variable), variable._layout, weakref.ref(storage)  # noqa: SLF001  # as a key
-        self.variables.setdefault(storage.number, told)
-        return storage
+    def _place(self, states: Sequence[VariableState]) -> None:
+        for variable in states:
+            self.variables.hold(variable, self.world)
 
     # ---- collectives
 
-    def _place(self, several: Sequence[VariableState]) -> None:
-        for one in several:
-            self._hold(one)
-
     def _record_collective(
         self,
-        several: Sequence[VariableState],
+        states: Sequence[VariableState],
         kind: CollectiveKind,
         op: CollectiveOp | None,
         root: int,
     ) -> None:
         if kind != "exchange":
-            check_uniform(several, kind)
+            check_uniform(states, kind)
         work = Work(kind, op, check_rank(root, self.world.world_size))
         keys = frozenset(
-            ("variable", one.storage().number, leaf) for one in several for leaf in one.leaves()
+            ("variable", variable.storage().number, leaf)
+            for variable in states
+            for leaf in variable.leaves()
         )
-        for number, segments, access in traffic_of(self.world).programs(
-            work, pairs_in_place(work, several), keys
-        ):
-            self.programs.add(number)
+        programs = traffic_of(self.world).programs(work, pairs_in_place(work, states), keys)
+        for number, segments, access in programs:
+            self._programs.add(number)
             self.parts.append(Part(number, kind, self.calls, access))
-            self.kept += segments
-            self.segments |= {segment.id for segment in segments}
+            self._memory += segments
+            self._segments |= {segment.id for segment in segments}
         differs = kind in {"reduce", "exchange"} and self.world.world_size > 1
-        for one in several:
-            self.changed[id(one)] = weakref.ref(one), differs, kind == "exchange"
+        for variable in states:
+            self.variables.note_change(variable, differs=differs, sharded=kind == "exchange")
 
     def _swap(self, first: VariableState, second: VariableState) -> None:
-        for one in (first, second):
-            self.changed[id(one)] = weakref.ref(one), self.world.world_size > 1, None
+        for variable in (first, second):
+            self.variables.note_change(variable, differs=self.world.world_size > 1)
         check_alike(first, second, [first.shapes(), second.shapes()])
-        self.swaps[-1].append((weakref.ref(first), weakref.ref(second)))
-        # before it is traded, which Ctrl-C may prevent
-        self._memory.append((first, second, first.storage()))
-        first.trade(second)
+        self.variables.swap(first, second)
 
     def _begin_turn(self) -> None:
-        self.swaps.append([])
-
-    def undo(self) -> None:
-        """Gives swapped variables the memory back that they had at first."""
-        while self._memory:
-            first, second, storage = self._memory[-1]
-            if first.storage() is not storage:
-                first.trade(second)
-            self._memory.pop()
-
-    def turn(self, first: int, count: int) -> None:
-        """Swaps variables as that many iterations do, from the number of the first on."""
-        for iteration in range(first, first + count % len(self.swaps)):
-            for pair in self.swaps[iteration % len(self.swaps)]:
-                one, other = (variable() for variable in pair)
-                if one is not None and other is not None:
-                    one.trade(other)
+        self.variables.begin_turn()
 
 
 def _join(plan: KernelPlan, result: Result, weights: Sequence[int], target: Array) -> None:
@@ -273,16 +266,30 @@ def _join(plan: KernelPlan, result: Result, weights: Sequence[int], target: Arra
     target[...] = fold_kernel.combined(result.op, plan.parts_of(result), weights)
 
 
-def _packed(
-    layout: str, values: Sequence[Any]
-) -> tuple[bytes, tuple[tuple[int, str, Formula], ...]]:
+def _writes_of(
+    plan: Plan, call: Call, writes: frozenset[Key], formulas: Formulas
+) -> frozenset[Key]:
+    """Returns what a call writes on its own rank, with its results."""
+    if isinstance(plan, KernelPlan):
+        return writes | {
+            ("result", plan.program.number, index) for index in range(len(plan.wanted))
+        }
+    offsets = {offset for offset, *_ in formulas}
+    is_recorded = plan.program.is_recorded and call.options.is_whole
+    if is_recorded and offsets <= {plan.program.line_offset}:
+        return writes - SUCCESS | RECORDED
+    return writes
+
+
+def _packed(layout: str, values: Sequence[Any]) -> tuple[bytes, Formulas]:
     """Returns a call's values packed, with zeros for the unknown ones, and the formulas of these
     by offset.
     """
-    plain = [0 if isinstance(value, Number) else value for value in values]
-    formulas = tuple(
-        (struct.calcsize("<" + layout[:index]), layout[index], value.formula)
-        for index, value in enumerate(values)
-        if isinstance(value, Number)
-    )
-    return struct.pack("<" + layout, *plain), formulas
+    plain: list[Any] = []
+    formulas: list[tuple[int, str, Formula]] = []
+    for index, value in enumerate(values):
+        if isinstance(value, Number):
+            offset = struct.calcsize("<" + layout[:index])
+            formulas.append((offset, layout[index], value.formula))
+        plain.append(0 if isinstance(value, Number) else value)
+    return struct.pack("<" + layout, *plain), tuple(formulas)

@@ -1,6 +1,7 @@
-"""`times=`, `every=` and `until=` of a call of a sequence."""
+"""`times=`, `every=` and `until=` of a call of a sequence, and the rounds that they ask for."""
 
 import operator
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -8,6 +9,8 @@ import numpy as np
 from synknumba._errors import ArgumentError
 
 OPTIONS: Final = ("times", "every", "until", "progress")
+NEVER: Final = 1 << 62  # period of results that are not kept
+KEPT_BYTES: Final = 64 << 20  # of small results that one round keeps; of more, a round ends at each
 
 
 @final
@@ -68,3 +71,56 @@ def count_of(name: str, option: str, value: Any, least: int) -> int:
             f"{name}: {option} must be an int of at least {least}{limit}, got {value!r}"
         )
     return number
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The rounds of a call of a sequence.
+
+    Attributes:
+        period: of kept results; NEVER if only those of the last iteration are returned.
+        round_ends: when a round ends; "" if one round does all.
+        is_stacked: whether kept results are returned stacked, and not the last ones alone.
+    """
+
+    period: int
+    round_ends: str
+    is_stacked: bool = True
+
+    def rounds(self, times: int) -> int:
+        """Returns the number of rounds of so many iterations."""
+        return min(times, 1) if not self.round_ends else -(-times // self.period)
+
+
+LAST_ONLY = Schedule(NEVER, "")
+
+
+def schedule(
+    times: int, every: int | None, *, is_judged: bool, large: str | None, nbytes: int
+) -> Schedule:
+    """Returns the rounds of a call.
+
+    Args:
+        times: number of iterations.
+        every: period of kept results, if given.
+        is_judged: whether `until=` is given.
+        large: name of a result that the ranks cannot keep; None if there is none.
+        nbytes: bytes of the small results of an iteration, on all ranks.
+    """
+    if not is_judged and every is None:
+        return LAST_ONLY
+    period = every or 1
+    each = "after each iteration" if period == 1 else f"after every {period:,} iterations"
+    if is_judged:
+        return Schedule(period, f"{each}, for until=", is_stacked=every is not None)
+    if large is not None:
+        return Schedule(
+            period, f"{each}, as ranks keep small results of kernels only, and {large} is none"
+        )
+    total = times // period * nbytes
+    if total > KEPT_BYTES:
+        return Schedule(
+            period,
+            f"{each}, as kept results would take {total:,} bytes, and ranks keep {KEPT_BYTES:,}",
+        )
+    return Schedule(period, "")

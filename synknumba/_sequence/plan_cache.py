@@ -64,20 +64,20 @@ class KeptSequencePlans:
 
     def forget_lost(self) -> None:
         """Drops the plans that will not be current again."""
-        for key in [key for key, plan in self._plans.items() if plan.is_lost]:
+        for key in [key for key, plan in self._plans.items() if plan.installed.variables.are_lost]:
             self._plans.pop(key).forget()
 
     def keep(self, key: Any, plan: SequencePlan) -> None:
         """Adds a plan; drops the least recently used ones if there are too many."""
         self._plans[key] = plan
         while len(self._plans) > PLANS_KEPT:
-            older = (other for other in self._plans if other is not key)
-            oldest = min(older, key=lambda other: self._plans[other].used)
+            older = (place for place in self._plans if place is not key)
+            oldest = min(older, key=lambda place: self._plans[place].used)
             self._plans.pop(oldest).forget()
 
     def drop(self, plan: SequencePlan) -> None:
         """Drops one plan, if the world is still open on the ranks, too."""
-        self._plans = {key: kept for key, kept in self._plans.items() if kept is not plan}
+        self._plans = {key: each for key, each in self._plans.items() if each is not plan}
         if not plan.world.closed:
             plan.forget()
 

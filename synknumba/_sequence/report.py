@@ -30,24 +30,23 @@ class ResultReport:
     op: Any
     dtype: Any
     shape: Shape | None
-    is_returned: bool
-    is_kept: bool
-    is_passed: bool
+    is_returned: bool = False
+    is_kept: bool = False
+    is_passed: bool = False
 
     def __str__(self) -> str:
         """Describes the result and who gets it."""
         what = "a list of the ranks' values" if self.op is None else str(self.op)
         of = "" if self.dtype is None else f" of {self.dtype} {self.shape}"
-        goes = (
-            ["kept on the ranks until the round ends" if self.is_kept else "read by the script"]
-            if self.is_returned
-            else []
-        )
-        goes += ["combined by the ranks for later calls"] if self.is_passed else []
-        return (
-            f"{self.name}: {what}{of}, "
-            f"{' and '.join(goes) or 'not returned, so it stays on the ranks'}"
-        )
+        goes = []
+        if self.is_returned and self.is_kept:
+            goes.append("kept on the ranks until the round ends")
+        elif self.is_returned:
+            goes.append("read by the script")
+        if self.is_passed:
+            goes.append("combined by the ranks for later calls")
+        where = " and ".join(goes) or "not returned, so it stays on the ranks"
+        return f"{self.name}: {what}{of}, {where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +78,17 @@ class PartReport:
 
     def lines(self, indent: str) -> Iterator[str]:
         """Yields lines of text."""
-        told = [
-            f"{verb} {', '.join(names)}"
-            for verb, names in (("reads", self.reads), ("writes", self.writes))
-            if names
-        ]
-        told += [] if self.waits_for is None else [f"waits for {self.waits_for}"]
-        told += [f"moves {self.moved_bytes:,} bytes"] if self.moved_bytes else []
-        yield f"{indent}{self.call or ' '} {self.name}{': ' if told else ''}{'; '.join(told)}"
+        effects = []
+        if self.reads:
+            effects.append(f"reads {', '.join(self.reads)}")
+        if self.writes:
+            effects.append(f"writes {', '.join(self.writes)}")
+        if self.waits_for is not None:
+            effects.append(f"waits for {self.waits_for}")
+        if self.moved_bytes:
+            effects.append(f"moves {self.moved_bytes:,} bytes")
+        text = f"{indent}{self.call or ' '} {self.name}"
+        yield ": ".join([text, "; ".join(effects)] if effects else [text])
         for result in self.results:
             yield f"{indent}    {result}"
 
@@ -111,9 +113,13 @@ class LoopReport:
 
     def lines(self, indent: str) -> Iterator[str]:
         """Yields lines of text."""
-        often = "a computed number of times" if self.times is None else f"{self.times:,} times"
-        whom = "all ranks before and after" if self.meets else self.waits_for
-        yield f"{indent}{self.name}, {often}{'' if whom is None else f'; waits for {whom}'}"
+        text = f"{indent}{self.name}, "
+        text += "a computed number of times" if self.times is None else f"{self.times:,} times"
+        if self.meets:
+            text += "; waits for all ranks before and after"
+        elif self.waits_for is not None:
+            text += f"; waits for {self.waits_for}"
+        yield text
         for part in self.parts:
             yield from part.lines(f"{indent}  ")
 
@@ -151,16 +157,15 @@ class SequenceReport:
 
     def __str__(self) -> str:
         """Formats the report as a list."""
-        rounds = f"{self.rounds:,} round{'' if self.rounds == 1 else 's'}"
+        iterations, rounds = _counted(self.times, "iteration"), _counted(self.rounds, "round")
         lines = [
             f"{self.sequence}({', '.join(self.arguments)})",
-            (
-                f"{self.times:,} iteration{'' if self.times == 1 else 's'} in "
-                f"{rounds}, {self.world_size} ranks"
-            ),
+            f"{iterations} in {rounds}, {self.world_size} ranks",
         ]
-        lines += [f"a round ends {self.round_ends}"] if self.round_ends else []
-        lines += [line for part in self.parts for line in part.lines("  ")]
+        if self.round_ends:
+            lines.append(f"a round ends {self.round_ends}")
+        for part in self.parts:
+            lines += part.lines("  ")
         lines.append(self.gpu_text)
         if self.turns > 1:
             lines.append(f"swapped variables have their memory again after {self.turns} iterations")
@@ -175,17 +180,18 @@ class SequenceReport:
         """What ranks with a GPU each record, as text; over the host's memory, the host also acts
         at each collective.
         """
-        acts = [
-            f"call {part.call}" if isinstance(part, PartReport) and part.call else part.name
-            for part in self.parts
-            if _needs_host(part)
-        ]
-        acts += [
-            f"{part.name}, which is recorded for itself"
-            for part in self.parts
-            if _is_recorded_loop(part)
-        ]
-        acts += ["synk.carry"] if self.carries else []
+        acts, recorded_loops = [], []
+        for part in self.parts:
+            if isinstance(part, PartReport):
+                if part.needs_host:
+                    acts.append(f"call {part.call}" if part.call else part.name)
+            elif _is_recorded(part):
+                recorded_loops.append(f"{part.name}, which is recorded for itself")
+            else:
+                acts.append(part.name)
+        acts += recorded_loops
+        if self.carries:
+            acts.append("synk.carry")
         if not acts:
             return "on GPUs, over NCCL: all calls of many iterations are one recording"
         return (
@@ -194,64 +200,9 @@ class SequenceReport:
         )
 
 
-def _needs_host(part: PartReport | LoopReport) -> bool:
-    return part.needs_host if isinstance(part, PartReport) else not _is_recorded_loop(part)
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _is_recorded_loop(part: PartReport | LoopReport) -> bool:
-    return isinstance(part, LoopReport) and not any(
-        isinstance(one, LoopReport) or one.needs_host for one in part.parts
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """The rounds of a call of a sequence.
-
-    Attributes:
-        period: of kept results; 0 if only those of the last iteration are returned.
-        round_ends: when a round ends; "" if one round does all.
-        is_stacked: whether kept results are returned stacked, and not the last ones alone.
-    """
-
-    period: int
-    round_ends: str
-    is_stacked: bool = True
-
-    def rounds(self, times: int) -> int:
-        """Returns the number of rounds of so many iterations."""
-        return min(times, 1) if not self.round_ends else -(-times // self.period)
-
-
-LAST_ONLY = Schedule(0, "")
-
-
-def schedule(
-    times: int, every: int | None, *, is_judged: bool, large: str | None, nbytes: int, room: int
-) -> Schedule:
-    """Returns the rounds of a call.
-
-    Args:
-        times: number of iterations.
-        every: period of kept results, if given.
-        is_judged: whether `until=` is given.
-        large: name of a result that the ranks cannot keep; None if there is none.
-        nbytes: bytes of the small results of an iteration, on all ranks.
-        room: bytes of them that one round keeps.
-    """
-    if not is_judged and every is None:
-        return LAST_ONLY
-    period = every or 1
-    each = "after each iteration" if period == 1 else f"after every {period:,} iterations"
-    if is_judged:
-        return Schedule(period, f"{each}, for until=", is_stacked=every is not None)
-    if large is not None:
-        return Schedule(
-            period, f"{each}, as ranks keep small results of kernels only, and {large} is none"
-        )
-    kept = times // period * nbytes
-    if kept > room:
-        return Schedule(
-            period, f"{each}, as kept results would take {kept:,} bytes, and ranks keep {room:,}"
-        )
-    return Schedule(period, "")
+def _is_recorded(loop: LoopReport) -> bool:
+    return not any(isinstance(part, LoopReport) or part.needs_host for part in loop.parts)

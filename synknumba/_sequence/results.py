@@ -1,46 +1,163 @@
-"""What the body of a sequence returns: handles of results, and kept iterations, stacked."""
+"""What the body of a sequence returns: results of its calls, collected after a round, or kept from
+several iterations and stacked.
+"""
 
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, final
 
 import numpy as np
 
-from synknumba._call.plan import KernelPlan
+from synknumba._call.plan import KernelPlan, Plan
 from synknumba._errors import ReductionError
 from synknumba._ops import reduction
-from synknumba._ops.tree import flatten, unflatten
-from synknumba._sequence.install import ResultHandle
-from synknumba._sequence.recorder import ScalarResult
+from synknumba._ops.tree import LEAF, NONE, flatten, parts_like, unflatten
+from synknumba._sequence.symbolic_results import SymbolicResult, handle_of
 from synknumba._types import Array
+from synknumba._wire.program import Result
 
 SEQUENTIAL: Final = 8  # NumPy sums fewer parts than this in order, along any axis
 
 
-def handle_of(leaf: Any) -> ResultHandle | None:
-    """Returns the stand-in for a result of a call that the body returns; None for anything else."""
-    one = leaf.unseen if isinstance(leaf, ScalarResult) else leaf
-    return one if isinstance(one, ResultHandle) else None
+@final
+class SequenceResults:
+    """What a body returns.
+
+    Args:
+        returned: what it has returned in each turn, with symbolic results of its calls.
+    """
+
+    def __init__(self, returned: Sequence[Any]) -> None:
+        leaves, self._structure = flatten(returned[0])
+        # of each turn, the results among the leaves; None for constants
+        self._turns = [list(map(_handle_or_none, flatten(tree)[0])) for tree in returned]
+        self._handles = self._turns[0]
+        self._constants = [
+            leaf if handle is None else None
+            for leaf, handle in zip(leaves, self._handles, strict=True)
+        ]
+        self._collect_quickly = self._quick_collector()
+
+    @property
+    def are_none(self) -> bool:
+        """Whether the body returns nothing."""
+        return not self._constants
+
+    def collect(self, iteration: int) -> Any:
+        """Returns the results of the last iteration, of this number."""
+        if self._collect_quickly is not None:
+            return self._collect_quickly()
+        collected: dict[Plan, Any] = {}
+        leaves = []
+        handles = self._turns[iteration % len(self._turns)]
+        for constant, handle in zip(self._constants, handles, strict=True):
+            if handle is None:
+                leaves.append(constant)
+                continue
+            plan = handle.plan
+            if plan not in collected:
+                collected[plan] = plan.collect(handle.count)
+            value = collected[plan]
+            leaves.append(value if handle.index is None else value[handle.index])
+        return unflatten(self._structure, leaves)
+
+    def _quick_collector(self) -> Callable[[], Any] | None:
+        """Returns a quick way to collect; None if there is none."""
+        structure = self._structure
+        if structure == NONE:
+            return _nothing
+        if len(self._turns) > 1:
+            return None
+        if self.are_none:
+            return partial(unflatten, structure, [])
+        if structure == LEAF:
+            ((handle,), (constant,)) = self._handles, self._constants
+            if handle is None:
+                return lambda: constant
+            if handle.index is None:
+                return partial(handle.plan.collect, handle.count)
+        return None
+
+    # ---- kept iterations
+
+    def first_large(self) -> str | None:
+        """Returns the label of the first result that ranks cannot keep; None if there is none."""
+        for handle in self._handles:
+            if handle is not None and not _is_small(handle.result):
+                return handle.label
+        return None
+
+    def kept(self, memory: Array, period: int) -> Any:
+        """Returns what kept iterations have returned, stacked.
+
+        Args:
+            memory: the ranks' results from iteration 0 on: uint8, shape (entries, W, bytes).
+            period: of kept iterations.
+        """
+        if len(self._turns) == 1:
+            handles = zip(self._constants, self._handles, strict=True)
+            leaves = [
+                constant if handle is None else combined(handle, memory)
+                for constant, handle in handles
+            ]
+            return unflatten(self._structure, leaves)
+        leaves = []
+        for place, constant in enumerate(self._constants):
+            entries = []
+            for entry in range(len(memory)):
+                turn = ((entry + 1) * period - 1) % len(self._turns)
+                handle = self._turns[turn][place]
+                if handle is not None:
+                    entries.append(combined(handle, memory[entry : entry + 1])[0])
+            leaves.append(np.stack(entries) if entries else constant)
+        return unflatten(self._structure, leaves)
+
+    def stacked(self, entries: Iterable[Any]) -> Any:
+        """Returns what the body has returned in kept iterations: results of calls are stacked,
+        and all else is as it is.
+        """
+        if self._structure == LEAF:
+            return self._constants[0] if self._handles[0] is None else stack(entries)
+        flat = [parts_like(self._structure, entry) or () for entry in entries]
+        columns = zip(self._constants, self._handles, zip(*flat, strict=True), strict=True)
+        leaves = [
+            constant if handle is None else stack(column) for constant, handle, column in columns
+        ]
+        return unflatten(self._structure, leaves)
+
+    def empty(self) -> Any:
+        """Returns the results of no iterations; of calls whose results are not known yet, None."""
+        leaves = []
+        for constant, handle in zip(self._constants, self._handles, strict=True):
+            if handle is None or handle.result is None:
+                leaves.append(constant)
+                continue
+            result = handle.result
+            assert result.parts is not None  # it is a result that the caller gets
+            leaves.append(np.empty((0, *result.shape), result.parts.dtype))
+        return unflatten(self._structure, leaves)
 
 
-def is_small(one: ResultHandle) -> bool:
-    if not isinstance(one.plan, KernelPlan):
-        return False
-    result = one.plan.wanted[output_name(one)]
-    return result.is_small and result.op is not None
+def _nothing() -> None:
+    """Returns what a body without results returns."""
 
 
-def output_name(one: ResultHandle) -> str:
-    assert isinstance(one.plan, KernelPlan)
-    return list(one.plan.wanted)[one.index or 0]
+def _is_small(result: Result | None) -> bool:
+    return result is not None and result.op is not None and result.is_small
 
 
-def combined(one: ResultHandle, memory: Array) -> Array:
+def _handle_or_none(leaf: Any) -> SymbolicResult | None:
+    handle = handle_of(leaf)
+    return handle if isinstance(handle, SymbolicResult) else None
+
+
+def combined(handle: SymbolicResult, memory: Array) -> Array:
     """Returns the results of kept iterations, combined over the ranks: memory is uint8, shape
     (entries, W, bytes).
     """
-    assert isinstance(one.plan, KernelPlan)
-    name = output_name(one)
-    result = one.plan.wanted[name]
+    plan, result = handle.plan, handle.result
+    assert isinstance(plan, KernelPlan)  # results of functions are not kept
+    assert result is not None
     assert result.parts is not None
     if result.op in reduction.UFUNCS and memory.shape[1] < SEQUENTIAL:
         dtype = np.dtype(result.parts.dtype)
@@ -48,9 +165,9 @@ def combined(one: ResultHandle, memory: Array) -> Array:
         parts = np.ndarray(
             (*memory.shape[:2], *result.shape), dtype, memory.data, result.parts.offset, strides
         )
-        found: Array = reduction.UFUNCS[result.op].reduce(parts, 1, dtype)
-        return found
-    return np.stack([one.plan.collector_in(entry, name)(one.count) for entry in memory])
+        sums: Array = reduction.UFUNCS[result.op].reduce(parts, 1, dtype)
+        return sums
+    return np.stack([plan.collector_in(entry, result.name)(handle.count) for entry in memory])
 
 
 def stack(entries: Iterable[Any]) -> Any:
@@ -60,34 +177,39 @@ def stack(entries: Iterable[Any]) -> Any:
     A list with a value for each rank, as the op None makes it, counts as an array. Raises
     `ReductionError` if shapes or structures differ.
     """
-    flat = [flatten(entry) for entry in entries]
-    structure = flat[0][1]
-    for index, (leaves, other) in enumerate(flat):
-        shapes = [np.shape(leaf) for leaf in leaves]
-        first = [np.shape(leaf) for leaf in flat[0][0]]
-        if other != structure or shapes != first:
+    columns: list[list[Any]] = []  # leaves of each entry
+    first: tuple[list[Any], Any] | None = None
+    for index, entry in enumerate(entries):
+        leaves, structure = flatten(entry)
+        shapes = list(map(np.shape, leaves))
+        first = first or (shapes, structure)
+        if (shapes, structure) != first:
             raise ReductionError(
                 "results of kept iterations must have the same shapes to be stacked, but entry "
-                f"{index} has {shapes} and entry 0 has {first}; use every=None for the last ones "
-                "only"
+                f"{index} has {shapes} and entry 0 has {first[0]}; use every=None for the last "
+                "ones only"
             )
-    leaves = [np.stack(column) for column in zip(*(one[0] for one in flat), strict=True)]
-    return _joined(unflatten(structure, leaves))
+        columns.append(leaves)
+    assert first is not None  # there is an entry
+    stacked = [np.stack(column) for column in zip(*columns, strict=True)]
+    return _joined(unflatten(first[1], stacked))
 
 
 def _joined(tree: Any) -> Any:
     """Returns a tree with lists of arrays of one shape, one array for each rank, as arrays of
     shape (entries, W, …).
     """
-    if (
-        isinstance(tree, list)
-        and tree
-        and all(isinstance(one, np.ndarray) and one.shape == tree[0].shape for one in tree)
-    ):
+    if isinstance(tree, list) and _are_alike(tree):
         return np.stack(tree, axis=1)
     if isinstance(tree, dict):
-        return {key: _joined(one) for key, one in tree.items()}
+        return {key: _joined(value) for key, value in tree.items()}
     if isinstance(tree, tuple):
-        parts = [_joined(one) for one in tree]
+        parts = map(_joined, tree)
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     return tree
+
+
+def _are_alike(values: list[Any]) -> bool:
+    """Whether there are values, and all are arrays of one shape."""
+    shapes = {value.shape if isinstance(value, np.ndarray) else None for value in values}
+    return len(shapes) == 1 and None not in shapes

@@ -27,8 +27,7 @@ from synknumba._wire.sequence import (
     SequenceProgram,
     Shared,
     depth,
-    path_to,
-    place_told,
+    place_of,
     position_word,
 )
 from synknumba._world.engine import Engine
@@ -63,11 +62,12 @@ class RoundLoop:
         self._times = 1
         self._running: Part | None = None
 
-    def run(self, kept: Array | None) -> None:
+    def run(self, history: Array | None) -> None:
         """Runs the round whose values are in the control block.
 
         Args:
-            kept: memory of the kept results: uint8, shape (entries, W, bytes); None to keep none.
+            history: memory of the kept results: uint8, shape (entries, W, bytes); None if none are
+                kept.
         """
         values, numbers = self._world.ranks.values, self._numbers
         first, count, self._times, period, _ = self._head.unpack(values[: self._head.size].data)
@@ -77,11 +77,10 @@ class RoundLoop:
         if before is not None:
             numbers.scalars[self._carried] = before
         try:
-            self._repeat(first, count, period, kept)
+            self._repeat(first, count, period, history)
         except Exception as error:
-            indices = () if self._running is None else path_to(self._running, self._program.parts)
-            path = list(zip(numbers.steps.tolist(), indices or (-1,), strict=False))
-            error.add_note(place_told(self._program, self._times, path))
+            program, steps = self._program, numbers.steps.tolist()
+            error.add_note(place_of(program, self._times, self._running, program.parts, steps))
             if not isinstance(error, OverflowError):
                 raise
             failed = describe_failure(error)  # of a formula, which each rank would have computed
@@ -89,10 +88,9 @@ class RoundLoop:
                 self._info, [(rank, failed) for rank in range(self._world.world_size)]
             ) from error
 
-    def _repeat(self, first: int, count: int, period: int, kept: Array | None) -> None:
+    def _repeat(self, first: int, count: int, period: int, history: Array | None) -> None:
         program, numbers = self._program, self._numbers
-        ends = (*program.starts[1:], len(program.parts))
-        turns = [program.parts[start:end] for start, end in zip(program.starts, ends, strict=True)]
+        turns = program.turns(program.parts)
         for iteration in range(first, first + count):
             numbers.steps[0] = iteration
             turn = iteration % len(turns)
@@ -102,14 +100,14 @@ class RoundLoop:
                 self._do(part)
             self._running = None
             carried = program.carried[turn]
-            found = [
-                (index, numbers.packed(program.scalars[index], formula, CARRIED))
+            packed = [
+                numbers.packed(program.scalars[index], formula, CARRIED)
                 for index, formula in carried
             ]
-            for index, packed in found:
-                numbers.scalars[index] = np.frombuffer(packed, np.int64)[0]
-            if kept is not None and (iteration - first + 1) % period == 0:
-                kept[(iteration - first) // period] = self._world.ranks.results[
+            for (index, _), value in zip(carried, packed, strict=True):
+                numbers.scalars[index] = np.frombuffer(value, np.int64)[0]
+            if history is not None and (iteration - first + 1) % period == 0:
+                history[(iteration - first) // period] = self._world.ranks.results[
                     :, : program.entry_bytes
                 ]
 
@@ -117,8 +115,8 @@ class RoundLoop:
         if isinstance(part, Loop):
             for step in range(self._numbers.count(part.times)):
                 self._numbers.steps[part.depth] = step
-                for one in part.parts:
-                    self._do(one)
+                for inner in part.parts:
+                    self._do(inner)
             return
         if part.puts is not None:  # its ranks' numbers are among the results
             return
@@ -126,9 +124,9 @@ class RoundLoop:
             self._combine(part.combines)
             return
         self._running = part
-        own = self._world.life.own_programs.get(part.number)
-        if own is not None:
-            own()
+        work = self._world.life.own_programs.get(part.number)
+        if work is not None:
+            work()
             return
         values = bytearray(part.values)
         self._numbers.fill(values, part.name, part.formulas)
@@ -136,11 +134,11 @@ class RoundLoop:
         self._world.run(part.number, self._info, partial(self._pass_on, part.number))
 
     def _pass_on(self, number: int, news: Sequence[RankNews]) -> None:
-        told: list[RankNews] = []
+        labelled: list[RankNews] = []
         for rank, item, descriptors in news:
             assert isinstance(item, Returned)  # the world has raised failures already
-            told.append((rank, ReturnedInSequence(((number, item),)), descriptors))
-        self._learn(told)
+            labelled.append((rank, ReturnedInSequence(((number, item),)), descriptors))
+        self._learn(labelled)
 
     def _combine(self, shared: Shared) -> None:
         nbytes = np.dtype(shared.dtype).itemsize

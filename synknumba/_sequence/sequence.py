@@ -1,23 +1,21 @@
 """`sequence`: several calls that the ranks repeat by themselves, in one round.
 
     s(u, 0.5, times=1000) ──known arguments──> SequencePlan.run ── one round ──> results, stacked
-        └── new arguments ──> Installer ──> SequencePlan, sent to the ranks
+        └── new arguments ──> Body.record ──> SequencePlan, sent to the ranks
 
 With `until=`, or with results that are not small, a round ends at each kept result; without, the
 ranks keep small results in a segment, and one round does all.
 """
 
 import inspect
-import itertools
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as AnySequence
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
-from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeVar, final
+from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeAlias, TypeVar, final
 
 from synknumba import _tracing as tracing
 from synknumba._call.bind import signature_names
@@ -28,44 +26,24 @@ from synknumba._call.options import CallOptions
 from synknumba._call.progress_bars import iterations_shown
 from synknumba._call.variable_rows import planned_shape
 from synknumba._call.work_out import planned_partition
-from synknumba._errors import (
-    ArgumentError,
-    BatchError,
-    DataError,
-    PartitionError,
-    ReductionError,
-    SynkError,
-    shorten,
-    shortened,
-)
+from synknumba._errors import ArgumentError, SynkError, shorten, shortened
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
 from synknumba._host.log import log
-from synknumba._ops.tree import Structure, flatten, paths, unflatten
+from synknumba._ops.tree import Structure, flatten, paths
 from synknumba._progress import Progress, default, refuse_inside, wanted
-from synknumba._sequence.arguments import (
-    ArgumentBinder,
-    Arguments,
-    Copied,
-    argument_name,
-    inner_argument,
-    refuse_shared,
-)
-from synknumba._sequence.body import check_body, differ, watch_draws
+from synknumba._sequence.arguments import ArgumentBinder, Arguments, argument_name, refuse_shared
+from synknumba._sequence.body import Body
+from synknumba._sequence.body_source import check_body
 from synknumba._sequence.dry_run import DryRun
-from synknumba._sequence.install import Installer
-from synknumba._sequence.loop_options import ONCE, OPTIONS, checked_loop, count_of
-from synknumba._sequence.outer_values import OuterValues, Values
-from synknumba._sequence.plan import KEPT_BYTES, SequencePlan
+from synknumba._sequence.loop_options import ONCE, OPTIONS, checked_loop, schedule
+from synknumba._sequence.outer_values import OuterValues
+from synknumba._sequence.plan import CallRounds, SequencePlan
 from synknumba._sequence.plan_cache import KeptSequencePlans
-from synknumba._sequence.recorder import (
-    InnerTimes,
-    Recorder,
-    ScalarResult,
-    SymbolicResult,
-)
-from synknumba._sequence.report import Schedule, SequenceReport, schedule
-from synknumba._tracing import Number, Unknown
+from synknumba._sequence.recorder import Recorder
+from synknumba._sequence.report import SequenceReport
+from synknumba._sequence.symbolic_results import handle_of
+from synknumba._tracing import Number
 from synknumba._types import Array
 from synknumba._variables.variable import Variable, state_of
 from synknumba._world.call_in_flight import GOES_ON, Flight
@@ -77,6 +55,8 @@ _planning = threading.Lock()  # held where a sequence is planned without a world
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_Copies: TypeAlias = AnySequence[tuple[Array, Data]]
+"""NumPy arrays that get what ranks write, with the copies to which they write."""
 
 
 @final
@@ -90,7 +70,6 @@ class Sequence(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], name: str | None = None) -> None:
         self.py_func = function
-        self._body: Callable[..., Any] = function
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         self.__name__ = self.name
         self.__doc__ = function.__doc__
@@ -103,11 +82,11 @@ class Sequence(Generic[P, R]):
             )
         check_body(self.name, function)
         self._signature = inspect.signature(function)
-        self._outer = OuterValues(function, _body_of)
         self._plans = KeptSequencePlans()
         self._binder = ArgumentBinder(self.name, self._signature)
         self._world: Engine | None = None
         self._traced = 0  # how often the body was recorded
+        self._forget_values()
 
     def __call__(
         self,
@@ -149,27 +128,24 @@ class Sequence(Generic[P, R]):
         if recorder is not None and recorder.is_here:
             assert isinstance(recorder, Recorder)  # there is no other recorder
             refuse_inside(progress, tracing.where(), self.name)
-            return self._inside(recorder, args, kwargs, times, every, until)
+            return self._body.inside(recorder, args, kwargs, times, every, until)
         try:
             times, every = checked_loop(self.name, times, every, until)
-            shows = (
-                wanted(progress, self.name)
-                if progress is not None or (times > 1 and default())
-                else False
-            )
+            shows: Progress = False
+            if progress is not None or (times > 1 and default()):
+                shows = wanted(progress, self.name)
             world = current_world()
             world.begin()
         except SynkError as error:
             shorten(error)
             raise
         try:
-            plan, scalars, back = self._prepared(world, args, kwargs, times)
+            plan, scalars, copies = self._prepared(world, args, kwargs, times)
             if not times:
-                self._check_kept(every, until, returns=plan.returns_something)
-                return self._nothing(plan, every)
+                return self._nothing(plan, every, until)
             result = self._repeat(plan, scalars, times, every, until, shows)
-            for array, staged in back:
-                copy_into(array, staged.data)
+            for array, copy in copies:
+                copy_into(array, copy.data)
         except Exception as error:
             shorten(error)
             raise
@@ -224,55 +200,31 @@ class Sequence(Generic[P, R]):
         times: int,
         every: int | None,
     ) -> Future[Any]:
-        plan, scalars, back = self._prepared(world, args, kwargs, times)
-        self._check_kept(every, None, returns=plan.returns_something)
-        self._check_before(plan, times, scalars)
-        found = plan.schedule(times, every, is_judged=False)
-        kept: deque[Any] = deque()
-        spans = (
-            self._spans(plan, times, found.period, None, kept)
-            if found.round_ends
-            else iter([(0, times)])
-        )
-        period, span = 0 if found.round_ends else found.period, next(spans, (0, 0))
-
-        def launch() -> None:
-            flight.has_more = sum(span) < times
-            plan.launch(flight, *span, times, scalars, period)
+        plan, scalars, copies = self._prepared(world, args, kwargs, times)
+        if not times:
+            nothing = self._nothing(plan, every, None)
+            flight = Flight(world, plan.info, plan.learn, lambda: nothing, plan.note_failure)
+            future: Future[Any] = Future(flight)
+            flight.complete()
+            return future
+        self._check_call(plan, every, None, times, scalars)
+        rounds = CallRounds(plan, scalars, times, plan.schedule(times, every, is_judged=False))
 
         def collect(_: object = (args, kwargs)) -> Any:
-            nonlocal span
-            read = plan.finish(*span, times, scalars, period)
-            following = next(spans, None)
-            if following is not None:
-                span = following
-                launch()
-                return GOES_ON
-            result = (
-                plan.stacked(kept)
-                if found.round_ends
-                else plan.unflatten(read)
-                if period
-                else plan.collect()
-            )
-            for array, staged in back:
-                copy_into(array, staged.data)
+            result = rounds.land(flight)
+            if result is not GOES_ON:
+                for array, copy in copies:
+                    copy_into(array, copy.data)
             return result
 
         def give_up(error: BaseException) -> None:
             plan.note_failure(error)
             self._plans.drop(plan)
 
-        nothing = None if times else self._nothing(plan, every)
-        flight = Flight(
-            world, plan.info, plan.learn, collect if times else lambda: nothing, give_up
-        )
-        future: Future[Any] = Future(flight)
-        if not times:
-            flight.complete()
-            return future
+        flight = Flight(world, plan.info, plan.learn, collect, give_up)
+        future = Future(flight)
         try:
-            launch()
+            rounds.launch(flight)
         except BaseException as error:
             give_up(error)
             raise
@@ -282,14 +234,12 @@ class Sequence(Generic[P, R]):
 
     def _prepared(
         self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int
-    ) -> tuple[SequencePlan, AnySequence[Any], AnySequence[tuple[Array, Data]]]:
-        """Returns the plan of a call, its scalars, and the NumPy arrays that get what ranks
-        write, with the staged copies.
-        """
+    ) -> tuple[SequencePlan, AnySequence[Any], _Copies]:
+        """Returns the plan of a call, its scalars, and the copies of arrays that ranks write."""
         if not kwargs and times and world is self._world:
             plan, scalars = self._plans.known(self._outer.now().version, args)
             if plan is not None and not plan.forgotten and plan.is_current:
-                return plan, scalars, plan.renew_outside() if plan.outside else ()
+                return plan, scalars, plan.renew_arrays() if plan.installed.arrays.changing else ()
         if world is not self._world:
             self._leave()
             self._world = world
@@ -297,27 +247,28 @@ class Sequence(Generic[P, R]):
         leaves, structure = self._binder.bind(args, kwargs)
         arguments = self._binder.classify(leaves, structure, self._outer)
         plan = self._plan(world, structure, arguments)
-        back = [*self._written_back(plan, arguments), *plan.renew_outside()] if times else []
-        are_leaves = len(args) == len(leaves) == len(self._signature.parameters)
-        if times and are_leaves:
+        if not times:
+            return plan, arguments.scalars, ()
+        copies = [*_written_back(plan, arguments), *plan.renew_arrays()]
+        if len(args) == len(leaves) == len(self._signature.parameters):
             self._plans.remember(self._outer.now().version, args, plan)
-        return plan, arguments.scalars, back
+        return plan, arguments.scalars, copies
 
-    def _written_back(self, plan: SequencePlan, arguments: Arguments) -> list[tuple[Array, Data]]:
-        """Returns the NumPy arrays that get what ranks write; raises `ArgumentError` if another
-        is over the same memory.
-        """
-        shared = ((name, data.data, data) for name, data in arguments.data)
-        refuse_shared(
-            plan.recorder.written,
-            arguments.write_back,
-            [*arguments.write_back, *self._outside(plan.recorder), *shared],
+    def _plan(self, world: Engine, structure: Structure, arguments: Arguments) -> SequencePlan:
+        key = (self._outer.now().version, structure, *arguments.key)
+        plan = self._plans.get(key)
+        if plan is not None:
+            return plan
+        self._plans.forget_lost()
+        self._traced += 1
+        plan = self._body.record(world, structure, arguments)
+        log.debug(
+            "the body of %s was run to record its calls: %s",
+            self.name,
+            "the first time" if self._traced == 1 else "again",
         )
-        return [
-            (array, staged)
-            for _, array, staged in arguments.write_back
-            if staged._segment.id in plan.recorder.written  # noqa: SLF001  # shared with this package
-        ]
+        self._plans.keep(key, plan)
+        return plan
 
     def _check_kept(self, every: int | None, until: Any, *, returns: bool) -> None:
         """Raises `ArgumentError` for options about results, unless the body returns any."""
@@ -328,6 +279,52 @@ class Sequence(Generic[P, R]):
             f"{self.name}: {what} what {self.name} returns, and it returns nothing; return the "
             f"result of a call in its body"
         )
+
+    def _check_call(
+        self,
+        plan: SequencePlan,
+        every: int | None,
+        until: Any,
+        times: int,
+        scalars: AnySequence[Any],
+    ) -> None:
+        """Raises `ArgumentError` or `BatchError` for what a call may not have, or what may have
+        changed since the plan was made.
+        """
+        if every is not None or until is not None:
+            self._check_kept(every, until, returns=not plan.results.are_none)
+        for function, code in plan.installed.uses:
+            if function.__code__ is not code:
+                refuse(function, self.name)
+        for check in plan.installed.checks:
+            check.check(self.name, times, scalars)
+
+    def _repeat(
+        self,
+        plan: SequencePlan,
+        scalars: AnySequence[Any],
+        times: int,
+        every: int | None,
+        until: Any,
+        shows: Progress,
+    ) -> Any:
+        self._check_call(plan, every, until, times, scalars)
+        try:
+            if every is None and until is None and not shows:
+                plan.run(0, times, times, scalars)
+                return plan.results.collect(times - 1)
+            kept_at = plan.schedule(times, every, is_judged=until is not None)
+            judge = None if until is None else partial(self._holds, plan.world, until)
+            rounds = CallRounds(plan, scalars, times, kept_at, judge)
+            if not shows:
+                return rounds.run(_show_nothing)
+            board = plan.board
+            board.begin()
+            with iterations_shown(plan.world, board.done, times, self.name, shows) as show:
+                return rounds.run(show)
+        except BaseException:
+            self._plans.drop(plan)  # ranks may have stopped at different places
+            raise
 
     def _holds(self, world: Engine, until: Any, results: Any) -> bool:
         """Returns whether the loop ends, by what `until=` returns for results."""
@@ -343,285 +340,17 @@ class Sequence(Generic[P, R]):
             )
         return bool(answer)
 
-    def _repeat(
-        self,
-        plan: SequencePlan,
-        scalars: AnySequence[Any],
-        times: int,
-        every: int | None,
-        until: Any,
-        shows: Progress,
-    ) -> Any:
-        if every is not None or until is not None:
-            self._check_kept(every, until, returns=plan.returns_something)
-        self._check_before(plan, times, scalars)
-        try:
-            found = plan.schedule(times, every, is_judged=until is not None)
-            if not shows:
-                return self._rounds(plan, scalars, times, found, until)
-            plan.positions.begin()
-            with iterations_shown(plan.world, plan.positions.done, times, self.name, shows) as show:
-                return self._rounds(plan, scalars, times, found, until, show)
-        except BaseException:
-            self._plans.drop(plan)  # ranks may have stopped at different places
-            raise
-
-    def _check_before(self, plan: SequencePlan, times: int, scalars: AnySequence[Any]) -> None:
-        """Raises `ArgumentError` or `BatchError` for what may have changed since the plan was
-        made.
-        """
-        for one, code in plan.recorder.uses:
-            if one.__code__ is not code:
-                refuse(one, self.name)
-        for check in plan.recorder.checks:
-            check.check(self.name, times, scalars)
-
-    def _rounds(
-        self,
-        plan: SequencePlan,
-        scalars: AnySequence[Any],
-        times: int,
-        found: Schedule,
-        until: Any,
-        show: Callable[[], None] | None = None,
-    ) -> Any:
-        """Makes the rounds of a call, and returns the results; calls `show` after each."""
-        step = found.period
-        if not step:
-            plan.run(0, times, times, scalars)
-            if show is not None:
-                show()
-            return plan.collect()
-        if not found.round_ends:
-            kept_here = plan.run(0, times, times, scalars, step)
-            if show is not None:
-                show()
-            return plan.unflatten(kept_here)
-        kept: deque[Any] = deque(maxlen=None if found.is_stacked else 1)
-        for first, count in self._spans(plan, times, step, until, kept):
-            plan.run(first, count, times, scalars)
-            if show is not None:
-                show()
-        return plan.stacked(kept) if found.is_stacked else kept[-1]
-
-    def _spans(
-        self, plan: SequencePlan, times: int, step: int, until: Any, kept: deque[Any]
-    ) -> Iterator[tuple[int, int]]:
-        """Yields first iteration and number of iterations of each round, to be run before the
-        next; keeps the results.
-        """
-        for first in range(0, times - step + 1, step):
-            yield first, step
-            kept.append(plan.collect())
-            if until is not None and self._holds(plan.world, until, kept[-1]):
-                return
-        if times % step:
-            yield times - times % step, times % step
-
-    def _nothing(self, plan: SequencePlan, every: int | None) -> Any:
+    def _nothing(self, plan: SequencePlan, every: int | None, until: Any) -> Any:
         """Returns the results of no iterations."""
-        if not plan.returns_something:
+        self._check_kept(every, until, returns=not plan.results.are_none)
+        if plan.results.are_none:
             return None
         if every is None:
             raise ArgumentError(
                 f"{self.name}: times=0 has no last iteration; pass every=, which "
                 f"then gives empty results"
             )
-        return plan.unflatten(plan.empty())
-
-    def _plan(self, world: Engine, structure: Structure, arguments: Arguments) -> SequencePlan:
-        key = (self._outer.now().version, structure, *arguments.key)
-        known = self._plans.get(key)
-        if known is not None:
-            return known
-        self._plans.forget_lost()
-        plan = self._trace(world, structure, arguments)
-        log.debug(
-            "the body of %s was run to record its calls: %s",
-            self.name,
-            "the first time" if self._traced == 1 else "again",
-        )
-        self._plans.keep(key, plan)
-        return plan
-
-    def _trace(self, world: Engine, structure: Structure, arguments: Arguments) -> SequencePlan:
-        """Runs the body to record its calls, and sends them to the ranks."""
-        recorder = Installer(world, self.name, arguments.letters)
-        self._traced += 1
-        values = self._values(arguments)
-        drew = watch_draws(
-            [*arguments.leaves, *itertools.chain.from_iterable(map(Values.alive, values))]
-        )
-        tracing.current = recorder
-        try:
-            results = self._run_turns(recorder, structure, arguments.leaves)
-            passed, recorder.passed = recorder.passed if drew() else [], []
-            recorder.undo()
-            self._check_outside(recorder, arguments)
-            if passed or any(map(Values.changed, values)):
-                dry_run = DryRun(self.name, world.partition, {})
-                self._check_again(dry_run, passed, structure, arguments)
-            return SequencePlan(world, self.name, recorder, results)
-        except BaseException:
-            recorder.undo()
-            for plan in recorder.plans:
-                plan.forget()
-            raise
-        finally:
-            tracing.current = None
-
-    def _check_again(
-        self,
-        dry_run: DryRun,
-        passed: AnySequence[tuple[Any, ...]],
-        structure: Structure,
-        arguments: Arguments,
-    ) -> None:
-        """Refuses a body that changes values from outside whenever it runs, or draws random numbers
-        for its calls.
-
-        A cache that it has filled stays as it is. Generators do not tell who has drawn, a thread
-        that loads data or the body; what the body passes to its calls does.
-
-        Args:
-            dry_run: of a second run, of which the ranks do not know.
-            passed: arguments of the calls of the first run, if generators have drawn meanwhile.
-            structure: of the sequence's arguments.
-            arguments: these.
-
-        Raises:
-            ArgumentError: a value has changed in the second run, or its calls get other numbers.
-        """
-        values = self._values(arguments)
-        tracing.current = dry_run
-        try:
-            self._run_turns(dry_run, structure, arguments.leaves)
-        except Exception:  # noqa: BLE001  # the first run was good
-            return
-        name, code = next(filter(None, map(Values.changed, values)), None), self.py_func.__code__
-        place = f"{code.co_filename}:{code.co_firstlineno}"
-        if passed and differ(passed, dry_run.passed):
-            raise ArgumentError(
-                f"{self.name} ({place}) draws random numbers in its body, which runs once, so that "
-                "all iterations and later calls would get the same ones: run again, it passes "
-                "others to its calls. Draw in kernels with synk.random, which takes synk.STEP as "
-                "an index; or draw before the call, and pass the numbers as an argument"
-            )
-        if name is not None:
-            raise ArgumentError(
-                f"{self.name} ({place}) changes {name}, itself or in a function that it calls. "
-                "That would be done once, while the body is recorded, and not in each iteration. "
-                "For a number of each iteration write synk.carry; return results, which every=1 "
-                "gives of each iteration, and change other things after the call"
-            )
-
-    def _values(self, arguments: Arguments) -> list[Values]:
-        """Returns what the body reads from outside and of its arguments, as it is now."""
-        return [self._outer.now(), self._outer.of(arguments.objects)]
-
-    def _check_outside(self, recorder: Installer, arguments: Arguments) -> None:
-        """Refuses NumPy arrays from outside that calls cannot write to, or over the same memory
-        as others.
-        """
-        arrays = self._outside(recorder)
-        for name, array, copy in arrays:
-            if not array.flags.writeable and copy._segment.id in recorder.written:  # noqa: SLF001  # shared with this package
-                raise ArgumentError(f"{name} is read-only, and calls write to it. Pass a copy.")
-        labels = [
-            (name, value) for name, value in self._outer.now().labels() if isinstance(value, Data)
-        ]
-        shared = {id(data): (name, data.data, data) for name, data in (*labels, *arguments.data)}
-        refuse_shared(
-            recorder.written, [*arrays, *arguments.write_back], [*arrays, *shared.values()]
-        )
-
-    def _outside(self, recorder: Installer) -> list[Copied]:
-        """Returns the arrays that calls take and that are no arguments, with their copies."""
-        return [
-            (f"an array that {self.name} has from outside", *pair)
-            for pair in recorder.outside.values()
-        ]
-
-    def _run_turns(
-        self, recorder: Recorder, structure: Structure, leaves: AnySequence[Any]
-    ) -> list[Any]:
-        """Runs the body until swapped variables have their memory again; returns what it returns
-        each time.
-        """
-        recorder.running.append(self)
-        results = [self._run_body(structure, leaves)]
-        while not recorder.end_of_turn():
-            results.append(self._run_body(structure, leaves))
-        recorder.check_looked()
-        return results
-
-    def _run_body(self, structure: Structure, leaves: AnySequence[Any]) -> Any:
-        """Runs the body to record its calls, and returns what it returns.
-
-        Raises:
-            ArgumentError: that has a number which only the ranks compute.
-        """
-        try:
-            results = self._body(**unflatten(structure, leaves))
-        # others have a place
-        except (
-            ArgumentError,
-            BatchError,
-            DataError,
-            PartitionError,
-            ReductionError,
-        ) as error:
-            tracing.add_line(error)
-            raise
-        for leaf in flatten(results)[0]:
-            if isinstance(leaf, Unknown) and not isinstance(leaf, ScalarResult | SymbolicResult):
-                raise ArgumentError(
-                    f"{self.name} returns {leaf.label}, which no call makes, so that the script "
-                    "cannot get it; return the results of calls, and compute with them after the "
-                    "call"
-                )
-        return results
-
-    def _inside(
-        self,
-        recorder: Recorder,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        times: Any,
-        every: Any,
-        until: Any,
-    ) -> Any:
-        """Records a call inside another sequence."""
-        if self in recorder.running:
-            path = " → ".join(
-                one.name for one in (*recorder.running[recorder.running.index(self) :], self)
-            )
-            raise ArgumentError(
-                f"{tracing.where()}: {self.name} calls itself ({path}); loop with times="
-            )
-        if until is not None:
-            raise ArgumentError(
-                f"{tracing.where()}: until= is judged in the script; an inner "
-                f"sequence cannot wait for it"
-            )
-        if every is not None:
-            raise ArgumentError(
-                f"{tracing.where()}: an inner sequence keeps the results of its last "
-                f"iteration; leave every= out"
-            )
-        if not isinstance(times, Number):
-            times = count_of(self.name, "times", times, 1)
-        elif not times.is_int:
-            raise ArgumentError(
-                f"{tracing.where()}: times of {self.name} must be an int, and {times.label} is a "
-                f"float; divide ints with //"
-            )
-        elif times.formula_of_argument:
-            recorder.checks.append(InnerTimes(times, self.name, tracing.where()))
-        leaves, structure = self._binder.bind(args, kwargs)
-        values = [inner_argument(leaf) for leaf in leaves]
-        with recorder.inside(self, times):
-            return self._body(**unflatten(structure, values))
+        return plan.results.empty()
 
     # ---- inspection
 
@@ -660,41 +389,30 @@ class Sequence(Generic[P, R]):
                 if isinstance(value, Variable | Data)
             }
             dry_run = DryRun(self.name, partition, labels)
-            tracing.current = dry_run
-            try:
-                results = self._run_turns(dry_run, structure, arguments.leaves)[0]
-            finally:
-                tracing.current = None
+            results = self._body.dry_run(dry_run, structure, arguments)
         for check in dry_run.checks:
             check.check(self.name, times, arguments.scalars)
         shape_of = partial(planned_shape, Call(CallOptions(None), partition))
-        returned, _ = flatten(results)
-        planned = [leaf.unseen if isinstance(leaf, ScalarResult) else leaf for leaf in returned]
-        parts = dry_run.report(planned)
+        texts = []
+        for name, leaf in passed:
+            text = type_told(leaf) if isinstance(leaf, Number) else describe(leaf, shape_of)
+            texts.append(f"{name}: {text}")
+        returned = list(map(handle_of, flatten(results)[0]))
         self._check_kept(every, until, returns=bool(returned))
-        found = schedule(
-            times,
-            every,
-            is_judged=until is not None,
-            large=dry_run.first_large(planned),
-            nbytes=dry_run.used * partition.parts,
-            room=KEPT_BYTES,
-        )
+        parts, nbytes = dry_run.report(returned), dry_run.used * partition.parts
+        large, is_judged = dry_run.first_large(returned), until is not None
+        rounds = schedule(times, every, is_judged=is_judged, large=large, nbytes=nbytes)
         return SequenceReport(
-            self.name,
-            tuple(
-                f"{name}: "
-                f"{type_told(leaf) if isinstance(leaf, Number) else describe(leaf, shape_of)}"
-                for name, leaf in passed
-            ),
-            partition.parts,
-            parts,
-            len(dry_run.starts),
-            times,
-            found.rounds(times),
-            found.round_ends,
-            dry_run.used * partition.parts,
-            any(dry_run.carried),
+            sequence=self.name,
+            arguments=tuple(texts),
+            world_size=partition.parts,
+            parts=parts,
+            turns=len(dry_run.turns.starts),
+            times=times,
+            rounds=rounds.rounds(times),
+            round_ends=rounds.round_ends,
+            kept_bytes=nbytes,
+            carries=any(dry_run.turns.carried),
         )
 
     def _scalars(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -707,7 +425,12 @@ class Sequence(Generic[P, R]):
         """Drops all plans, and the memory of their results."""
         self._world = None
         self._plans.clear()
+        self._forget_values()
+
+    def _forget_values(self) -> None:
+        """Forgets what the body has read from outside."""
         self._outer = OuterValues(self.py_func, _body_of)
+        self._body = Body(self.name, self.py_func, self._binder, self._outer)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Binds a decorated method to its instance."""
@@ -723,6 +446,20 @@ class Sequence(Generic[P, R]):
             f"{self.name} is a sequence, which only the script can run; it cannot be "
             f"pickled or sent to ranks"
         )
+
+
+def _show_nothing() -> None:
+    """Follows each round of a call without a progress bar."""
+
+
+def _written_back(plan: SequencePlan, arguments: Arguments) -> list[tuple[Array, Data]]:
+    """Returns the NumPy arrays that get what ranks write; raises `ArgumentError` if another
+    is over the same memory.
+    """
+    written, copied = plan.installed.written, arguments.write_back
+    shared = [(name, data.data, data) for name, data in arguments.data]
+    refuse_shared(written, copied, [*copied, *plan.installed.arrays.labelled(), *shared])
+    return [(array, copy) for _, array, copy in copied if copy._segment.id in written]  # noqa: SLF001  # shared with this package
 
 
 @contextmanager
@@ -787,14 +524,11 @@ def sequence(function: Callable[P, R] = _NOTHING, /, **options: Never) -> Sequen
         array([32., 32., 32.])
     """
     if options or function is _NOTHING or not callable(function):
-        told = ", ".join(f"{name}={value!r}" for name, value in dict[str, Any](options).items())
-        call = f", and pass {told} to the call, as in step(u, v, {told})" if options else ""
-        got = (
-            ""
-            if function is _NOTHING or callable(function)
-            else f"; got a {type(function).__name__}"
-        )
-        raise ArgumentError(
-            f"write @synk.sequence without parentheses above the function{call}{got}"
-        )
+        message = "write @synk.sequence without parentheses above the function"
+        if options:
+            text = ", ".join(f"{name}={value!r}" for name, value in dict[str, Any](options).items())
+            message += f", and pass {text} to the call, as in step(u, v, {text})"
+        if function is not _NOTHING and not callable(function):
+            message += f"; got a {type(function).__name__}"
+        raise ArgumentError(message)
     return Sequence(function)

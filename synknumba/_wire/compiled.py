@@ -31,10 +31,7 @@ from synknumba.simt.internals import (
 )
 
 # files with functions that compiled functions of other files call
-CALLED = (
-    "doorbell.py",
-    "sequence_waits.py",
-)
+CALLED = ("doorbell.py",)
 _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
 

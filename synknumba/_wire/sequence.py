@@ -12,7 +12,7 @@ Numbers that change from iteration to iteration are given by formulas, which the
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from synknumba._formulas import Formula
@@ -196,6 +196,11 @@ class SequenceProgram:
         """Returns the numbers of the variables' memory that the parts use."""
         return self.variable_numbers
 
+    def turns(self, parts: "Sequence[Part | Loop]") -> "list[Sequence[Part | Loop]]":
+        """Returns these parts, or `free`, by the iterations that `starts` tells apart."""
+        ends = (*self.starts[1:], len(parts))
+        return [parts[start:end] for start, end in zip(self.starts, ends, strict=True)]
+
 
 def depth(parts: "Sequence[Part | Loop]") -> int:
     """Returns the number of loops inside each other, with the one over the parts."""
@@ -269,6 +274,18 @@ def path_to(part: Part, parts: "Sequence[Part | Loop]") -> tuple[int, ...]:
     return ()
 
 
+def place_of(
+    program: SequenceProgram,
+    times: int,
+    part: Part | None,
+    parts: "Sequence[Part | Loop]",
+    steps: Sequence[int],
+) -> str:
+    """Returns in words where a part is among parts of a sequence, given the steps of its loops."""
+    indices = () if part is None else path_to(part, parts)
+    return place_text(program, times, list(zip(steps, indices or (-1,), strict=False)))
+
+
 def shown_path(words: Sequence[int]) -> Path:
     """Returns the path that the words of a rank's position show."""
     path = [(int(words[ITERATION]), int(words[AT]))]
@@ -279,27 +296,30 @@ def shown_path(words: Sequence[int]) -> Path:
     return path
 
 
-def place_told(program: SequenceProgram, times: int, path: Path) -> str:
+def place_text(program: SequenceProgram, times: int, path: Path) -> str:
     """Returns in words where a rank is, as in "in iteration 5 of 100 of loop, call 2: f(x)
     (file:line)"; from 0.
     """
     name, count, parts = program.name, f" of {times}", program.parts
     if path[0][0] == NOT_BEGUN:
         return f"before the first iteration of {name}"
-    text, part = "in", None
-    for depth, (iteration, index) in enumerate(path):
-        text += f"{',' if depth else ''} iteration {iteration}{count} of {name}"
+    iterations, part = [], None
+    for iteration, index in path:
+        iterations.append(f"iteration {iteration}{count} of {name}")
         # Compiled code leaves the index behind the last part when an iteration begins.
         part = parts[index % len(parts)] if parts and index >= 0 else None
         if isinstance(part, Loop):
-            name, parts = part.name, part.parts
-            count = f" of {part.times[1]}" if part.times[0] == "value" else ""
-    if part is None:
-        return text
+            name, parts, count = part.name, part.parts, ""
+            if part.times[0] == "value":
+                count = f" of {part.times[1]}"
+    text = f"in {', '.join(iterations)}"
     if isinstance(part, Loop):
-        return f"{text}, a call of {part.name}"
-    place = program.places.get(part.call)
-    return f"{text}, call {part.call}: {part.name}{f' ({place})' if place else ''}"
+        text += f", a call of {part.name}"
+    elif part is not None:
+        text += f", call {part.call}: {part.name}"
+        if line := program.places.get(part.call):
+            text += f" ({line})"
+    return text
 
 
 # ---- waits ---------------------------------------------------------------------------------------
@@ -328,22 +348,24 @@ def conflict(earlier: Access, later: Access) -> tuple[bool, bool]:
     return bool(first or second), nearby
 
 
+def united(accesses: Sequence[Access]) -> Access:
+    """Returns what several accesses do together."""
+    return Access(
+        NOTHING.union(*(access.reads for access in accesses)),
+        NOTHING.union(*(access.writes for access in accesses)),
+        NOTHING.union(*(access.remote_reads for access in accesses)),
+        NOTHING.union(*(access.remote_writes for access in accesses)),
+    )
+
+
 def own_access(parts: "Sequence[Part | Loop]") -> Access | None:
     """Returns what the parts of an inner sequence do together, if that has nothing to do with
     other ranks, else None.
     """
-    accesses = [part.access for part in parts]
-    local = [
-        access
-        for access in accesses
-        if access is not None and not (access.remote_reads or access.remote_writes)
-    ]
-    if len(local) < len(accesses):
-        return None
-    return Access(
-        NOTHING.union(*(access.reads for access in local)),
-        NOTHING.union(*(access.writes for access in local)),
-    )
+    accesses = [part.access for part in parts if part.access is not None]
+    together = united(accesses)
+    is_own = not (together.remote_reads or together.remote_writes)
+    return together if is_own and len(accesses) == len(parts) else None
 
 
 def _unstaged(keys: frozenset[Key]) -> frozenset[Key]:
@@ -410,3 +432,35 @@ def _wait(now: int, needed: dict[bool, int], finished: dict[bool, int]) -> Wait 
     if for_all:
         return Wait(now - max(needed[False], needed[True] if for_nearby else -1))
     return Wait(now - needed[True], nearby=True) if for_nearby else None
+
+
+def ordered(
+    parts: "Sequence[Part | Loop]", without: frozenset[Key] = NOTHING
+) -> "list[Part | Loop]":
+    """Returns the parts of a loop with their waits, as if no part read these keys of other
+    ranks.
+    """
+    accesses: list[Access | None] = []
+    for part in parts:
+        access = part.access
+        if access is not None:
+            access = replace(access, remote_reads=access.remote_reads - without)
+        accesses.append(access)
+    before, awaited = waits(accesses)
+    placed: list[Part | Loop] = []
+    for index, (part, wait) in enumerate(zip(parts, before, strict=True)):
+        if isinstance(part, Loop):
+            part = replace(part, parts=tuple(ordered(part.parts, without)))  # noqa: PLW2901
+        placed.append(replace(part, wait=wait, shows=index in awaited))
+    return placed
+
+
+def free_of_recorded(parts: "Sequence[Part | Loop]") -> "tuple[Part | Loop, ...]":
+    """Returns parts with the fewer waits that suffice once all functions are recorded; () if
+    that makes no difference.
+    """
+    return tuple(ordered(parts, RECORDED)) if any(map(_has_recorded, parts)) else ()
+
+
+def _has_recorded(part: Part | Loop) -> bool:
+    return any(map(_has_recorded, part.parts)) if isinstance(part, Loop) else part.is_recorded

@@ -20,15 +20,16 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from synknumba._wire import sequence_waits
 from synknumba._wire.compiled import compiled
 from synknumba._wire.doorbell import (
     call_with_three,
     call_with_two,
     clock,
+    load_acquire,
     memcpy,
     now,
     record,
+    rest,
     store_release,
 )
 from synknumba._wire.numpy_loops import COUNT, STEPS
@@ -75,6 +76,7 @@ BOARD, WORLD_SIZE, RANK, PAUSES, YIELDS, POSITION, CODE, BEGAN, STATE_WORDS = ra
 
 FINISHED, TO_PYTHON, LATE, PAUSED, FAILED, GIVEN_UP = range(6)
 LINE_BYTES = 64  # from one rank's part on a stage to the next
+_LINE = 8  # words from one rank's count to the next
 
 _EXACT = 1 << 53  # up to here float64 has all integers
 _HALF = 1 << 62  # sums of two smaller integers fit in 64 bits
@@ -232,19 +234,33 @@ def combine(target: int, stage: int, world_size: int, operation: int, kind: int)
 
 @compiled("int64(int64, int64, int64)")
 def _wait(state: int, level: int, nearby: int) -> int:
-    """Waits for counts of other ranks. Returns −1 when they are reached, else why `run` returns."""
-    code = sequence_waits.await_counts(
-        load_word(state + 8 * BOARD),
-        load_word(state + 8 * WORLD_SIZE),
-        load_word(state + 8 * RANK),
-        level,
-        nearby,
-        load_word(state + 8 * PAUSES),
-        load_word(state + 8 * YIELDS),
-    )
-    if code == sequence_waits.REACHED:
-        return -1
-    return GIVEN_UP if code == sequence_waits.GIVEN_UP else LATE
+    """Spins until the other ranks, or the neighbours if `nearby`, show counts of at least `level`.
+
+    Returns:
+        −1; GIVEN_UP if a rank has failed; LATE if the spins ended first, so that Python handles
+        signals.
+    """
+    board = load_word(state + 8 * BOARD)
+    world_size, rank = load_word(state + 8 * WORLD_SIZE), load_word(state + 8 * RANK)
+    pauses, yields = load_word(state + 8 * PAUSES), load_word(state + 8 * YIELDS)
+    spin, since, index = 0, 0, 0
+    end = 2 if nearby != 0 else world_size
+    while index < end:
+        peer = index
+        if nearby != 0:
+            peer = (rank + world_size - 1 + 2 * index) % world_size
+        if peer == rank or load_acquire(board, peer * _LINE) >= level:
+            index += 1
+            continue
+        if load_acquire(board, world_size * _LINE) != 0:
+            return GIVEN_UP
+        if spin >= pauses + yields:
+            return LATE
+        since = rest(spin, pauses, since)
+        if since < 0:
+            return LATE
+        spin += 1
+    return -1
 
 
 @compiled("int64(int64, int64)")
@@ -320,7 +336,7 @@ def run(table: int, state: int) -> int:
             if load_word(row + 16) != 0:
                 store_release(position, load_word(row + 16), load_word(row + 24))
             if load_word(row + 8) != 0:
-                store_release(board, rank * 8, count)
+                store_release(board, rank * _LINE, count)
         elif code == WAIT:
             level = count - load_word(row + 8) + 1
             result = _wait(state, level, load_word(row + 16)) if level > 0 else -1
@@ -328,7 +344,7 @@ def run(table: int, state: int) -> int:
                 why = result
                 break
         elif code == MEET:
-            store_release(board, rank * 8, count)
+            store_release(board, rank * _LINE, count)
             result = _wait(state, count, 0)
             if result >= 0:
                 why = result

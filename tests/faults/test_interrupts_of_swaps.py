@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import synknumba as synk
+from synknumba._sequence.body import Body
 from synknumba._sequence.install import Installer
-from synknumba._sequence.sequence import Sequence
+from synknumba._sequence.used_memory import UsedVariables
 from synknumba._variables.state import VariableState
 
 
@@ -37,7 +38,14 @@ CALLS = {
     "swap": (synk.swap, (VariableState.trade,), ([1, 2], [2, 1])),
     "sequence": (
         twice,
-        (VariableState.trade, Installer._swap, Installer.swap, Installer.undo, Sequence._trace),
+        (
+            VariableState.trade,
+            UsedVariables.swap,
+            UsedVariables.undo_swaps,
+            Installer._swap,
+            Installer.swap,
+            Body.record,
+        ),
         ([1, 2],),
     ),
 }

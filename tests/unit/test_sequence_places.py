@@ -13,7 +13,7 @@ from synknumba._wire.sequence import (
     Part,
     SequenceProgram,
     path_to,
-    place_told,
+    place_text,
     shown_path,
 )
 
@@ -41,26 +41,26 @@ EMPTY = SequenceProgram(9, "loop", (), "", 0, HostArray(0, None, ()), 0)
     ],
 )
 def test_words_that_a_rank_shows(words, place):
-    assert place_told(PROGRAM, 10, shown_path([*words, *[0] * (LINE - len(words))])) == place
+    assert place_text(PROGRAM, 10, shown_path([*words, *[0] * (LINE - len(words))])) == place
 
 
 def test_the_line_of_the_body():
     program = replace(PROGRAM, places={1: "steps.py:7", 4: "inner.py:3"})
     assert (
-        place_told(program, 10, [(5, 0)]) == "in iteration 5 of 10 of loop, call 1: a (steps.py:7)"
+        place_text(program, 10, [(5, 0)]) == "in iteration 5 of 10 of loop, call 1: a (steps.py:7)"
     )
-    assert place_told(program, 10, [(5, 1), (3, 0)]).endswith(
+    assert place_text(program, 10, [(5, 1), (3, 0)]).endswith(
         "iteration 3 of 4 of inner, call 2: b"
     )
-    assert place_told(program, 10, [(5, 1), (3, 1), (6, 1)]).endswith(
+    assert place_text(program, 10, [(5, 1), (3, 1), (6, 1)]).endswith(
         "iteration 6 of deep, call 4: d (inner.py:3)"
     )
 
 
 def test_a_sequence_without_calls():
-    assert place_told(EMPTY, 3, shown_path([2] + [0] * 7)) == "in iteration 2 of 3 of loop"
+    assert place_text(EMPTY, 3, shown_path([2] + [0] * 7)) == "in iteration 2 of 3 of loop"
     # the part is not known
-    assert place_told(PROGRAM, 3, [(2, -1)]) == "in iteration 2 of 3 of loop"
+    assert place_text(PROGRAM, 3, [(2, -1)]) == "in iteration 2 of 3 of loop"
 
 
 def test_paths_of_parts():

@@ -1,5 +1,4 @@
-"""Parts of a sequence as steps of their own, which a rank can record: launches, collectives,
-gathers of rows.
+"""Parts of a sequence as steps that a rank can record: launches, collectives, gathers of rows.
 
 Rows that each iteration takes from another line of a table are gathered from the host's memory.
 Where nothing in an iteration writes them, those of the next one are gathered meanwhile, into memory
@@ -9,7 +8,9 @@ of their own:
     beside            gather 1 ..........              gather 2 ..........
 """
 
+import itertools
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,8 +21,8 @@ from synknumba._rank.collective_routine import Steps
 from synknumba._rank.function_routine import FunctionRoutine
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Place, Repeated, Routine
+from synknumba._rank.scalar_update import FindPlaces
 from synknumba._rank.sequence_numbers import Numbers
-from synknumba._rank.sequence_renewal import FindPlaces
 from synknumba._wire.program import Program, Sharded
 from synknumba._wire.relaunch import Scalar
 from synknumba._wire.sequence import Access, Formulas, Key, Loop, Part
@@ -31,15 +32,15 @@ Change = Callable[[bytes], None]
 
 
 @dataclass(slots=True)
-class Apart:
-    """A part with steps of its own, or the gathers of its rows.
+class RecordablePart:
+    """The steps of a part, or the gathers of its rows.
 
     Attributes:
         part: the part.
         routine: of the part; None for steps between parts.
         checks: loads to run at the beginning of a round.
         formulas: those of the part for the numbers that the steps have.
-        copies: of results to the host, where these are made apart.
+        copies: of results to the host, if these are made separately.
         change: gives the steps the numbers in packed values.
         find_places: finds numbers among the scalars of a recording.
         lines: number of lines that there are, for gathers.
@@ -71,20 +72,22 @@ class Apart:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A part in an iteration, with the numbers of this iteration, or of a `later` one."""
+class ScheduledPart:
+    """A part at its place in an iteration; the offset is that of the iteration whose numbers it
+    has.
+    """
 
-    apart: Apart
-    later: int = 0
+    recordable: RecordablePart
+    iteration_offset: int = 0
 
 
-Layout = Sequence[Placed]
+Layout = Sequence[ScheduledPart]
 """What an iteration is, in order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
-    """Iterations whose rows have been gathered ahead."""
+class Prefetch:
+    """Iterations whose rows are gathered ahead, during the iteration before."""
 
     first: Layout  # gathers the rows of an iteration, before it
     between: Layout  # an iteration, which gathers the rows of the next one
@@ -98,28 +101,33 @@ class Layouts:
     Attributes:
         turns: an iteration that gathers its own rows, and the next ones until swapped variables
             have their memory again.
-        ahead: the same where rows are gathered ahead; None if there are none.
+        prefetch: the same where rows are gathered ahead; None if there are none.
     """
 
     turns: Sequence[Layout]
-    ahead: Ahead | None = None
+    prefetch: Prefetch | None = None
 
 
 @dataclass(slots=True)
 class _Call:
     """A part as steps: those that gather the rows of a line, and those of the part."""
 
-    gather: Apart | None
-    call: Apart
+    gather: RecordablePart | None
+    call: RecordablePart
     in_line: Sequence[LineRows]
 
-    @property
-    def in_order(self) -> list[Placed]:
-        return [Placed(apart) for apart in (self.gather, self.call) if apart is not None]
+
+def _in_order(calls: Sequence[_Call]) -> Layout:
+    layout: list[ScheduledPart] = []
+    for call in calls:
+        if call.gather is not None:
+            layout.append(ScheduledPart(call.gather))
+        layout.append(ScheduledPart(call.call))
+    return layout
 
 
 @final
-class AllApart:
+class PartSteps:
     """Makes the steps of parts.
 
     Args:
@@ -134,118 +142,112 @@ class AllApart:
         """Whether a part may have steps that need no host between them."""
         if not isinstance(part, Part) or part.puts is not None or part.combines is not None:
             return False
-        routine = self._routines[part.number]
+        routine, offsets = self._routines[part.number], {formula[0] for formula in part.formulas}
         if isinstance(routine, FunctionRoutine):
-            return routine.program.is_recorded and all(
-                formula[0] == routine.program.line_offset for formula in part.formulas
-            )
+            return routine.program.is_recorded and offsets <= {routine.program.line_offset}
         if isinstance(routine, KernelRoutine):
-            line = routine.program.line_offset
-            return all(
-                offset < routine.scalar_bytes or offset == line for offset, _, _ in part.formulas
-            )
+            scalars = offsets - {routine.program.line_offset}
+            return all(offset < routine.scalar_bytes for offset in scalars)
         return isinstance(routine, Steps)
 
-    def layouts(self, turns: Sequence[Sequence[Part]], *, copies_apart: bool) -> Layouts | None:
+    def layouts(self, turns: Sequence[Sequence[Part]], *, separate_copies: bool) -> Layouts | None:
         """Returns the steps of the parts of each iteration; None if the host is needed for one.
 
-        With `copies_apart` they are all that is done in a loop, and copies of their results are
-        apart.
+        With `separate_copies` they are all that is done in a loop, and the steps have no copies of
+        results to the host.
         """
-        calls = self._calls([part for parts in turns for part in parts], copies_apart=copies_apart)
+        parts = list(itertools.chain.from_iterable(turns))
+        calls = self._calls(parts, separate_copies=separate_copies)
         if calls is None:
             return None
         rest = iter(calls)
-        turns_of_calls = [[next(rest) for _ in parts] for parts in turns]
-        ahead = (
-            self._ahead(turns_of_calls[0]) if copies_apart and len(turns_of_calls) == 1 else None
-        )
-        return Layouts(
-            [[placed for call in turn for placed in call.in_order] for turn in turns_of_calls],
-            ahead,
-        )
+        turns_of_calls = [list(itertools.islice(rest, len(turn))) for turn in turns]
+        prefetch = None
+        if separate_copies and len(turns) == 1:
+            prefetch = self._prefetch(turns_of_calls[0])
+        return Layouts([_in_order(turn) for turn in turns_of_calls], prefetch)
 
-    def can_be(self, part: Part) -> bool:
+    def has_steps(self, part: Part) -> bool:
         """Whether a part has steps now."""
-        return self._call(part, copies_apart=False) is not None
+        return self._call(part, separate_copies=False) is not None
 
-    def _calls(self, parts: Sequence[Part], *, copies_apart: bool) -> list[_Call] | None:
-        used = {
-            id(routine): routine
-            for part in parts
-            if isinstance(routine := self._routines[part.number], Routine)
-        }
+    def _calls(self, parts: Sequence[Part], *, separate_copies: bool) -> list[_Call] | None:
+        routines = {part.number: self._routines[part.number] for part in parts}
+        spaces = [each.workspace for each in routines.values() if isinstance(each, Routine)]
         replaced = -1
         calls: list[_Call] = []
-        while replaced != (now := sum(routine.workspace.replaced for routine in used.values())):
+        while replaced != (now := sum(space.replaced for space in spaces)):
             replaced, calls = now, []  # again if memory was replaced by larger memory
             for part in parts:
-                call = self._call(part, copies_apart=copies_apart)
+                call = self._call(part, separate_copies=separate_copies)
                 if call is None:
                     return None
                 calls.append(call)
         loading = [id(call.call.routine) for call in calls if call.call.checks]
-        # two that load other rows to the same memory
-        return None if len(set(loading)) < len(loading) else calls
+        if len(set(loading)) < len(loading):  # two that load other rows to the same memory
+            return None
+        return calls
 
-    def _call(self, part: Part, *, copies_apart: bool) -> _Call | None:
+    def _call(self, part: Part, *, separate_copies: bool) -> _Call | None:
         routine, device = self._routines[part.number], self._place.device
-        gather: Apart | None = None
+        gather: RecordablePart | None = None
         in_line: Sequence[LineRows] = ()
         if isinstance(routine, KernelRoutine):
             binding = routine.apart(part.values)
             checks, steps = binding.run.parted
-            apart = Apart(part, routine, checks, [*steps], part.formulas, packed=part.values)
-            apart.change, apart.find_places = (
-                partial(routine.change_scalars, binding.launches),
-                routine.places_of,
+            recordable = RecordablePart(
+                part,
+                routine,
+                checks,
+                [*steps],
+                part.formulas,
+                change=partial(routine.change_scalars, binding.launches),
+                find_places=routine.places_of,
+                packed=part.values,
             )
             in_line = binding.in_line
         elif isinstance(routine, FunctionRoutine):
             recorded = routine.apart(part.values)
             if recorded is None:
                 return None
-            apart = Apart(part, routine, recorded.checks, recorded.steps)
+            recordable = RecordablePart(part, routine, recorded.checks, recorded.steps)
             in_line = recorded.in_line
         else:
             assert isinstance(routine, Steps)  # `is_possible`
-            apart = Apart(part, routine, (), routine.make())
+            recordable = RecordablePart(part, routine, (), routine.make())
         if isinstance(routine, Routine) and routine.program.line_offset is not None:
-            apart.formulas = tuple(
-                formula for formula in apart.formulas if formula[0] < routine.scalar_bytes
+            recordable.formulas = tuple(
+                formula for formula in recordable.formulas if formula[0] < routine.scalar_bytes
             )
-            gather = (
-                _gathers(part, routine.program, [line.gather for line in in_line])
-                if in_line
-                else None
-            )
-        if not device.can_queue(apart.steps):
+            if in_line:
+                gather = _gathers(part, routine.program, [line.gather for line in in_line])
+        if not device.can_queue(recordable.steps):
             return None
-        if copies_apart:
+        if separate_copies:
             results = self._place.control.results[self._place.rank]
-            apart.copies = [step for step in apart.steps if device.only_copies_to(results, step)]
-            apart.steps = [step for step in apart.steps if step not in apart.copies]
-        return _Call(gather, apart, in_line)
+            steps, recordable.steps = recordable.steps, []
+            for step in steps:
+                only_copies = device.only_copies_to(results, step)
+                (recordable.copies if only_copies else recordable.steps).append(step)
+        return _Call(gather, recordable, in_line)
 
-    def _ahead(self, calls: Sequence[_Call]) -> Ahead | None:
+    def _prefetch(self, calls: Sequence[_Call]) -> Prefetch | None:
         """Returns the iterations of a loop whose rows are gathered ahead; None if that cannot
         be.
         """
         gathering = [call for call in calls if call.gather is not None]
         beside = self._place.device.beside()
-        numbers = [call.call.part.number for call in calls]
-        if (
-            not gathering
-            or beside is None
-            or any(numbers.count(call.call.part.number) > 1 for call in gathering)
-        ):
-            return None
         parts = [call.call.part for call in calls]
+        times = Counter(part.number for part in parts)
+        if not gathering or beside is None:
+            return None
+        if any(times[call.call.part.number] > 1 for call in gathering):
+            return None
         written = frozenset[Key]().union(
             *(part.access.writes | part.access.remote_writes for part in parts)
         )
         taking: list[Step] = []
-        gathers: list[Placed] = []
+        gathers: list[ScheduledPart] = []
         for call in gathering:
             routine = call.call.routine
             assert isinstance(routine, Routine)  # others gather nothing
@@ -253,21 +255,22 @@ class AllApart:
                 return None
             pairs = [line.ahead() for line in call.in_line if line.ahead is not None]
             taking += [take for _, take in pairs]
-            assert call.gather is not None  # as above
-            gathers.append(
-                Placed(_gathers(call.gather.part, routine.program, [gather for gather, _ in pairs]))
-            )
-        begin, end = (Placed(_between(steps)) for steps in beside)
-        take_rows, work = Placed(_between(taking)), [Placed(call.call) for call in calls]
-        later = [Placed(gather.apart, 1) for gather in gathers]
-        return Ahead(
-            [begin, *gathers, end], [take_rows, begin, *later, *work, end], [take_rows, *work]
+            ahead = [gather for gather, _ in pairs]
+            gathers.append(ScheduledPart(_gathers(call.call.part, routine.program, ahead)))
+        begin, end = (ScheduledPart(_between(steps)) for steps in beside)
+        take_rows = ScheduledPart(_between(taking))
+        work = [ScheduledPart(call.call) for call in calls]
+        next_gathers = [ScheduledPart(gather.recordable, 1) for gather in gathers]
+        return Prefetch(
+            [begin, *gathers, end],
+            [take_rows, begin, *next_gathers, *work, end],
+            [take_rows, *work],
         )
 
 
-def _between(steps: list[Step]) -> Apart:
+def _between(steps: list[Step]) -> RecordablePart:
     """Returns steps that belong to no part."""
-    return Apart(_NO_PART, None, (), steps)
+    return RecordablePart(_NO_PART, None, (), steps)
 
 
 _NO_PART = Part(-1, "", 0, Access())
@@ -284,7 +287,7 @@ def _tables(program: Program) -> frozenset[Key]:
     return frozenset(("data", segment) for segment in segments | {program.rows.indices.segment})
 
 
-def _gathers(part: Part, program: Program, gathers: Sequence[Gather]) -> Apart:
+def _gathers(part: Part, program: Program, gathers: Sequence[Gather]) -> RecordablePart:
     assert program.rows.indices is not None  # as above
     line_offset, lines = program.line_offset, program.rows.indices.shape[0]
     assert line_offset is not None  # the rows are those of a line
@@ -299,12 +302,14 @@ def _gathers(part: Part, program: Program, gathers: Sequence[Gather]) -> Apart:
         positions = {gather.position for gather in gathers}
         return [place for place in among if place.position in positions]
 
-    formulas = tuple(formula for formula in part.formulas if formula[0] == line_offset)
-    apart = Apart(part, None, (), [gather.step for gather in gathers], formulas)
-    apart.change, apart.find_places, apart.lines, apart.packed = (
-        change,
-        find_places,
-        lines,
-        part.values,
+    return RecordablePart(
+        part,
+        None,
+        (),
+        [gather.step for gather in gathers],
+        tuple(formula for formula in part.formulas if formula[0] == line_offset),
+        change=change,
+        find_places=find_places,
+        lines=lines,
+        packed=part.values,
     )
-    return apart

@@ -1,4 +1,4 @@
-"""Renewals: the numbers of the next iterations are written into a recording by compiled code.
+"""Scalar updates: compiled code writes the numbers of the next iterations into a recording.
 
 for each iteration: step ──formulas──> scalars of its launches ──> the device is told of each launch whose scalars have changed
 """  # noqa: E501
@@ -19,8 +19,8 @@ FindPlaces: TypeAlias = Callable[[int, Sequence[Scalar]], list[Scalar]]
 
 
 @final
-class Renewal(FormulaRows):
-    """Rows that renew one recording.
+class ScalarUpdate(FormulaRows):
+    """Rows that give the launches of one recording other scalars.
 
     Args:
         numbers: of the sequence.
@@ -67,7 +67,7 @@ class Renewal(FormulaRows):
         self._addresses = self._table.ctypes.data, self._state.ctypes.data
 
     def __call__(self, step: int) -> bool:
-        """Renews the recording for the iterations from `step` on. Returns false if a number
+        """Updates the recording for the iterations from `step` on. Returns false if a number
         needs Python, or a call fails.
         """
         self._first[0] = step

@@ -1,0 +1,565 @@
+"""Fused parts of a sequence: consecutive parts that only put work on the device's stream, so that
+nothing waits between them.
+
+    first iteration one by one ──> recordings of 64, 8 and 1 iterations, queued ──> one of the last, with copies of its results
+
+Each part has steps, and arguments of launches, of its own. Numbers that change from iteration to
+iteration are written into a recording before it is queued. A few recordings at most are under way,
+so that the rank knows where it is. The last iteration is recorded as a call is: the host waits for
+its results, and so for all iterations.
+"""  # noqa: E501
+
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+from synknumba._device import Device, Recording, Step
+from synknumba._formulas import Formula, fold
+from synknumba._rank import spans
+from synknumba._rank.recordable_parts import (
+    Layout,
+    Layouts,
+    PartSteps,
+    RecordablePart,
+    ScheduledPart,
+)
+from synknumba._rank.replay import Repetition
+from synknumba._rank.scalar_update import ScalarUpdate
+from synknumba._rank.sequence_context import SequenceContext
+from synknumba._rank.sequence_rows import PythonOnlyError
+from synknumba._types import Array
+from synknumba._wire.relaunch import Again
+from synknumba._wire.sequence import AT, Formulas, Loop, Part, Wait
+
+SIZES = 64, 8  # recordings are of so many iterations, or of one
+MOST_STEPS = 5000  # in a recording
+WORTH = 4  # a recording of several iterations is made for so many launches
+UNDER_WAY = 2  # recordings that are queued
+MOST_SECONDS = 0.02  # that a recording of several iterations takes
+
+
+@dataclass(slots=True)
+class _Written:
+    """The numbers of one part in one iteration of a recording."""
+
+    part: ScheduledPart  # its offset is from the first iteration of the recording
+    first: int  # position of its steps in the recording
+    after: int
+    packed: bytes  # the values that they have
+
+    def depends_on_step(self, depth: int) -> bool:
+        """Whether its numbers depend on the step of a loop."""
+        return any(_has_step(formula, depth) for _, _, formula in self.part.recordable.formulas)
+
+
+@final
+class _Arguments:
+    """Writes the numbers of iterations into the arguments of launches.
+
+    Args:
+        context: what the parts refer to.
+        depth: of the loop whose step counts the iterations.
+    """
+
+    def __init__(self, context: SequenceContext, depth: int) -> None:
+        self._numbers, self._progress, self._depth = context.numbers, context.progress, depth
+
+    def write(self, part: ScheduledPart, step: int) -> bytes:
+        """Writes the numbers of a part in the iteration `step`; returns them, packed."""
+        self._numbers.steps[self._depth] = step + part.iteration_offset
+        self._progress.part = part.recordable.part
+        return part.recordable.write(self._numbers)
+
+    def write_all(self, layout: Layout, step: int) -> None:
+        """Writes the numbers of an iteration."""
+        for part in layout:
+            self.write(part, step)
+        self.end(step)
+
+    def end(self, step: int) -> None:
+        """Called when numbers are written."""
+        self._numbers.steps[self._depth] = step
+        self._progress.part = None
+
+
+@final
+class _RecordedIterations:
+    """A recording of several iterations.
+
+    Args:
+        context: what the parts refer to.
+        depth: of the loop whose step counts the iterations.
+        recording: the recording.
+        count: number of iterations.
+        written: the numbers that it has.
+    """
+
+    def __init__(
+        self,
+        context: SequenceContext,
+        depth: int,
+        recording: Recording,
+        count: int,
+        written: Sequence[_Written],
+    ) -> None:
+        self.recording, self.count = recording, count
+        self._numbers, self._letters, self._depth = context.numbers, context.program.scalars, depth
+        self._arguments, self._written = _Arguments(context, depth), written
+        self._key: object = None  # of all numbers that it has but the step
+        # gathers whose line depends on the step must find it: first iteration that has one too few
+        self._stepping = [place for place in written if place.depends_on_step(depth)]
+        self._before = math.inf
+        for place in self._stepping:
+            lines = place.part.recordable.lines
+            if lines is not None:
+                self._before = min(self._before, lines - place.part.iteration_offset)
+        # writes what depends on the step; None if Python does
+        self._update = self._scalar_update()
+
+    def _scalar_update(self) -> ScalarUpdate | None:
+        launches = []
+        for place in self._stepping:
+            recordable = place.part.recordable
+            if recordable.lines is not None and not _is_step(recordable.formulas, self._depth):
+                return None  # a line that may not exist
+            if recordable.find_places is None:
+                continue
+            scalars = self.recording.scalars(place.first, place.after)
+            if scalars is None:
+                return None
+            launches.append(
+                (
+                    place.part.iteration_offset,
+                    recordable.formulas,
+                    recordable.find_places,
+                    scalars,
+                )
+            )
+        try:
+            return ScalarUpdate(self._numbers, self._letters, self._depth, launches)
+        except PythonOnlyError:
+            return None
+
+    def begin_at(self, step: int) -> bool:
+        """Writes the numbers of the iterations from `step` on; returns false if that is not
+        possible.
+        """
+        key = self._numbers.all_but(self._depth)
+        is_known = self._key == key and step < self._before
+        if self._update is not None and is_known and self._update(step):
+            self._arguments.end(step)
+            return True
+        self._key = None
+        for place in self._written:
+            packed = self._arguments.write(place.part, step)
+            if packed == place.packed and self._update is None:
+                continue
+            place.packed = b""  # unknown until it is written
+            if not self.recording.renew(place.first, place.after):
+                return False
+            place.packed = packed
+        self._arguments.end(step)
+        self._key = key
+        return True
+
+
+@final
+class _Queue:
+    """Iterations that are queued on the device.
+
+    Args:
+        device: the device.
+        report: called with the number of the first iteration not known to be done.
+    """
+
+    def __init__(self, device: Device, report: Callable[[int], None]) -> None:
+        self._device, self._report = device, report
+        # whether each is done, its iterations, the number of the one after
+        self._under_way: deque[tuple[Callable[[], bool], int, int]] = deque()
+        self.seconds = 0.0  # of an iteration
+        self._ended = 0.0  # when one was seen to have ended
+
+    def begin(self) -> None:
+        """Forgets what was waited for otherwise."""
+        self._under_way.clear()
+        self._ended = time.perf_counter()
+
+    def add(self, count: int, after: int) -> None:
+        """Notes that iterations were queued; waits if too many are under way."""
+        self._under_way.append((self._device.marker(), count, after))
+        while len(self._under_way) > UNDER_WAY:
+            self._await_oldest()
+
+    def _await_oldest(self) -> None:
+        is_done, count, after = self._under_way[0]
+        self._report(after - count)
+        while not is_done():
+            self._report(after - count)
+        self._under_way.popleft()
+        now = time.perf_counter()
+        self.seconds, self._ended = (now - self._ended) / count, now
+
+
+@final
+class FusedParts:
+    """Consecutive parts that a rank repeats without waiting in between.
+
+    Args:
+        context: what the parts refer to.
+        depth: of the loop whose step counts the iterations.
+        layouts: the iterations.
+    """
+
+    def __init__(self, context: SequenceContext, depth: int, layouts: Layouts) -> None:
+        self._context, self._device, self._depth = context, context.place.device, depth
+        self._arguments = _Arguments(context, depth)
+        self._alone, self._prefetch = layouts.turns, layouts.prefetch
+        # The iterations of which several are recorded together, and those after which the host
+        # waits: alone, or with rows that were gathered ahead, without and with a gather for the one
+        # after.
+        self._turns, self._ends = layouts.turns, list[_FinalIteration]()
+        self._last = [_FinalIteration(self._device, turn) for turn in layouts.turns]
+        if layouts.prefetch is not None:
+            self._turns = [layouts.prefetch.between]
+            ends = layouts.prefetch.last, layouts.prefetch.between
+            self._ends = [_FinalIteration(self._device, layout) for layout in ends]
+        self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
+        # whether the steps of each turn were run, which compiles kernels
+        self._warm = [False] * len(self._turns)
+        # by turn and count; None if there cannot be one
+        self._recordings: dict[tuple[int, int], _RecordedIterations | None] = {}
+        self._queue = _Queue(self._device, partial(context.board.report, depth))
+        self._queued = 0  # iterations, in all runs
+
+    def begin(self) -> None:
+        """Loads what a run does not load itself; called at the beginning of a round."""
+        self._gathered = None
+        for scheduled in itertools.chain.from_iterable(self._turns):
+            for check in scheduled.recordable.checks:
+                check()
+
+    def run(self, first: int, count: int, *, goes_on: bool = False) -> None:
+        """Runs iterations `first`, `first + 1`, …, copies the results of the last one to the host,
+        and waits for them.
+
+        If it `goes_on`, more iterations of the round follow at once.
+        """
+        done, turn = 0, (first + count - 1) % len(self._turns)
+        self._queue.begin()
+        last = self._last[turn]
+        if self._prefetch is not None and (count > 1 or goes_on or self._gathered == first):
+            last = self._ends[goes_on]
+            if self._gathered != first:
+                self._one_by_one(self._prefetch.first, first)
+        self._gathered = None
+        while done < count - 1:
+            done += self._enqueue(first + done, count - 1 - done)
+        self._arguments.write_all(last.layout, first + count - 1)
+        last.run()
+        self._warm[turn] = True
+        self._gathered = first + count if goes_on and self._ends else None
+
+    def again(self, number: int, values: Array, packed: bytes, step: int) -> Again | None:
+        """Returns the `Again` that repeats a round of one iteration; None if it would not do what
+        `run` does.
+
+        Args:
+            number: of the sequence's program.
+            values: memory of a round's values.
+            packed: those of the last round.
+            step: number of the iteration.
+        """
+        turn = step % len(self._alone)
+        if any(scheduled.recordable.checks for scheduled in self._alone[turn]):
+            return None
+        return self._last[turn].again(number, values, packed)
+
+    def close(self) -> None:
+        """Frees the recordings."""
+        for recorded in self._recordings.values():
+            if recorded is not None:
+                recorded.recording.close()
+        for last in (*self._last, *self._ends):
+            last.close()
+        self._recordings.clear()
+        self._gathered = None
+        self._queue.begin()
+
+    def _enqueue(self, step: int, limit: int) -> int:
+        """Queues iterations from `step` on, at most so many; returns how many."""
+        turn = step % len(self._turns)
+        recorded = self._recorded(turn, limit, step)
+        if recorded is not None and not recorded.begin_at(step):
+            self._give_up(recorded)
+            recorded = None
+        if recorded is not None:
+            recorded.recording.queue()
+            count = recorded.count
+        else:
+            self._one_by_one(self._turns[turn], step)
+            self._warm[turn] = True
+            count = 1
+        self._queued += count
+        self._queue.add(count, step + count)
+        return count
+
+    def _one_by_one(self, layout: Layout, step: int) -> None:
+        self._arguments.write_all(layout, step)
+        for scheduled in layout:
+            for run in scheduled.recordable.steps:
+                run()
+
+    # ---- recordings
+
+    def _recorded(self, turn: int, limit: int, step: int) -> _RecordedIterations | None:
+        """Returns a recording of at most so many iterations, made if need be; None if the next
+        one runs one by one.
+        """
+        if not self._warm[turn]:
+            return None
+        for count in self._counts(turn, limit):
+            if (turn, count) not in self._recordings:
+                self._recordings[turn, count] = self._record(turn, count, step)
+            recorded = self._recordings[turn, count]
+            if recorded is not None:
+                return recorded
+        return None
+
+    def _counts(self, turn: int, limit: int) -> Iterator[int]:
+        """Yields counts of iterations that a recording may have, largest first."""
+        layouts = itertools.chain.from_iterable(self._turns)
+        steps = sum(len(scheduled.recordable.steps) for scheduled in layouts)
+        for size in SIZES if all(self._warm) else ():
+            count = size * len(self._turns)
+            is_long = size * steps > MOST_STEPS or count * self._queue.seconds > MOST_SECONDS
+            if count > limit or is_long:
+                continue
+            if (turn, count) in self._recordings or self._queued + limit >= WORTH * count:
+                yield count
+        yield 1
+
+    def _record(self, turn: int, count: int, step: int) -> _RecordedIterations | None:
+        written: list[_Written] = []
+        recording = self._device.record_queued(self._steps(turn, count, step, written))
+        if recording is None:
+            return None
+        return _RecordedIterations(self._context, self._depth, recording, count, written)
+
+    def _steps(self, turn: int, count: int, step: int, written: list[_Written]) -> Iterator[Step]:
+        """Yields the steps of several iterations, and notes the numbers that they have."""
+        position = 0
+        for iteration in range(count):
+            for scheduled in self._turns[(turn + iteration) % len(self._turns)]:
+                recordable = scheduled.recordable
+                packed = self._arguments.write(scheduled, step + iteration)
+                after = position + len(recordable.steps)
+                if recordable.formulas:
+                    offset = iteration + scheduled.iteration_offset
+                    part = ScheduledPart(recordable, offset)
+                    written.append(_Written(part, position, after, packed))
+                yield from recordable.steps
+                position = after
+
+    def _give_up(self, recorded: _RecordedIterations) -> None:
+        recorded.recording.close()
+        for key, candidate in self._recordings.items():
+            if candidate is recorded:
+                self._recordings[key] = None
+
+
+def wait_of(group: Sequence[Part | Loop]) -> Wait | None:
+    """Returns the wait before parts that are run together: that for the last part for which one of
+    them waits.
+
+    >>> from synknumba._wire.sequence import Access
+    >>> first, second, third = (Part(0, "", 0, Access(), wait=wait) for wait in (Wait(2), None, Wait(3, nearby=True)))
+    >>> wait_of([first, second, third])
+    Wait(back=1, nearby=False)
+    """  # noqa: E501
+    backs, nearby = [], True
+    for place, part in enumerate(group):
+        if part.wait is not None:
+            backs.append(part.wait.back - place)
+            nearby = nearby and part.wait.nearby
+    return Wait(min(backs), nearby) if backs else None
+
+
+def _is_step(formulas: Formulas, depth: int) -> bool:
+    """Whether numbers are the step of a loop."""
+    return all(formula == ("step", depth) for _, _, formula in formulas)
+
+
+def _has_step(formula: Formula, depth: int) -> bool:
+    """Whether a formula has the step of a loop."""
+
+    def leaf(kind: str, operand: Any) -> bool:
+        return (kind, operand) == ("step", depth)
+
+    return fold(formula, leaf, lambda _, operands: any(operands))
+
+
+@final
+class _FinalIteration:
+    """The last iteration of a run, with copies of its results; the arguments of its launches are
+    written before.
+    """
+
+    def __init__(self, device: Device, layout: Layout) -> None:
+        self.layout = layout
+        self._numbered: list[RecordablePart] = []
+        steps: list[Step] = []
+        copies: list[Step] = []
+        for scheduled in layout:
+            steps += scheduled.recordable.steps
+            copies += scheduled.recordable.copies
+            if scheduled.recordable.formulas:
+                self._numbered.append(scheduled.recordable)
+        steps += copies
+        self._repetition = Repetition(device, steps, alone=False)
+        self._packed: list[bytes] = []  # the values that the recording has
+        self._round = b""  # values of the round that compiled code may repeat
+
+    def run(self) -> None:
+        """Runs it, and waits for all work."""
+        packed = [recordable.packed for recordable in self._numbered]
+        if packed != self._packed:
+            self._repetition.forget()
+            self._repetition.renew(b"")
+            self._packed = packed
+        self._repetition()
+
+    def again(self, number: int, values: Array, packed: bytes) -> Again | None:
+        """Returns the `Again` of a round whose values are packed."""
+        if packed != self._round:
+            self._repetition.forget()
+            self._round = packed
+        return self._repetition.again(number, values, packed)
+
+    def close(self) -> None:
+        """Frees the recording."""
+        self._repetition.close()
+
+
+# ---- which parts ---------------------------------------------------------------------------------
+
+
+@final
+class PartFusion:
+    """Finds the parts of a sequence that a rank can fuse, and keeps them.
+
+    Args:
+        context: what the parts refer to.
+    """
+
+    def __init__(self, context: SequenceContext) -> None:
+        self._context, self._part_steps = context, PartSteps(context.place, context.routines)
+        self._all: list[FusedParts] = []
+
+    def whole(self, turns: Sequence[Sequence[Part | Loop]], depth: int) -> FusedParts | None:
+        """Returns all parts of a loop, fused; None if the host must act in between."""
+        plain = [
+            [part for part in parts if isinstance(part, Part) and self._is_free(part)]
+            for parts in turns
+        ]
+        if not any(turns) or list(map(len, plain)) != list(map(len, turns)):
+            return None
+        layouts = self._part_steps.layouts(plain, separate_copies=True)
+        return None if layouts is None else self._note(layouts, depth)
+
+    def groups(
+        self, parts: Sequence[Part | Loop], depth: int
+    ) -> Iterator[tuple[Sequence[Part | Loop], FusedParts | None]]:
+        """Yields the parts of an iteration in order: several with what they are fused to, or
+        one.
+        """
+        at = 0
+        while at < len(parts):
+            end = self._end_of_group(parts, at)
+            group = [part for part in parts[at:end] if isinstance(part, Part)]
+            layouts = (
+                self._part_steps.layouts([group], separate_copies=False) if len(group) > 1 else None
+            )
+            if layouts is None:
+                end = at + 1
+            yield parts[at:end], None if layouts is None else self._note(layouts, depth)
+            at = end
+
+    def begin(self) -> None:
+        """Called at the beginning of a round."""
+        for fused in self._all:
+            fused.begin()
+
+    def close(self) -> None:
+        """Frees all recordings."""
+        for fused in self._all:
+            fused.close()
+        self._all.clear()
+
+    def are_recorded(self, parts: Sequence[Part | Loop]) -> bool:
+        """Whether all functions that can be recorded have been, with the values of these parts."""
+        return all(
+            self.are_recorded(part.parts)
+            if isinstance(part, Loop)
+            else not part.is_recorded or self._part_steps.has_steps(part)
+            for part in parts
+        )
+
+    def _note(self, layouts: Layouts, depth: int) -> FusedParts:
+        fused = FusedParts(self._context, depth, layouts)
+        self._all.append(fused)
+        return fused
+
+    def _is_free(self, part: Part) -> bool:
+        """Whether a part waits for no other rank, and none for it."""
+        return self._part_steps.is_possible(part) and (
+            self._context.place.world_size == 1 or (part.wait is None and not part.shows)
+        )
+
+    def _end_of_group(self, parts: Sequence[Part | Loop], at: int) -> int:
+        """Returns the end of the longest group from a part on: it waits for earlier parts, and
+        only its last is waited for.
+        """
+        end, waits = at, self._context.place.world_size > 1
+        while end < len(parts) and self._part_steps.is_possible(part := parts[end]):
+            # for a part of the group
+            if waits and part.wait is not None and part.wait.back <= end - at:
+                break
+            end += 1
+            if waits and part.shows:
+                break
+        return end
+
+
+@final
+class QueuedIterations:
+    """Iterations of fused parts, queued on the device, which is waited for where results are
+    kept.
+    """
+
+    def __init__(self, context: SequenceContext, fused: FusedParts) -> None:
+        self._context, self._fused = context, fused
+
+    def run(self, first: int, iterations: range, period: int, history: Array | None) -> None:
+        """Runs iterations, as `RowProgram.run` does."""
+        context, done, end = self._context, iterations.start, iterations.stop
+        context.board.position[AT] = -1
+        results = context.place.control.results[context.place.rank, : context.program.entry_bytes]
+        while done < end:
+            after = min(done - done % period + period, end) if period else end
+            run = partial(self._fused.run, first + done, after - done, goes_on=after < end)
+            if spans.active is None:
+                run()
+            else:
+                spans.active.run_one(run, f"{after - done} iterations", at=first + done)
+            if history is not None and after % period == 0:
+                history[after // period - 1] = results
+            done = after
+
+    def again(self, values: Array, packed: bytes, step: int) -> Again | None:
+        """Returns the `Again` that repeats a round of one iteration, as `FusedParts.again` does."""
+        return self._fused.again(self._context.program.number, values, packed, step)
