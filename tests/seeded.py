@@ -305,7 +305,7 @@ FAULTS = (
     # ---- variables and collectives
     Fault(
         "variables-shards-not-noted",
-        "synknumba/_variables/collectives.py",
+        "synknumba/_variables/collective_call.py",
         'goal.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, '
         "sharded=sharded)",
         'goal.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=False)',
@@ -320,7 +320,7 @@ FAULTS = (
     ),
     Fault(
         "variables-averages-of-unsigned-numbers",
-        "synknumba/_variables/collectives.py",
+        "synknumba/_variables/collective_arguments.py",
         '"biu", "an average',
         '"bi", "an average',
         ("tests/unit/collectives/test_bad_collectives.py",),

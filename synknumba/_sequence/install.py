@@ -26,8 +26,9 @@ from synknumba._sequence.recorder import Lines, Recorder, SymbolicResult, rows_o
 from synknumba._tracing import Line, Number, where
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation
+from synknumba._variables.collective_arguments import VariableGroup, check_alike
+from synknumba._variables.collective_call import pairs_in_place
 from synknumba._variables.collective_plans import Work
-from synknumba._variables.collectives import check_alike, check_uniform, pairs_in_place
 from synknumba._variables.state import VariableState, check_rank, traffic_of
 from synknumba._wire.messages import Install
 from synknumba._wire.program import HostArray, Joined, Result, next_number
@@ -223,7 +224,7 @@ class Installer(Recorder):
         root: int,
     ) -> None:
         if kind != "exchange":
-            check_uniform(several, kind)
+            VariableGroup(kind, several).check_uniform()
         work = Work(kind, op, check_rank(root, self.world.world_size))
         keys = frozenset(
             ("variable", one.storage().number, leaf) for one in several for leaf in one.leaves()

@@ -22,7 +22,7 @@ from synknumba._sequence.report import LAST_ONLY, Schedule, schedule
 from synknumba._sequence.results import combined, handle_of, is_small, output_name, stack
 from synknumba._sequence.rounds import RoundLoop
 from synknumba._types import Array
-from synknumba._variables.state import note_failure
+from synknumba._variables.failed_writes import note_failure
 from synknumba._wire.messages import Install, ReturnedInSequence
 from synknumba._wire.program import HostArray, Transfer, next_number
 from synknumba._wire.sequence import (

@@ -30,7 +30,7 @@ from synknumba._ops.tree import flatten, is_nested, unflatten
 from synknumba._sequence.outer_values import bytes_of
 from synknumba._tracing import Here, Line, Number, Unknown, UnknownArray
 from synknumba._types import Array, CollectiveKind, CollectiveOp
-from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
+from synknumba._variables.collective_arguments import VariableGroup
 from synknumba._variables.state import VariableState
 from synknumba._wire.program import Broadcast, Held, HeldRows, Result, Sharded, Update
 from synknumba._wire.sequence import (
@@ -598,23 +598,24 @@ class Recorder(ABC):
                 f"do; call it before, or after"
             )
         self._count_call()
-        several = several_of(given, kind)
+        group = VariableGroup.of(given, kind)
+        several = group.states
         known: CollectiveOp | None = (
-            checked_op(several, op, kind) if kind in {"all_reduce", "reduce"} else None
+            group.checked_op(op) if kind in {"all_reduce", "reduce"} else None
         )
         self._place(several)
         if kind == "exchange":
-            check_halos(several)
+            group.check_halos()
         else:
-            check_no_halo(several, kind)
+            group.check_no_halo()
         self._record_collective(several, kind, known, root)
         return given
 
     def beside(self, during: Callable[[], object], given: Any) -> Any:
         """Records the calls that `during` makes, and an exchange that runs beside them."""
-        several = several_of(given, "exchange")
-        self._place(several)
-        check_halos(several)  # before `during` has run
+        group = VariableGroup.of(given, "exchange")
+        self._place(group.states)
+        group.check_halos()  # before `during` has run
         number = self._exchanges = self._exchanges + 1
         first = len(self.parts)
         during()

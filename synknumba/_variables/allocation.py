@@ -88,6 +88,11 @@ class Allocation:
             HostArray(segment.id, np.dtype(np.uint8), (nbytes,), at) for at, nbytes in parts
         ), segment
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether each array has one shape on all ranks."""
+        return all(leaf.uniform for leaf in self.layout.leaves)
+
     def lives_in(self, world: Engine | None) -> bool:
         """Returns whether the ranks of a world, as last started, have the memory."""
         return self.world is world and self.life is world.life
