@@ -349,8 +349,8 @@ FAULTS = (
     Fault(
         "variables-staged-from-rank-zero",
         "synknumba/_variables/gpu_collective_plans.py",
-        'root_gives = {work.root} if work.kind == "broadcast" else None',
-        'root_gives = {0} if work.kind == "broadcast" else None',
+        "sent = on_rank(spec.root, gives[spec.root], len(gives))",
+        "sent = on_rank(0, gives[0], len(gives))",
         ("tests/conformance/collectives/test_moves.py",),
     ),
     # ---- learning

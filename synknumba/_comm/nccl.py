@@ -33,7 +33,7 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from synknumba._comm.base import Communicator, Exchange, Step, stay_on_this_machine
+from synknumba._comm.base import Communicator, Exchange, Step, on_rank, stay_on_this_machine
 from synknumba._comm.gpu_mail import GpuMail, open_mail
 from synknumba._comm.letters import MOST_LETTERS, fit, letters_of
 from synknumba._host import nccl_bindings
@@ -488,7 +488,7 @@ class NcclCommunicator(Communicator):
         return self._call("recv", address, nbytes, DTYPES["uint8"], rank)
 
     def _only(self, array: Any) -> tuple[Any, ...]:
-        return tuple(array if rank == self._rank else None for rank in range(self._world_size))
+        return on_rank(self._rank, array, self._world_size)
 
     def _addresses(self, exchange: Exchange) -> tuple[int, int]:
         return _address(exchange.sources[self._rank]), _address(exchange.targets[self._rank])

@@ -28,8 +28,8 @@ from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_arguments import VariableGroup, check_alike
 from synknumba._variables.collective_call import pairs_in_place
-from synknumba._variables.collective_plans import Work
-from synknumba._variables.state import VariableState, check_rank, traffic_of
+from synknumba._variables.collective_plans import CollectiveSpec
+from synknumba._variables.state import VariableState, check_rank, transfers_of
 from synknumba._wire.messages import Install
 from synknumba._wire.program import HostArray, Joined, Result, next_number
 from synknumba._wire.sequence import RECORDED, SUCCESS, Access, Key, Part
@@ -225,12 +225,12 @@ class Installer(Recorder):
     ) -> None:
         if kind != "exchange":
             VariableGroup(kind, several).check_uniform()
-        work = Work(kind, op, check_rank(root, self.world.world_size))
+        spec = CollectiveSpec(kind, op, check_rank(root, self.world.world_size))
         keys = frozenset(
             ("variable", one.storage().number, leaf) for one in several for leaf in one.leaves()
         )
-        for number, segments, access in traffic_of(self.world).programs(
-            work, pairs_in_place(work, several), keys
+        for number, segments, access in transfers_of(self.world).programs(
+            spec, pairs_in_place(spec, several), keys
         ):
             self.programs.add(number)
             self.parts.append(Part(number, kind, self.calls, access))

@@ -10,9 +10,14 @@ from synknumba import _tracing as tracing
 from synknumba._types import Array, CollectiveKind, CollectiveOp, Shape
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_arguments import SAME_OPS
-from synknumba._variables.collective_plans import Pair, Traffic, Work, leaf_pairs, pairs_of
+from synknumba._variables.collective_plans import (
+    CollectiveSpec,
+    Endpoints,
+    VariableTransfers,
+    pairs_of,
+)
 from synknumba._variables.failed_writes import note_failure
-from synknumba._variables.state import VariableState, traffic_of
+from synknumba._variables.state import VariableState, transfers_of
 from synknumba._variables.variable import Variable
 from synknumba._world.engine import Engine
 from synknumba._world.open_world import current_world, open_world, raise_pending_error
@@ -68,31 +73,34 @@ class collective_call:  # noqa: N801  # used as a function
 
 def run_in_place(
     world: Engine,
-    work: Work,
+    spec: CollectiveSpec,
     states: Sequence[VariableState],
     *,
     differs: bool,
     sharded: bool = False,
 ) -> None:
     """Runs a collective in place; `differs` is whether replicas may differ afterwards."""
-    traffic = traffic_of(world)
-    run = traffic.collective(work, pairs_in_place(work, states))
+    transfers = transfers_of(world)
+    run = transfers.collective(spec, pairs_in_place(spec, states))
     run()
     for state in states:
         state.mark(differs=differs, sharded=sharded)
     if len(states) == 1:
         layout = states[0]._layout  # noqa: SLF001  # only as a key
-        traffic.remember((work, layout, layout), run, [states[0].storage()])
+        transfers.remember((spec, layout, layout), run, [states[0].storage()])
 
 
-def pairs_in_place(work: Work, states: Sequence[VariableState]) -> list[Pair]:
+def pairs_in_place(spec: CollectiveSpec, states: Sequence[VariableState]) -> list[Endpoints]:
     """Returns the arrays of a collective in place; an exchange, with halos, has no vectors."""
-    storages = [state.storage() for state in states]
-    return [
-        pair
-        for storage in storages
-        for pair in (leaf_pairs(storage) if work.kind == "exchange" else pairs_of(storage, storage))
-    ]
+    pairs = []
+    for storage in (state.storage() for state in states):
+        if spec.kind == "exchange":
+            pairs += [
+                Endpoints(storage, storage, leaf) for leaf in range(len(storage.layout.leaves))
+            ]
+        else:
+            pairs += pairs_of(storage, storage)
+    return pairs
 
 
 def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: Any = None) -> Any:
@@ -110,15 +118,15 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
         return None
     if type(root) is not int or not (op is None or type(op) is str):
         return None  # arguments not checked yet may be unhashable, or be True, which equals 1
-    work = Work(kind, cast("CollectiveOp | None", SAME_OPS.get(op, op)), root)
+    spec = CollectiveSpec(kind, cast("CollectiveOp | None", SAME_OPS.get(op, op)), root)
     world = open_world()
     if world is None:
         return None  # the general path raises the reason
     world.begin()
     try:
-        traffic: Traffic = traffic_of(world)
+        transfers: VariableTransfers = transfers_of(world)
         source, goal = vars._state, target._state  # noqa: SLF001  # hot path: no call
-        run = traffic.quick.get((work, source._layout, goal._layout))  # noqa: SLF001  # only as a key
+        run = transfers.quick.get((spec, source._layout, goal._layout))  # noqa: SLF001  # only as a key
         if run is None:
             return None
         try:
@@ -135,7 +143,7 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
 
 def run_into(
     world: Engine,
-    work: Work,
+    spec: CollectiveSpec,
     states: Sequence[VariableState],
     targets: Sequence[VariableState],
     shape: Callable[[tuple[Shape, ...], int], Shape],
@@ -159,12 +167,12 @@ def run_into(
         if is_source or target.shapes() != shapes or target.halo is not None:
             storage = Allocation(world, target.layout_with(shapes))
         storages.append(storage)
-        pairs += [Pair(state.storage(), storage, leaf) for leaf in state.leaves()]
-    traffic = traffic_of(world)
-    run = traffic.collective(work, pairs)
+        pairs += [Endpoints(state.storage(), storage, leaf) for leaf in state.leaves()]
+    transfers = transfers_of(world)
+    run = transfers.collective(spec, pairs)
     run()
     for target, storage in zip(targets, storages, strict=True):
         target.replace(storage, sharded=sharded)
     if len(states) == 1 and targets[0] is not states[0]:
-        key = (work, states[0]._layout, targets[0]._layout)  # noqa: SLF001  # as in `run_in_place`
-        traffic.remember(key, run, [states[0].storage(), targets[0].storage()])
+        key = (spec, states[0]._layout, targets[0]._layout)  # noqa: SLF001  # as in `run_in_place`
+        transfers.remember(key, run, [states[0].storage(), targets[0].storage()])

@@ -34,9 +34,9 @@ from synknumba._variables.collective_call import (
     run_into,
     run_known,
 )
-from synknumba._variables.collective_plans import Work, pairs_of
+from synknumba._variables.collective_plans import CollectiveSpec, pairs_of
 from synknumba._variables.kept_values import held_rows
-from synknumba._variables.state import VariableState, check_rank, traffic_of
+from synknumba._variables.state import VariableState, check_rank, transfers_of
 from synknumba._variables.variable import Variable
 from synknumba._world.engine import Engine
 from synknumba._world.open_world import open_world
@@ -97,16 +97,16 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
 
 def _broadcast_from(world: Engine, states: Sequence[VariableState], root: int) -> None:
     """Copies the root's arrays to all ranks, in place or to new memory with the root's shapes."""
-    work = Work("broadcast", None, root)
+    spec = CollectiveSpec("broadcast", None, root)
     if all(state.storage().is_uniform for state in states):
-        run_in_place(world, work, states, differs=False)
+        run_in_place(world, spec, states, differs=False)
         return
     pairs, targets = [], []
     for state in states:
         shapes = [(shapes[root],) * world.world_size for shapes in state.shapes()]
         targets.append(Allocation(world, state.layout_with(shapes)))
         pairs += pairs_of(state.storage(), targets[-1])
-    traffic_of(world).collective(work, pairs)()
+    transfers_of(world).collective(spec, pairs)()
     for state, target in zip(states, targets, strict=True):
         state.replace(target, sharded=False)
 
@@ -271,7 +271,7 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
         def shape(shapes: tuple[Shape, ...], _: int) -> Shape:
             return (sum(rows for rows, *_ in shapes), *shapes[0][1:])
 
-        run_into(world, Work("all_gather"), group.states, targets, shape, sharded=False)
+        run_into(world, CollectiveSpec("all_gather"), group.states, targets, shape, sharded=False)
     return vars if dest is None else dest
 
 
@@ -313,15 +313,15 @@ def reduce(
     group = VariableGroup.of(vars, "reduce")
     op_name = group.checked_op(op)
     with collective_call(group.states, written=group.states if in_place else ()) as world:
-        work = Work("reduce", op_name, check_rank(root, world.world_size))
+        spec = CollectiveSpec("reduce", op_name, check_rank(root, world.world_size))
         group.check_no_halo()
         group.check_uniform()
         if in_place:
-            run_in_place(world, work, group.states, differs=world.world_size > 1)
+            run_in_place(world, spec, group.states, differs=world.world_size > 1)
             return vars
-        traffic = traffic_of(world)
+        transfers = transfers_of(world)
         results = [
-            unflatten(state.structure(), traffic.reduced(work, state.storage()))
+            unflatten(state.structure(), transfers.reduced(spec, state.storage()))
             for state in group.states
         ]
     return group.like(results)
@@ -354,7 +354,7 @@ def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> A
     with collective_call(group.states) as world:
         group.check_no_halo()
         group.check_uniform()
-        run_in_place(world, Work("all_reduce", op_name), group.states, differs=False)
+        run_in_place(world, CollectiveSpec("all_reduce", op_name), group.states, differs=False)
     return vars
 
 
@@ -400,8 +400,8 @@ def reduce_scatter(
             start, stop = world.partition.part(shapes[0][0], rank)
             return (stop - start, *shapes[0][1:])
 
-        work = Work("reduce_scatter", op_name)
-        run_into(world, work, group.states, targets, shape, sharded=True)
+        spec = CollectiveSpec("reduce_scatter", op_name)
+        run_into(world, spec, group.states, targets, shape, sharded=True)
     return vars if dest is None else dest
 
 
@@ -445,7 +445,7 @@ def exchange(vars: Any, *, during: Callable[[], object] = _NOTHING) -> Any:
     with collective_call(group.states) as world:
         group.check_halos()
         differs = world.world_size > 1
-        run_in_place(world, Work("exchange"), group.states, differs=differs, sharded=True)
+        run_in_place(world, CollectiveSpec("exchange"), group.states, differs=differs, sharded=True)
     return vars
 
 

@@ -28,9 +28,9 @@ from synknumba._ops.tree import LEAF, Structure, describe, paths, unflatten
 from synknumba._ops.variable_layout import VECTOR, LeafLayout, StorageLayout
 from synknumba._types import Array, Shape
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.collective_plans import CoreTraffic, Traffic
+from synknumba._variables.collective_plans import CoreTransfers, VariableTransfers
 from synknumba._variables.failed_writes import writing
-from synknumba._variables.gpu_collective_plans import GpuTraffic
+from synknumba._variables.gpu_collective_plans import GpuTransfers
 from synknumba._variables.kept_values import CLOSE_BYTES, GIVEN_BYTES, Kept
 from synknumba._variables.values import Arrays, Values
 from synknumba._world.engine import Engine
@@ -41,12 +41,14 @@ ByRank: TypeAlias = dict[int, Arrays]  # arrays of a variable
 _UNPLACED = ("variable", -1)
 
 
-def traffic_of(world: Engine) -> Traffic:
+def transfers_of(world: Engine) -> VariableTransfers:
     """Returns what transfers a world's variables; called between `begin` and `end`."""
-    if world.life.traffic is None:
-        world.life.traffic = CoreTraffic(world) if world.traits.shares_memory else GpuTraffic(world)
-    traffic: Traffic = world.life.traffic
-    return traffic
+    if world.life.transfers is None:
+        world.life.transfers = (
+            CoreTransfers(world) if world.traits.shares_memory else GpuTransfers(world)
+        )
+    transfers: VariableTransfers = world.life.transfers
+    return transfers
 
 
 _values_of = operator.attrgetter("_layout", "_values")
@@ -328,7 +330,7 @@ class VariableState:
         by_leaf = list(zip(*values.parts, strict=True))
         shapes = [tuple(array.shape for array in arrays) for arrays in by_leaf]
         storage = Allocation(world, self.layout_with(shapes, values.halo))
-        traffic_of(world).deliver(storage, by_leaf)
+        transfers_of(world).deliver(storage, by_leaf)
         world.life.residents[self] = None
         now = self._values
         now.pending = None
@@ -479,7 +481,7 @@ class VariableState:
             tuple(values[rank][i] if rank in values else None for rank in ranks)
             for i in self.leaves()
         ]
-        traffic_of(world).deliver(storage, rows, without_halos=without_halos)
+        transfers_of(world).deliver(storage, rows, without_halos=without_halos)
         is_complete = len(values) == world.world_size and not without_halos
         same = is_complete and all(all(value is row[0] for value in row) for row in rows)
         written, previous = self._values.written, self._values.given
@@ -589,7 +591,7 @@ class VariableState:
         """Returns copies of arrays with halos; called between the world's `begin` and `end`."""
         leaves = self.leaves()
         places = [(leaf, rank) for rank in ranks for leaf in leaves]
-        arrays = traffic_of(world).fetch(self.storage(), places)
+        arrays = transfers_of(world).fetch(self.storage(), places)
         return [arrays[first : first + len(leaves)] for first in range(0, len(arrays), len(leaves))]
 
     def _use(self, storage: Allocation) -> None:
