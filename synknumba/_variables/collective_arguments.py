@@ -1,7 +1,7 @@
 """Checks of the arguments of collectives. All are made before anything is sent."""
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, final
 
@@ -64,8 +64,9 @@ class VariableGroup:
 
     # ---- values and results
 
-    def like(self, results: Sequence[Any]) -> Any:
-        """Returns results, one for each variable, in the structure of the variables."""
+    def each(self, result_of: Callable[[VariableState], Any]) -> Any:
+        """Returns the result of a function for each variable, in the structure of the variables."""
+        results = list(map(result_of, self.states))
         return results[0] if self.structure is None else unflatten(self.structure, results)
 
     def matched(self, values: Any) -> list[list[Array]]:

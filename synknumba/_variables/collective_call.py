@@ -71,36 +71,59 @@ class collective_call:  # noqa: N801  # used as a function
             self._world.end()
 
 
-def run_in_place(
+def run(
     world: Engine,
     spec: CollectiveSpec,
     states: Sequence[VariableState],
+    targets: Sequence[VariableState] = (),
+    shape_of: Callable[[tuple[Shape, ...], int], Shape] | None = None,
     *,
     differs: bool,
     sharded: bool = False,
 ) -> None:
-    """Runs a collective in place; `differs` is whether replicas may differ afterwards."""
+    """Runs a collective, in place or into targets, which get new memory where theirs does not fit.
+
+    Args:
+        world: the world, between its `begin` and `end`.
+        spec: the collective.
+        states: its variables, which have been placed.
+        targets: the variables that have the results; empty: the same.
+        shape_of: returns the shape of a result on a rank, given the shapes of the source by rank,
+            and the rank; None if shapes stay.
+        differs: whether replicas may differ afterwards.
+        sharded: whether each rank has its own rows of the result.
+    """
+    targets = targets or states
+    pairs: list[Endpoints] = []
+    storages = []
+    for state, target in zip(states, targets, strict=True):
+        source = state.storage()
+        storage = target.storage()
+        if shape_of is not None:
+            shapes = [
+                tuple(shape_of(by_rank, rank) for rank in range(world.world_size))
+                for by_rank in state.shapes()
+            ]
+            # Unless it is the root's, a source is not overwritten before every rank has read it.
+            is_kept = target in states and spec.kind != "broadcast"
+            if is_kept or target.shapes() != shapes or target.halo is not None:
+                storage = Allocation(world, target.layout_with(shapes))
+        storages.append(storage)
+        pairs += pairs_of(spec, source, storage)
     transfers = transfers_of(world)
-    run = transfers.collective(spec, pairs_in_place(spec, states))
-    run()
-    for state in states:
-        state.mark(differs=differs, sharded=sharded)
-    if len(states) == 1:
-        layout = states[0]._layout  # noqa: SLF001  # only as a key
-        transfers.remember((spec, layout, layout), run, [states[0].storage()])
+    run_plan = transfers.collective(spec, pairs)
+    run_plan()
+    for target, storage in zip(targets, storages, strict=True):
+        target.replace(storage, differs=differs, sharded=sharded)
+    if len(states) == 1 and states[0].storage() is pairs[0].source:  # it can be repeated
+        key = (spec, states[0]._layout, targets[0]._layout)  # noqa: SLF001  # only as a key
+        transfers.remember(key, run_plan, {pairs[0].source, pairs[0].target})
 
 
 def pairs_in_place(spec: CollectiveSpec, states: Sequence[VariableState]) -> list[Endpoints]:
-    """Returns the arrays of a collective in place; an exchange, with halos, has no vectors."""
-    pairs = []
-    for storage in (state.storage() for state in states):
-        if spec.kind == "exchange":
-            pairs += [
-                Endpoints(storage, storage, leaf) for leaf in range(len(storage.layout.leaves))
-            ]
-        else:
-            pairs += pairs_of(storage, storage)
-    return pairs
+    """Returns the arrays of a collective in place."""
+    storages = (state.storage() for state in states)
+    return [pair for storage in storages for pair in pairs_of(spec, storage, storage)]
 
 
 def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: Any = None) -> Any:
@@ -139,40 +162,3 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
         return target
     finally:
         world.end()
-
-
-def run_into(
-    world: Engine,
-    spec: CollectiveSpec,
-    states: Sequence[VariableState],
-    targets: Sequence[VariableState],
-    shape: Callable[[tuple[Shape, ...], int], Shape],
-    *,
-    sharded: bool,
-) -> None:
-    """Runs a collective whose results, in `targets`, have other shapes than its sources.
-
-    `shape` returns the shape of a result on a rank; it gets the shapes of the source by rank, and
-    the rank. `sharded` is whether each rank has its own rows of the result.
-    """
-    pairs, storages = [], []
-    for state, target in zip(states, targets, strict=True):
-        shapes = [
-            tuple(shape(by_rank, rank) for rank in range(world.world_size))
-            for by_rank in state.shapes()
-        ]
-        storage = target.storage()
-        # A source must not be overwritten before every rank has read it.
-        is_source = any(target is source for source in states)
-        if is_source or target.shapes() != shapes or target.halo is not None:
-            storage = Allocation(world, target.layout_with(shapes))
-        storages.append(storage)
-        pairs += [Endpoints(state.storage(), storage, leaf) for leaf in state.leaves()]
-    transfers = transfers_of(world)
-    run = transfers.collective(spec, pairs)
-    run()
-    for target, storage in zip(targets, storages, strict=True):
-        target.replace(storage, sharded=sharded)
-    if len(states) == 1 and targets[0] is not states[0]:
-        key = (spec, states[0]._layout, targets[0]._layout)  # noqa: SLF001  # as in `run_in_place`
-        transfers.remember(key, run, [states[0].storage(), targets[0].storage()])

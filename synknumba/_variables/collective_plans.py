@@ -98,11 +98,6 @@ class Endpoints:
         return self.operand()._replace(copies=tuple(copy.scaled(elements) for copy in copies))
 
 
-def pairs_of(source: Allocation, target: Allocation) -> list[Endpoints]:
-    """Returns the arrays of two allocations as pairs; a single vector if they are flat."""
-    return [Endpoints(source, target, leaf) for leaf in source.layout.pieces()]
-
-
 @dataclass(frozen=True, slots=True)
 class CollectiveSpec:
     """A collective: its kind, the op of a reduction, and the root of a broadcast or reduce."""
@@ -110,6 +105,14 @@ class CollectiveSpec:
     kind: CollectiveKind
     op: CollectiveOp | None = None
     root: int = 0
+
+
+def pairs_of(spec: CollectiveSpec, source: Allocation, target: Allocation) -> list[Endpoints]:
+    """Returns the arrays of a collective; flat ones as a single vector, unless their rows move."""
+    leaves: Iterable[int] = range(len(source.layout.leaves))
+    if spec.kind in {"broadcast", "reduce", "all_reduce"}:
+        leaves = source.layout.pieces()
+    return [Endpoints(source, target, leaf) for leaf in leaves]
 
 
 def program_in_place(

@@ -11,34 +11,28 @@ All ranks take part, and a function returns when every rank is done.
 """  # noqa: E501
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from itertools import filterfalse
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError, PartitionError
 from synknumba._ops import rows as rows_module
-from synknumba._ops.rows import Rows
-from synknumba._ops.tree import unflatten
+from synknumba._ops.halo import Halo
+from synknumba._ops.rows import Partition, Rows
 from synknumba._types import Array, Batch, CollectiveOp, Shape, known_options
-from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_arguments import (
     VariableGroup,
     check_alike,
     check_rows_for,
     halo_of,
 )
-from synknumba._variables.collective_call import (
-    collective_call,
-    run_in_place,
-    run_into,
-    run_known,
-)
-from synknumba._variables.collective_plans import CollectiveSpec, pairs_of
+from synknumba._variables.collective_call import collective_call, run, run_known
+from synknumba._variables.collective_plans import CollectiveSpec
 from synknumba._variables.kept_values import held_rows
-from synknumba._variables.state import VariableState, check_rank, transfers_of
+from synknumba._variables.state import VariableState, check_rank, transfers_of, write_all
 from synknumba._variables.variable import Variable
-from synknumba._world.engine import Engine
 from synknumba._world.open_world import open_world
 
 
@@ -89,26 +83,10 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
                 assignments.append(state.assignment(world, of_ranks, sharded=False))
         if copied:
             VariableGroup("broadcast", copied).check_no_halo()
-            _broadcast_from(world, copied, root)
-        for assignment in assignments:
-            assignment.write(world)
+            spec = CollectiveSpec("broadcast", None, root)
+            run(world, spec, copied, copied, lambda shapes, _: shapes[root], differs=False)
+        write_all(world, assignments)
     return vars
-
-
-def _broadcast_from(world: Engine, states: Sequence[VariableState], root: int) -> None:
-    """Copies the root's arrays to all ranks, in place or to new memory with the root's shapes."""
-    spec = CollectiveSpec("broadcast", None, root)
-    if all(state.storage().is_uniform for state in states):
-        run_in_place(world, spec, states, differs=False)
-        return
-    pairs, targets = [], []
-    for state in states:
-        shapes = [(shapes[root],) * world.world_size for shapes in state.shapes()]
-        targets.append(Allocation(world, state.layout_with(shapes)))
-        pairs += pairs_of(state.storage(), targets[-1])
-    transfers_of(world).collective(spec, pairs)()
-    for state, target in zip(states, targets, strict=True):
-        state.replace(target, sharded=False)
 
 
 @known_options
@@ -154,33 +132,38 @@ def scatter(
     group, ring = VariableGroup.of(vars, "scatter"), halo_of(halo, periodic)
     group.check_rows()
     new_arrays = group.matched_or_none(values)
-    chosen = []
+    chosen, initial = [], []
     for state, arrays in zip(group.states, new_arrays, strict=True):
         wholes = state.fetch([0])[0] if arrays is None else arrays
-        chosen.append([(array, rows_module.select(batch, len(array))) for array in wholes])
-    for state, pairs in zip(group.states, chosen, strict=True):
-        check_rows_for(ring, [rows.count for _, rows in pairs], state.label)
-    # the rows follow
-    empty = [None if arrays is None else [array[:0] for array in arrays] for arrays in new_arrays]
-    with collective_call(group.states, initial=empty) as world:
+        selections = [_Selection(whole, rows_module.select(batch, len(whole))) for whole in wholes]
+        check_rows_for(ring, [selection.rows.count for selection in selections], state.label)
+        chosen.append(selections)
+        # the rows follow
+        initial.append(None if arrays is None else [array[:0] for array in arrays])
+    with collective_call(group.states, initial=initial) as world:
         assignments = []
-        for state, pairs in zip(group.states, chosen, strict=True):
+        for state, selections in zip(group.states, chosen, strict=True):
             of_ranks = {
-                rank: [
-                    held_rows(_taker(*pair), pair[1].count, world.partition, rank, ring)
-                    for pair in pairs
-                ]
+                rank: [selection.held_by(rank, world.partition, ring) for selection in selections]
                 for rank in range(world.world_size)
             }
             assignments.append(state.assignment(world, of_ranks, ring, sharded=True))
-        for assignment in assignments:
-            assignment.write(world)
+        write_all(world, assignments)
     return vars
 
 
-def _taker(array: Array, rows: Rows) -> Callable[[int, int], Array]:
-    """Returns a function that takes chosen rows of an array, from one number to another."""
-    return lambda start, stop: _taken(array, rows.between(start, stop))
+class _Selection(NamedTuple):
+    """Rows of an array."""
+
+    array: Array
+    rows: Rows
+
+    def held_by(self, rank: int, partition: Partition, halo: Halo | None) -> Array:
+        """Returns the rows that a rank holds."""
+        return held_rows(self._between, self.rows.count, partition, rank, halo)
+
+    def _between(self, start: int, stop: int) -> Array:
+        return _taken(self.array, self.rows.between(start, stop))
 
 
 def _taken(array: Array, rows: Rows) -> Array:
@@ -216,24 +199,25 @@ def gather(vars: Any, nd_up: Literal[0, 1] | None = None) -> Any:
             f"nd_up must be 1 (a new axis, one entry per rank) or 0 (rows "
             f"concatenated), got {nd_up!r}"
         )
+
+    def is_stacked(state: VariableState) -> bool:
+        return not state.sharded if nd_up is None else nd_up == 1
+
     with collective_call(group.states, written=()) as world:
-        stacks = {
-            state: not state.sharded if nd_up is None else nd_up == 1 for state in group.states
-        }
-        stacked = [state for state in group.states if stacks[state]]
-        way_out = "use nd_up=0 to concatenate rows"
-        VariableGroup("gather with nd_up=1", stacked).check_uniform(way_out)
-        joined = [state for state in group.states if not stacks[state]]
+        stacked = VariableGroup("gather with nd_up=1", list(filter(is_stacked, group.states)))
+        stacked.check_uniform("use nd_up=0 to concatenate rows")
+        joined = list(filterfalse(is_stacked, group.states))
         VariableGroup("gather with nd_up=0", joined).check_rows()
         VariableGroup("gather", joined).check_row_shapes()
-        ranks = range(world.world_size)
-        copies = {state: state.own_copies(world, ranks) for state in group.states}
-    results = []
-    for state, by_rank in copies.items():
-        join: Callable[[Sequence[Array]], Array] = np.stack if stacks[state] else np.concatenate
-        leaves = [join(arrays) for arrays in zip(*by_rank, strict=True)]
-        results.append(unflatten(state.structure(), leaves))
-    return group.like(results)
+
+        def gathered(state: VariableState) -> Any:
+            join: Callable[[Sequence[Array]], Array] = np.concatenate
+            if is_stacked(state):
+                join = np.stack
+            by_rank = state.own_copies(world, range(world.world_size))
+            return state.as_tree(list(map(join, zip(*by_rank, strict=True))))
+
+        return group.each(gathered)
 
 
 @known_options
@@ -268,10 +252,10 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
         group.check_no_halo()
         group.check_row_shapes()
 
-        def shape(shapes: tuple[Shape, ...], _: int) -> Shape:
+        def shape_of(shapes: tuple[Shape, ...], _: int) -> Shape:
             return (sum(rows for rows, *_ in shapes), *shapes[0][1:])
 
-        run_into(world, CollectiveSpec("all_gather"), group.states, targets, shape, sharded=False)
+        run(world, CollectiveSpec("all_gather"), group.states, targets, shape_of, differs=False)
     return vars if dest is None else dest
 
 
@@ -317,14 +301,10 @@ def reduce(
         group.check_no_halo()
         group.check_uniform()
         if in_place:
-            run_in_place(world, spec, group.states, differs=world.world_size > 1)
+            run(world, spec, group.states, differs=world.world_size > 1)
             return vars
         transfers = transfers_of(world)
-        results = [
-            unflatten(state.structure(), transfers.reduced(spec, state.storage()))
-            for state in group.states
-        ]
-    return group.like(results)
+        return group.each(lambda state: state.as_tree(transfers.reduced(spec, state.storage())))
 
 
 @known_options
@@ -354,7 +334,7 @@ def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> A
     with collective_call(group.states) as world:
         group.check_no_halo()
         group.check_uniform()
-        run_in_place(world, CollectiveSpec("all_reduce", op_name), group.states, differs=False)
+        run(world, CollectiveSpec("all_reduce", op_name), group.states, differs=False)
     return vars
 
 
@@ -396,12 +376,12 @@ def reduce_scatter(
         group.check_no_halo()
         group.check_uniform()
 
-        def shape(shapes: tuple[Shape, ...], rank: int) -> Shape:
+        def shape_of(shapes: tuple[Shape, ...], rank: int) -> Shape:
             start, stop = world.partition.part(shapes[0][0], rank)
             return (stop - start, *shapes[0][1:])
 
         spec = CollectiveSpec("reduce_scatter", op_name)
-        run_into(world, spec, group.states, targets, shape, sharded=True)
+        run(world, spec, group.states, targets, shape_of, differs=True, sharded=True)
     return vars if dest is None else dest
 
 
@@ -445,7 +425,7 @@ def exchange(vars: Any, *, during: Callable[[], object] = _NOTHING) -> Any:
     with collective_call(group.states) as world:
         group.check_halos()
         differs = world.world_size > 1
-        run_in_place(world, CollectiveSpec("exchange"), group.states, differs=differs, sharded=True)
+        run(world, CollectiveSpec("exchange"), group.states, differs=differs, sharded=True)
     return vars
 
 
@@ -488,7 +468,8 @@ def swap(first: Variable, second: Variable) -> None:
         tracing.current.swap(left, right)
         return
     if open_world() is None:
-        check_alike(left, right, [[(shape,) for shape in state.root_shapes()] for state in states])
+        # of one rank
+        check_alike(left, right, [list(zip(state.root_shapes())) for state in states])
         left.trade(right)
         return
     with collective_call(states):
@@ -516,8 +497,7 @@ def snapshot(vars: Any) -> Any:
         VariableLost: the values ended with the ranks of their world.
         ArgumentError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
     """
-    group = VariableGroup.of(vars, "snapshot")
-    return group.like([state.whole_value() for state in group.states])
+    return VariableGroup.of(vars, "snapshot").each(VariableState.whole_value)
 
 
 # ---- single ranks
@@ -559,8 +539,7 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
             state.assignment_of_own(world, {rank: arrays})
             for state, arrays in zip(group.states, new_arrays, strict=True)
         ]
-        for assignment in assignments:
-            assignment.write(world)
+        write_all(world, assignments)
     return vars
 
 
@@ -573,8 +552,7 @@ def get_value(rank: int, vars: Any) -> Any:
         ArgumentError, PartitionError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for
             `broadcast`.
     """
-    group = VariableGroup.of(vars, "get_value")
-    return group.like([state.value_on(rank) for state in group.states])
+    return VariableGroup.of(vars, "get_value").each(lambda state: state.value_on(rank))
 
 
 @known_options
@@ -608,8 +586,6 @@ def _of_arrays(group: VariableGroup, by_rank: Callable[[VariableState, int], Seq
     variables.
     """
     with collective_call(group.states, written=()):
-        results = [
-            unflatten(state.structure(), [list(by_rank(state, leaf)) for leaf in state.leaves()])
-            for state in group.states
-        ]
-    return group.like(results)
+        return group.each(
+            lambda state: state.as_tree([list(by_rank(state, leaf)) for leaf in state.leaves()])
+        )

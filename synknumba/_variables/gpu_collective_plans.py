@@ -154,7 +154,7 @@ class GpuTransfers(VariableTransfers):
         leaves = storage.layout.leaves
         on_root = tuple(_layout_on_root(leaf, spec.root) for leaf in leaves)
         target = Allocation(self.world, StorageLayout(on_root, storage.layout.flat))
-        self.collective(spec, pairs_of(storage, target))()
+        self.collective(spec, pairs_of(spec, storage, target))()
         return self.fetch(target, [(leaf, spec.root) for leaf in range(len(leaves))])
 
     def steps(

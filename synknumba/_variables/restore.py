@@ -8,7 +8,7 @@ from synknumba._types import Array
 from synknumba._variables.collective_arguments import check_rows_for
 from synknumba._variables.collective_call import collective_call
 from synknumba._variables.kept_values import Kept
-from synknumba._variables.state import VariableState
+from synknumba._variables.state import VariableState, write_all
 from synknumba._world.open_world import open_world
 
 
@@ -50,5 +50,4 @@ def restore(states: Sequence[VariableState], wholes: Sequence[Sequence[Array]]) 
                 parts = Kept.divided(arrays, world.partition, halo).parts
             of_ranks = dict(enumerate(parts))
             assignments.append(state.assignment(world, of_ranks, halo, sharded=is_divided))
-        for assignment in assignments:
-            assignment.write(world)
+        write_all(world, assignments)

@@ -28,10 +28,10 @@ from synknumba._ops.tree import LEAF, Structure, describe, paths, unflatten
 from synknumba._ops.variable_layout import VECTOR, LeafLayout, StorageLayout
 from synknumba._types import Array, Shape
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.collective_plans import CoreTransfers, VariableTransfers
+from synknumba._variables.collective_plans import CoreTransfers, Row, VariableTransfers
 from synknumba._variables.failed_writes import writing
 from synknumba._variables.gpu_collective_plans import GpuTransfers
-from synknumba._variables.kept_values import CLOSE_BYTES, GIVEN_BYTES, Kept
+from synknumba._variables.kept_values import CLOSE_BYTES, GIVEN_BYTES, Kept, copies_of
 from synknumba._variables.values import Arrays, Values
 from synknumba._world.engine import Engine
 from synknumba._world.failure import calling
@@ -99,13 +99,14 @@ class VariableState:
     def root_shapes(self) -> list[Shape]:
         """Returns the shape of each array on the root."""
         if self._values.storage is None:
-            return [value.shape for value in self._values.pending or ()]
+            return [value.shape for value in self._values.initial()]
         return [leaf.shapes[0] for leaf in self._values.storage.layout.leaves]
 
     def root_shape(self, leaf: int) -> Shape:
         """Returns the shape of one array on the root; for `VECTOR`, of all as one vector."""
-        shapes = self.root_shapes()
-        return (sum(map(math.prod, shapes)),) if leaf == VECTOR else shapes[leaf]
+        if leaf == VECTOR:
+            return (sum(map(math.prod, self.root_shapes())),)
+        return self.root_shapes()[leaf]
 
     @property
     def is_flat(self) -> bool:
@@ -176,19 +177,19 @@ class VariableState:
 
     def value_on(self, rank: int) -> Any:
         """Returns a copy of one rank's array; for a tree, the tree of arrays."""
-        return unflatten(self._structure, self.fetch([rank])[0])
+        return self.as_tree(self.fetch([rank])[0])
 
     def held_on(self, rank: int) -> Any:
         """Returns a copy of one rank's array as functions get it, with its halos; for a tree,
         the tree of arrays.
         """
-        return unflatten(self._structure, self.fetch([rank], own=False)[0])
+        return self.as_tree(self.fetch([rank], own=False)[0])
 
     def whole_value(self) -> Any:
         """Returns a copy of the value, for a divided variable the rows of all ranks; for a tree,
         the tree of arrays.
         """
-        return unflatten(self._structure, self._present().whole(self.label))
+        return self.as_tree(self._present().whole(self.label))
 
     def whole_arrays(self) -> Arrays:
         """Returns copies of the arrays, as `whole_value`; raises `PartitionError` if replicas
@@ -260,7 +261,7 @@ class VariableState:
             if rank is not None:
                 ranks = [check_rank(rank, world.world_size)]
             with writing(world, [self]):
-                self.assignment_of_own(world, dict.fromkeys(ranks, values)).write(world)
+                write_all(world, [self.assignment_of_own(world, dict.fromkeys(ranks, values))])
         finally:
             world.end()
 
@@ -284,6 +285,10 @@ class VariableState:
     def leaves(self) -> range:
         """Returns the indices of the arrays."""
         return range(len(self._dtypes))
+
+    def as_tree(self, leaves: Sequence[Any]) -> Any:
+        """Returns something of each array in the structure of the tree."""
+        return unflatten(self._structure, leaves)
 
     def dtypes(self) -> "list[np.dtype[Any]]":
         """Returns the dtype of each array."""
@@ -431,15 +436,15 @@ class VariableState:
         the given halo.
         """
         old = self.storage()
-        ranks = range(world.world_size)
-        shapes = [
-            tuple(values[rank][i].shape if rank in values else leaf.shapes[rank] for rank in ranks)
-            for i, leaf in enumerate(old.layout.leaves)
-        ]
-        room = old
-        if shapes != self.shapes() or halo != old.layout.halo:
-            carry = old if len(values) < world.world_size else None
-            room = Allocation(world, self.layout_with(shapes, halo), carry=carry)
+        by_rank = [list(leaf.shapes) for leaf in old.layout.leaves]
+        for rank, arrays in values.items():
+            for shapes_of_leaf, array in zip(by_rank, arrays, strict=True):
+                shapes_of_leaf[rank] = array.shape
+        shapes = list(map(tuple, by_rank))
+        if shapes == self.shapes() and halo == old.layout.halo:
+            return Assignment(self, values, old, sharded)
+        carry = old if len(values) < world.world_size else None
+        room = Allocation(world, self.layout_with(shapes, halo), carry=carry)
         return Assignment(self, values, room, sharded)
 
     def assignment_of_own(self, world: Engine, values: ByRank) -> "Assignment":
@@ -476,37 +481,36 @@ class VariableState:
         """Writes new values to memory of their shapes; called between the world's `begin` and
         `end`. For the other arguments see `Assignment`.
         """
-        ranks = range(world.world_size)
-        rows = [
-            tuple(values[rank][i] if rank in values else None for rank in ranks)
-            for i in self.leaves()
-        ]
+        absent: list[Array | None] = [None] * len(self._dtypes)
+        by_rank = (values.get(rank, absent) for rank in range(world.world_size))
+        rows: list[Row] = list(zip(*by_rank, strict=True))
         transfers_of(world).deliver(storage, rows, without_halos=without_halos)
         is_complete = len(values) == world.world_size and not without_halos
-        same = is_complete and all(all(value is row[0] for value in row) for row in rows)
+        are_equal = is_complete and len(set(map(id, values.values()))) == 1
         written, previous = self._values.written, self._values.given
-        self.mark(differs=not same, sharded=sharded)
+        self.mark(differs=not are_equal, sharded=sharded)
         self._use(storage)
         self._values.written = written and not is_complete
-        if storage.segment is None and (is_complete or previous is not None):
-            if without_halos:  # beside halos that stay
-                copied = None if previous is None else previous.with_own(values)
-            else:
-                copied = self._copied(world, values, previous)
-            self._values.given, self._values.written = copied, copied is None
+        if storage.segment is not None or (previous is None and not is_complete):
+            return
+        if previous is not None and without_halos:
+            copied: Kept | None = previous.with_own(values)  # beside halos that stay
+        else:
+            copied = self._copied(world, values, previous)
+        self._values.given, self._values.written = copied, copied is None
 
     def _copied(self, world: Engine, values: ByRank, old: Kept | None) -> Kept | None:
         """Returns a copy of the values that GPUs have got, with those that other ranks keep;
         None if it would be large.
         """
-        different = {id(array): array for arrays in values.values() for array in arrays}
-        if sum(array.nbytes for array in different.values()) > GIVEN_BYTES:
+        different = {id(arrays): arrays for arrays in values.values()}
+        if sum(array.nbytes for arrays in different.values() for array in arrays) > GIVEN_BYTES:
             return None
-        copies = {key: np.array(array, copy=True) for key, array in different.items()}
-        parts = {} if old is None else dict(enumerate(old.parts))
+        copies = {key: copies_of(arrays) for key, arrays in different.items()}
+        parts: list[Arrays] = [[]] * world.world_size if old is None else list(old.parts)
         for rank, arrays in values.items():
-            parts[rank] = [copies[id(array)] for array in arrays]
-        return self._values.kept([parts[rank] for rank in range(world.world_size)])
+            parts[rank] = copies[id(arrays)]
+        return self._values.kept(parts)
 
     def trade(self, partner: "VariableState") -> None:
         """Exchanges memory and values with another variable."""
@@ -523,9 +527,9 @@ class VariableState:
         """Gives the variable the memory and the values that it had."""
         self._layout, self._values = noted
 
-    def replace(self, storage: Allocation, *, sharded: bool) -> None:
-        """Replaces the memory of the variable; replicas may differ afterwards if it is sharded."""
-        self.mark(differs=sharded, sharded=sharded)
+    def replace(self, storage: Allocation, *, differs: bool, sharded: bool) -> None:
+        """Gives the variable memory, perhaps its own, to which ranks have written; see `mark`."""
+        self.mark(differs=differs, sharded=sharded)
         self._use(storage)
 
     def mark(self, *, differs: bool, sharded: bool | None = None) -> None:
@@ -550,17 +554,22 @@ class VariableState:
         refuse_on_rank("variables are read")
         _refuse_in_body()
         storage, world = self._values.storage, open_world()
+        parts: Sequence[Arrays]
         if storage is None:
-            check_ranks(ranks, 1 if world is None else world.world_size)
-            return [[value.copy() for value in self._values.pending or ()] for _ in ranks]
-        if world is None or storage.world.is_inherited:
-            check_ranks(ranks, storage.world.world_size)
+            parts = [self._values.initial()] * (1 if world is None else world.world_size)
+        elif world is None or storage.world.is_inherited:
             parts = self._parts_elsewhere(storage, own=own)
-            return [[value.copy() for value in parts[rank]] for rank in ranks]
+        else:
+            return self._fetch_from(world, ranks, own=own)
+        return [copies_of(parts[check_rank(rank, len(parts))]) for rank in ranks]
+
+    def _fetch_from(self, world: Engine, ranks: Sequence[int], *, own: bool) -> list[Arrays]:
+        """Returns what `fetch` does, of the ranks of the open world."""
         world.begin()
         try:
             self.place(world)
-            check_ranks(ranks, world.world_size)
+            for rank in ranks:
+                check_rank(rank, world.world_size)
             return self.own_copies(world, ranks) if own else self.copies(world, ranks)
         finally:
             world.end()
@@ -582,10 +591,10 @@ class VariableState:
         copies, layout = self.copies(world, ranks), self.storage().layout
         if layout.halo is None:
             return copies
-        return [
-            [array[slice(*layout.own(leaf, rank))] for leaf, array in enumerate(arrays)]
-            for rank, arrays in zip(ranks, copies, strict=True)
-        ]
+        for rank, arrays in zip(ranks, copies, strict=True):
+            for leaf, array in enumerate(arrays):
+                arrays[leaf] = array[slice(*layout.own(leaf, rank))]
+        return copies
 
     def copies(self, world: Engine, ranks: Sequence[int]) -> list[Arrays]:
         """Returns copies of arrays with halos; called between the world's `begin` and `end`."""
@@ -639,14 +648,16 @@ class Assignment:
     sharded: bool | None = None
     without_halos: bool = False
 
-    def write(self, world: Engine) -> None:
-        """Writes the values; called between the world's `begin` and `end`."""
-        self.state.assign(
+
+def write_all(world: Engine, assignments: Iterable[Assignment]) -> None:
+    """Writes new values; called between the world's `begin` and `end`."""
+    for new in assignments:
+        new.state.assign(
             world,
-            self.values,
-            self.storage,
-            sharded=self.sharded,
-            without_halos=self.without_halos,
+            new.values,
+            new.storage,
+            sharded=new.sharded,
+            without_halos=new.without_halos,
         )
 
 
@@ -692,9 +703,3 @@ def check_rank(rank: Any, world_size: int) -> int:
     if not 0 <= number < world_size:
         raise PartitionError(f"rank must be an integer from 0 to {world_size - 1}, got {rank!r}")
     return number
-
-
-def check_ranks(ranks: Iterable[Any], world_size: int) -> None:
-    """Raises `PartitionError` if one of the ranks does not exist."""
-    for rank in ranks:
-        check_rank(rank, world_size)

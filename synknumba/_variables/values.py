@@ -68,10 +68,13 @@ class Values:
         """
         newer = self.seen != snapshots_taken()
         self.seen = snapshots_taken()
-        if entry_values is None:
-            self.snapshot = None if newer else self.snapshot
-        elif newer or self.snapshot is not None or keeps_snapshots:
+        if newer or (entry_values is not None and (self.snapshot is not None or keeps_snapshots)):
             self.snapshot = entry_values
+
+    def initial(self) -> Arrays:
+        """Returns the initial values, which are not on the ranks yet."""
+        assert self.pending is not None  # of a variable without memory
+        return self.pending
 
     def are_equal(self) -> bool:
         """Whether all ranks certainly have equal replicas; they have been placed."""
@@ -109,15 +112,16 @@ class Values:
         else the last snapshot's.
         """
         if self.storage is None:
-            return Kept((self.pending or [],))
+            return Kept((self.initial(),))
         if self.given is not None:
             return self.given
         life = self.storage.life
         if self._remain_in_memory(self.storage):
             parts = self.in_memory()
-            return self.kept(parts[:1] * len(parts) if self.are_equal() else parts)
-        has_failed = life.reason is not None and life.not_kept is None
-        if self.snapshot is not None and has_failed:
+            if self.are_equal():
+                parts = parts[:1] * len(parts)
+            return self.kept(parts)
+        if self.snapshot is not None and life.reason is not None and life.not_kept is None:
             return self.snapshot
         raise VariableLost(
             f"the values of {label} {_why_lost(life)}. Give it a value to use it again: "
@@ -132,8 +136,9 @@ class Values:
         """
         if storage.segment is None or self.torn:
             return False
-        is_current = storage.life.reason is None or not self.written
-        return is_current or self.snapshot is None or not storage.life.keeps_snapshots
+        if storage.life.reason is None or not self.written:
+            return True
+        return self.snapshot is None or not storage.life.keeps_snapshots
 
 
 def _why_lost(life: Life) -> str:
