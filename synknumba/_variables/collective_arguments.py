@@ -1,6 +1,5 @@
 """Checks of the arguments of collectives. All are made before anything is sent."""
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, final
@@ -11,7 +10,7 @@ from synknumba._errors import ArgumentError, DataError, PartitionError, Reductio
 from synknumba._ops.halo import Halo
 from synknumba._ops.tree import Structure, describe, flatten, parts_like, shape_told, unflatten
 from synknumba._types import Array, CollectiveOp, Shape, as_flag
-from synknumba._variables.state import VariableState
+from synknumba._variables.state import VariableState, as_index
 from synknumba._variables.variable import Branch, Variable, accepted, state_of
 from synknumba._world.open_world import current_world
 
@@ -126,12 +125,11 @@ class VariableGroup:
                 f"{self.what}: {target.label} in dest= is not a tree of the same "
                 f"structure as {source.label}"
             )
-        for given, taken in zip(_kinds_of(source), _kinds_of(target), strict=True):
-            if given != taken:
+        for kind, target_kind in zip(_kinds_of(source), _kinds_of(target), strict=True):
+            if kind != target_kind:
                 raise DataError(
-                    f"{self.what}: {target.label} in dest= is {taken[0]}-D {taken[1]}, but "
-                    f"{source.label} is {given[0]}-D {given[1]}; use the same dtype and number of "
-                    f"dimensions"
+                    f"{self.what}: {target.label} in dest= is {target_kind}, but {source.label} is "
+                    f"{kind}; use the same dtype and number of dimensions"
                 )
 
     def checked_op(self, op: object) -> CollectiveOp:
@@ -227,9 +225,10 @@ def _state_of_leaf(leaf: Any, what: str) -> VariableState:
     )
 
 
-def _kinds_of(state: VariableState) -> list[tuple[int, np.dtype[Any]]]:
+def _kinds_of(state: VariableState) -> list[str]:
     """Returns the number of dimensions and the dtype of each array."""
-    return list(zip(map(len, state.root_shapes()), state.dtypes(), strict=True))
+    shapes = state.root_shapes()
+    return [f"{len(shape)}-D {dtype}" for shape, dtype in zip(shapes, state.dtypes(), strict=True)]
 
 
 def _way_out(op: CollectiveOp, dtype: np.dtype[Any]) -> str | None:
@@ -267,10 +266,7 @@ def _described(state: VariableState, dtype: np.dtype[Any], shapes: Sequence[Shap
 def halo_of(width: Any, periodic: Any) -> Halo | None:
     """Returns the halo that the options of `scatter` mean; None for a width of 0."""
     is_ring = as_flag(periodic, "scatter: periodic")
-    try:
-        number = -1 if isinstance(width, bool | np.bool) else operator.index(width)
-    except TypeError:
-        number = -1
+    number = as_index(width)
     if number < 0:
         raise ArgumentError(
             f"scatter: halo must be an int of at least 1, or 0 for no halo, got {width!r}"

@@ -459,22 +459,23 @@ def swap(first: Variable, second: Variable) -> None:
         ArgumentError, DataError: they are not two variables that fit each other.
         WorldError, SharedMemoryError, VariableLost: as for `broadcast`.
     """
-    left, right = states = VariableGroup.of([first, second], "swap").states
+    states = VariableGroup.of([first, second], "swap").states
     if not isinstance(first, Variable) or not isinstance(second, Variable):
         raise ArgumentError("swap takes two variables, as in synk.swap(u, v)")
-    if left.structure() != right.structure():
-        raise ArgumentError(f"swap: {left.label} and {right.label} are trees of other structures")
+    u, v = states
+    if u.structure() != v.structure():
+        raise ArgumentError(f"swap: {u.label} and {v.label} are trees of other structures")
     if tracing.current is not None and tracing.current.is_here:
-        tracing.current.swap(left, right)
+        tracing.current.swap(u, v)
         return
     if open_world() is None:
         # of one rank
-        check_alike(left, right, [list(zip(state.root_shapes())) for state in states])
-        left.trade(right)
+        check_alike(u, v, [list(zip(state.root_shapes())) for state in states])
+        u.trade(v)
         return
     with collective_call(states):
-        check_alike(left, right, [state.shapes() for state in states])
-        left.trade(right)
+        check_alike(u, v, [state.shapes() for state in states])
+        u.trade(v)
 
 
 @known_options

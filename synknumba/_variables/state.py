@@ -116,7 +116,7 @@ class VariableState:
     @property
     def label(self) -> str:
         """Name in error messages."""
-        return "the variable" if self.name is None else f"variable {self.name!r}"
+        return label_of_name(self.name)
 
     def label_of(self, leaf: int) -> str:
         """Returns the name of one of the arrays in error messages."""
@@ -126,13 +126,14 @@ class VariableState:
 
     def __repr__(self) -> str:
         """Shows name, dtype, shape, location, and whether replicas may differ."""
-        name = "" if self.name is None else f" {self.name!r}"
+        what = f"{self._dtypes[0]} {self.root_shapes()[0]}"
         if self.is_tree:
             what = f"tree {describe(self._structure)}"
-        else:
-            what = f"{self._dtypes[0]} {self.root_shapes()[0]}"
-        flat = ", one vector" if self._flat else ""
-        return f"<Variable{name} {what}{flat}, {self.place_text()}>"
+        if self.name is not None:
+            what = f"{self.name!r} {what}"
+        if self._flat:
+            what += ", one vector"
+        return f"<Variable {what}, {self.place_text()}>"
 
     @property
     def is_placed(self) -> bool:
@@ -329,9 +330,12 @@ class VariableState:
             return old
         self.check_process()
         self._check_device(world)
-        source = Kept((initial,)) if initial is not None else self._values.recall(self.label)
-        values = source.fit(world.partition, self.label)
-        entry_values = values if initial is None else self._values.known(self.label)
+        if initial is None:
+            values = self._values.recall(self.label).fit(world.partition, self.label)
+            entry_values: Kept | None = values
+        else:
+            values = Kept((initial,)).fit(world.partition, self.label)
+            entry_values = self._values.known(self.label)
         by_leaf = list(zip(*values.parts, strict=True))
         shapes = [tuple(array.shape for array in arrays) for arrays in by_leaf]
         storage = Allocation(world, self.layout_with(shapes, values.halo))
@@ -343,8 +347,9 @@ class VariableState:
         self._use(storage)
         now.written = now.torn = False
         # `initial` is the caller's own memory, and is assigned next.
-        has_copy = initial is None and storage.segment is None
-        now.given = values if has_copy else None
+        now.given = None
+        if initial is None and storage.segment is None:
+            now.given = values
         now.enter(entry_values, keeps_snapshots=world.life.keeps_snapshots)
         return storage
 
@@ -693,13 +698,24 @@ def refuse_on_rank(what: str) -> None:
         )
 
 
+def label_of_name(name: str | None) -> str:
+    """Returns the label of a variable in error messages."""
+    return "the variable" if name is None else f"variable {name!r}"
+
+
 def check_rank(rank: Any, world_size: int) -> int:
     """Returns a rank as an int; raises `PartitionError` if there is no such rank."""
-    try:
-        # before NumPy 2.4 np.bool is an index, too
-        number = -1 if isinstance(rank, bool | np.bool) else operator.index(rank)
-    except TypeError:
-        number = -1
+    number = as_index(rank)
     if not 0 <= number < world_size:
         raise PartitionError(f"rank must be an integer from 0 to {world_size - 1}, got {rank!r}")
     return number
+
+
+def as_index(value: Any) -> int:
+    """Returns an integer that a script gives as an int; −1 for what is none, booleans too."""
+    if isinstance(value, bool | np.bool):  # before NumPy 2.4 np.bool is an index, too
+        return -1
+    try:
+        return operator.index(value)
+    except TypeError:
+        return -1
