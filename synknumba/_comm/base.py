@@ -156,6 +156,11 @@ def make_step(
     return step
 
 
+def combining(op: CollectiveOp) -> CollectiveOp:
+    """Returns the op that combines elements: an average is their sum, which is divided later."""
+    return "sum" if op == "avg" else op
+
+
 def on_rank(rank: int, value: T, world_size: int) -> tuple[T | None, ...]:
     """Returns a tuple by rank with one rank's value, and None for the others.
 
