@@ -7,10 +7,11 @@ from typing import Any, cast, final
 import numpy as np
 
 from synknumba._errors import ArgumentError, DataError, PartitionError, ReductionError
+from synknumba._host.casting import as_index
 from synknumba._ops.halo import Halo
 from synknumba._ops.tree import Structure, describe, flatten, parts_like, shape_told, unflatten
 from synknumba._types import Array, CollectiveOp, Shape, as_flag
-from synknumba._variables.state import VariableState, as_index
+from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Branch, Variable, accepted, state_of
 from synknumba._world.open_world import current_world
 

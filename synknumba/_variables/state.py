@@ -23,6 +23,7 @@ import numpy as np
 from synknumba import _tracing as tracing
 from synknumba._errors import DataError, PartitionError, VariableLost, WorldError
 from synknumba._host import this_process
+from synknumba._host.casting import as_index
 from synknumba._ops.halo import Halo
 from synknumba._ops.tree import LEAF, Structure, describe, paths, unflatten
 from synknumba._ops.variable_layout import VECTOR, LeafLayout, StorageLayout
@@ -709,13 +710,3 @@ def check_rank(rank: Any, world_size: int) -> int:
     if not 0 <= number < world_size:
         raise PartitionError(f"rank must be an integer from 0 to {world_size - 1}, got {rank!r}")
     return number
-
-
-def as_index(value: Any) -> int:
-    """Returns an integer that a script gives as an int; −1 for what is none, booleans too."""
-    if isinstance(value, bool | np.bool):  # before NumPy 2.4 np.bool is an index, too
-        return -1
-    try:
-        return operator.index(value)
-    except TypeError:
-        return -1
