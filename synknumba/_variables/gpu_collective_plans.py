@@ -56,12 +56,14 @@ _KINDS = {
 Hosts: TypeAlias = tuple[HostArray | None, ...]  # by rank
 
 
-class StagingLayout:
-    """Layout of the arrays in a staging segment, which grows to hold them all."""
+class Staging:
+    """Copies of arrays to a staging segment, which grows to hold them all, and back from it."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.nbytes = 0
+        self._down: list[Transferred] = []
+        self._up: list[Transferred] = []
 
     def place(self, dtype: Any, shape: Shape) -> HostArray:
         """Reserves space for one array, and returns its location."""
@@ -73,6 +75,35 @@ class StagingLayout:
     def place_all(self, of: LeafLayout) -> tuple[HostArray, ...]:
         """Reserves space for an array of each rank, and returns their locations."""
         return tuple(self.place(of.dtype, shape) for shape in of.shapes)
+
+    def add(
+        self, pair: Endpoints, sent: Hosts, received: Hosts, rows: tuple[int, int] | None = None
+    ) -> None:
+        """Adds copies of an array: of its source to places, and of places to its target.
+
+        Args:
+            pair: the array.
+            sent: places by rank, to which ranks copy their sources; None where one copies nothing.
+            received: places by rank, from which ranks copy to their targets.
+            rows: first row of the copy in the source, and in the target; None for whole arrays.
+        """
+        starts: list[tuple[int, ...]] = [(), ()]
+        if rows is not None:
+            starts = [(row,) * len(sent) for row in rows]
+        self._down.append(Transferred(pair.source.number, pair.leaf, sent, starts[0]))
+        self._up.append(Transferred(pair.target.number, pair.leaf, received, starts[1]))
+
+    def programs(self, *middle: Program, stays: bool = False) -> list[Program]:
+        """Returns the programs of all copies to the segment, others on what is there, and all
+        copies from it; none without copies.
+        """
+        if not self._down:
+            return []
+        return [
+            Transfer(next_number(), up=False, arrays=tuple(self._down), stays=stays),
+            *middle,
+            Transfer(next_number(), up=True, arrays=tuple(self._up), stays=stays),
+        ]
 
     def reserve(self, world: Engine, info: CallInfo | None = None) -> None:
         """Allocates the memory, and maps it on the ranks."""
@@ -92,7 +123,7 @@ class GpuTransfers(VariableTransfers):
     def deliver(
         self, storage: Allocation, values: Sequence[Row], *, without_halos: bool = False
     ) -> None:
-        staging = StagingLayout(self._staging)
+        staging = Staging(self._staging)
         places: dict[tuple[int, int], tuple[HostArray, Array]] = {}
         for leaf, row in enumerate(values):
             dtype = storage.layout.leaf(leaf).dtype
@@ -113,7 +144,7 @@ class GpuTransfers(VariableTransfers):
         self._let_go(staging)
 
     def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
-        staging = StagingLayout(self._staging)
+        staging = Staging(self._staging)
         hosts, arrays = [], []
         for leaf, rank in places:
             of = storage.layout.leaf(leaf)
@@ -139,7 +170,7 @@ class GpuTransfers(VariableTransfers):
     def _view(self, host: HostArray) -> Array:
         return self._staging.array(host.dtype, host.shape, host.offset)
 
-    def _let_go(self, staging: StagingLayout) -> None:
+    def _let_go(self, staging: Staging) -> None:
         """Frees a large staging segment, and drops all plans; the ranks drop their programs with
         the segment.
         """
@@ -177,8 +208,7 @@ class GpuTransfers(VariableTransfers):
             return [Step(program, access) for program in self._in_mirrors(spec, pairs)], []
         # of its own in a sequence: that of calls is freed after large transfers
         segment = Segment(1) if in_sequence else self._staging
-        staging = StagingLayout(segment)
-        programs: Sequence[Program]
+        staging = Staging(segment)
         if spec.kind == "exchange":
             programs = _copied(staging, pairs, self.world.world_size)
         elif by_machines:
@@ -213,19 +243,16 @@ class GpuTransfers(VariableTransfers):
         return nbytes >= BETWEEN_BYTES
 
     def _between_machines(
-        self, spec: CollectiveSpec, staging: StagingLayout, pairs: Sequence[Endpoints]
-    ) -> list[Transfer]:
+        self, spec: CollectiveSpec, staging: Staging, pairs: Sequence[Endpoints]
+    ) -> list[Program]:
         """Returns the programs of such an all_reduce; ranks read the result where the first of
         their machine has written.
         """
         first_of = self._firsts()
         hosts = [staging.place_all(pair.layout) for pair in pairs]
-        results = [tuple(places[first] for first in first_of) for places in hosts]
-        return [
-            Transfer(next_number(), up=False, arrays=_transferred(pairs, hosts), stays=True),
-            _combined(spec, pairs, hosts),
-            Transfer(next_number(), up=True, arrays=_transferred(pairs, results), stays=True),
-        ]
+        for pair, places in zip(pairs, hosts, strict=True):
+            staging.add(pair, places, tuple(places[first] for first in first_of))
+        return staging.programs(_combined(spec, pairs, hosts), stays=True)
 
     def _in_mirrors(self, spec: CollectiveSpec, pairs: Sequence[Endpoints]) -> list[Transfer]:
         """Returns the programs of such an all_reduce of variables that relays reach, in place.
@@ -238,47 +265,35 @@ class GpuTransfers(VariableTransfers):
         combined = _combined(spec, pairs, hosts)
         if len(set(first_of)) == len(first_of):
             return [combined]
-        results = [
-            tuple(None if rank == first else places[first] for rank, first in enumerate(first_of))
-            for places in hosts
-        ]
-        arrays = _transferred(pairs, results)
-        return [combined, Transfer(next_number(), up=True, arrays=arrays, stays=True)]
+        arrays = []
+        for pair, places in zip(pairs, hosts, strict=True):
+            results = [
+                None if rank == first else places[first] for rank, first in enumerate(first_of)
+            ]
+            arrays.append(Transferred(pair.target.number, pair.leaf, tuple(results)))
+        return [combined, Transfer(next_number(), up=True, arrays=tuple(arrays), stays=True)]
 
     def _firsts(self) -> list[int]:
         """Returns the first rank of each rank's machine."""
         return [first for _, first, after in self.world.machines for _ in range(first, after)]
 
 
-def _copied(staging: StagingLayout, pairs: Sequence[Endpoints], world_size: int) -> list[Transfer]:
+def _copied(staging: Staging, pairs: Sequence[Endpoints], world_size: int) -> list[Program]:
     """Returns the programs of an exchange: the rows that travel go to a staging segment, and from
     there to their targets. None of a single rank that is not its own neighbour.
     """
-    down: list[Transferred] = []
-    up: list[Transferred] = []
     for pair in pairs:
         for copy in pair.source.layout.copies(pair.leaf):
             row = pair.layout.shapes[copy.source][1:]
             host = staging.place(pair.layout.dtype, (copy.count, *row))
-            source = on_rank(copy.source, host, world_size)
-            target = on_rank(copy.target, host, world_size)
-            starts = (copy.source_start,) * world_size, (copy.target_start,) * world_size
-            down.append(Transferred(pair.source.number, pair.leaf, source, starts[0]))
-            up.append(Transferred(pair.target.number, pair.leaf, target, starts[1]))
-    if not down:
-        return []
-    return [
-        Transfer(next_number(), up=False, arrays=tuple(down)),
-        Transfer(next_number(), up=True, arrays=tuple(up)),
-    ]
+            sent = on_rank(copy.source, host, world_size)
+            received = on_rank(copy.target, host, world_size)
+            staging.add(pair, sent, received, (copy.source_start, copy.target_start))
+    return staging.programs()
 
 
-def _staged(
-    spec: CollectiveSpec, staging: StagingLayout, pairs: Sequence[Endpoints]
-) -> list[Program]:
+def _staged(spec: CollectiveSpec, staging: Staging, pairs: Sequence[Endpoints]) -> list[Program]:
     """Returns the programs of a collective on copies in a staging segment."""
-    down: list[Transferred] = []
-    up: list[Transferred] = []
     operands = []
     for pair in pairs:
         gives = gets = staging.place_all(pair.layout)
@@ -291,13 +306,8 @@ def _staged(
             sent = on_rank(spec.root, gives[spec.root], len(gives))
         if spec.kind == "reduce":
             received = on_rank(spec.root, gets[spec.root], len(gets))
-        down.append(Transferred(pair.source.number, pair.leaf, sent))
-        up.append(Transferred(pair.target.number, pair.leaf, received))
-    return [
-        Transfer(next_number(), up=False, arrays=tuple(down)),
-        program_of(spec, operands, "host"),
-        Transfer(next_number(), up=True, arrays=tuple(up)),
-    ]
+        staging.add(pair, sent, received)
+    return staging.programs(program_of(spec, operands, "host"))
 
 
 def _combined(
@@ -308,14 +318,6 @@ def _combined(
     reduced = tuple(Reduced(spec.op, places) for places in hosts)
     about = frozenset(pair.source.number for pair in pairs)
     return Transfer(next_number(), up=False, arrays=(), reduced=reduced, about=about)
-
-
-def _transferred(pairs: Sequence[Endpoints], hosts: Sequence[Hosts]) -> tuple[Transferred, ...]:
-    """Returns the transfers of arrays in place, given their locations by rank."""
-    return tuple(
-        Transferred(pair.source.number, pair.leaf, places)
-        for pair, places in zip(pairs, hosts, strict=True)
-    )
 
 
 def _layout_on_root(leaf: LeafLayout, root: int) -> LeafLayout:
