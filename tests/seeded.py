@@ -305,7 +305,7 @@ FAULTS = (
     # ---- variables and collectives
     Fault(
         "variables-shards-not-noted",
-        "synknumba/_variables/collectives.py",
+        "synknumba/_variables/collective_call.py",
         'goal.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, '
         "sharded=sharded)",
         'goal.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=False)',
@@ -314,13 +314,13 @@ FAULTS = (
     Fault(
         "variables-shape-of-rank-zero",
         "synknumba/_variables/collectives.py",
-        "shapes = [(shapes[root],) * world.world_size for shapes in state.shapes()]",
-        "shapes = [(shapes[0],) * world.world_size for shapes in state.shapes()]",
+        "lambda shapes, _: shapes[root]",
+        "lambda shapes, _: shapes[0]",
         ("tests/conformance/collectives/test_moves.py",),
     ),
     Fault(
         "variables-averages-of-unsigned-numbers",
-        "synknumba/_variables/collectives.py",
+        "synknumba/_variables/collective_arguments.py",
         '"biu", "an average',
         '"bi", "an average',
         ("tests/unit/collectives/test_bad_collectives.py",),
@@ -349,8 +349,8 @@ FAULTS = (
     Fault(
         "variables-staged-from-rank-zero",
         "synknumba/_variables/gpu_collective_plans.py",
-        'root_gives = {work.root} if work.kind == "broadcast" else None',
-        'root_gives = {0} if work.kind == "broadcast" else None',
+        "sent = on_rank(spec.root, gives[spec.root], len(gives))",
+        "sent = on_rank(0, gives[0], len(gives))",
         ("tests/conformance/collectives/test_moves.py",),
     ),
     # ---- learning

@@ -40,7 +40,8 @@ from synknumba._host.data import Data
 from synknumba._ops.launch import named_launch
 from synknumba._progress import Progress, refuse_inside, wanted
 from synknumba._types import Array, Batch
-from synknumba._variables.state import VariableState, note_failure, writing
+from synknumba._variables.failed_writes import note_failure, writing
+from synknumba._variables.state import VariableState
 from synknumba._world.call_in_flight import Flight
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo

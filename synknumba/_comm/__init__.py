@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike
 from synknumba._comm.base import Communicator as Communicator
 from synknumba._comm.base import Exchange as Exchange
 from synknumba._comm.base import make_step as make_step
+from synknumba._comm.base import on_rank as on_rank
 from synknumba._host.gpu_packages import install_nccl
 from synknumba._types import CollectiveOp, Transport
 

@@ -30,13 +30,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from synknumba._host import this_process
 from synknumba._ops.halo import Copy
 from synknumba._types import CollectiveKind, CollectiveOp
 
 Step: TypeAlias = Callable[[], object]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,20 @@ def make_step(
     }
     step: Step = getattr(communicator, kind)(exchanges, *rest.get(kind, ()))
     return step
+
+
+def combining(op: CollectiveOp) -> CollectiveOp:
+    """Returns the op that combines elements: an average is their sum, which is divided later."""
+    return "sum" if op == "avg" else op
+
+
+def on_rank(rank: int, value: T, world_size: int) -> tuple[T | None, ...]:
+    """Returns a tuple by rank with one rank's value, and None for the others.
+
+    >>> on_rank(1, "a", 3)
+    (None, 'a', None)
+    """
+    return (None,) * rank + (value,) + (None,) * (world_size - 1 - rank)
 
 
 def stay_on_this_machine() -> None:

@@ -37,7 +37,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, register_jitable
 
-from synknumba._comm.base import Communicator, Exchange, Step
+from synknumba._comm.base import Communicator, Exchange, Step, combining
 from synknumba._host.signals import held_signals
 from synknumba._ops.halo import Copy
 from synknumba._ops.reduction import UFUNCS
@@ -207,7 +207,9 @@ def _simplified(op: CollectiveOp, piece: _Piece) -> _Piece:
         return _viewed(piece, f"f{dtype.itemsize // 2}")
     if dtype.kind == "i" and op in {"sum", "prod"}:
         return _viewed(piece, f"u{dtype.itemsize}")  # wraps to the same bits
-    return _viewed(piece, "u1") if dtype.kind == "b" and op in {"min", "max"} else piece
+    if dtype.kind == "b" and op in {"min", "max"}:
+        return _viewed(piece, "u1")
+    return piece
 
 
 def _viewed(piece: _Piece, dtype: Any) -> _Piece:
@@ -271,7 +273,7 @@ def _table(pieces: Sequence[_Piece], scratch: int, scratch_address: int) -> Arra
 
 def _ufuncs(op: CollectiveOp, dtype: np.dtype[Any]) -> Callable[[Sequence[_Piece]], None]:
     """Returns a function like the compiled one that uses NumPy, a chunk of elements at a time."""
-    ufunc = UFUNCS["sum" if op == "avg" else op]
+    ufunc = UFUNCS[combining(op)]
     scratch = np.empty(NUMPY_BYTES // dtype.itemsize, dtype)
 
     def combine(pieces: Sequence[_Piece]) -> None:

@@ -26,14 +26,21 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, zip_longest
+from itertools import accumulate, chain, zip_longest
 from typing import Any, NamedTuple, TypeAlias, final
 
 import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from synknumba._comm.base import Communicator, Exchange, Step, stay_on_this_machine
+from synknumba._comm.base import (
+    Communicator,
+    Exchange,
+    Step,
+    combining,
+    on_rank,
+    stay_on_this_machine,
+)
 from synknumba._comm.gpu_mail import GpuMail, open_mail
 from synknumba._comm.letters import MOST_LETTERS, fit, letters_of
 from synknumba._host import nccl_bindings
@@ -154,16 +161,15 @@ class NcclCommunicator(Communicator):
 
     def __init__(self, world_size: int, rank: int, unique_id: bytes, stream: Any) -> None:
         self._world_size, self._rank, self._stream = world_size, rank, stream
-        self._bindings = _bindings() if world_size > 1 else None
-        self._errors = () if self._bindings is None else (self._bindings.error,)
-        self._nccl: Any = (
-            None
-            if self._bindings is None
-            else _connect(self._bindings, world_size, rank, unique_id)
-        )
-        self.mail: GpuMail | None = (
-            None if world_size == 1 else open_mail(rank, world_size, self._gathered, stream)
-        )
+        self._bindings: NcclBindings | None = None
+        self._errors: tuple[type[Exception], ...] = ()
+        self._nccl: Any = None
+        self.mail: GpuMail | None = None
+        if world_size > 1:
+            self._bindings = _bindings()
+            self._errors = (self._bindings.error,)
+            self._nccl = _connect(self._bindings, world_size, rank, unique_id)
+            self.mail = open_mail(rank, world_size, self._gathered, stream)
 
     def broadcast(self, exchanges: Sequence[Exchange], root: int) -> Step:
         return self._step(
@@ -175,10 +181,8 @@ class NcclCommunicator(Communicator):
 
     def reduce(self, exchanges: Sequence[Exchange], op: CollectiveOp, root: int) -> Step:
         def plan(exchange: Exchange) -> list[_Round]:
-            parts = [
-                (0, count if rank == root else 0)
-                for rank, count in enumerate(exchange.source_counts)
-            ]
+            parts = [(0, 0)] * self._world_size
+            parts[root] = 0, exchange.source_counts[root]
             if _wire_dtype(exchange.dtype, op) is None:
                 return self._combine(exchange, op, parts, _STAGING_BYTES // len(exchanges))
             return self._reduce_parts(exchange, op, parts)
@@ -211,14 +215,13 @@ class NcclCommunicator(Communicator):
         viewed = [_viewed(exchange, np.uint8) for exchange in exchanges]
         copies = [exchange.copies for exchange in viewed]
         if self.mail is None or not fit(copies, self._world_size):
-            return partial(
-                self._run, list(self._merged(map(self._exchange, viewed))), tuple(exchanges)
-            )
-        letters = letters_of(
-            self._rank, self._world_size, copies, [self._addresses(exchange) for exchange in viewed]
-        )
-        here = [call for exchange in viewed for call in self._copies_here(exchange)]
-        return partial(self._run, [*here, *self.mail.exchange(letters)], tuple(exchanges))
+            calls = list(self._merged(map(self._exchange, viewed)))
+        else:
+            places = list(map(self._addresses, viewed))
+            letters = letters_of(self._rank, self._world_size, copies, places)
+            calls = [*chain.from_iterable(map(self._copies_here, viewed))]
+            calls += self.mail.exchange(letters)
+        return partial(self._run, calls, tuple(exchanges))
 
     def close(self) -> None:
         self._nccl = None  # drops this end's reference only; see _connect
@@ -227,9 +230,9 @@ class NcclCommunicator(Communicator):
         self, exchanges: Sequence[Exchange], plan: Callable[[Exchange], list[_Round]]
     ) -> Step:
         if self._world_size == 1:
-            calls = [call for exchange in exchanges for call in self._copy(exchange)]
+            calls = list(chain.from_iterable(map(self._copy, exchanges)))
         else:
-            calls = list(self._merged(plan(exchange) for exchange in exchanges))
+            calls = list(self._merged(map(plan, exchanges)))
         return partial(self._run, calls, tuple(exchanges))
 
     def _run(self, calls: Sequence[_Call], exchanges: Sequence[Exchange]) -> None:
@@ -243,7 +246,7 @@ class NcclCommunicator(Communicator):
     def _merged(self, plans: Iterable[list[_Round]]) -> Iterator[_Call]:
         """Yields the calls of all exchanges' rounds, with one NCCL call or group per round."""
         for rounds in zip_longest(*plans, fillvalue=_NOTHING):
-            exchange = [call for plan_round in rounds for call in plan_round.exchange]
+            exchange = list(chain.from_iterable(plan_round.exchange for plan_round in rounds))
             if len(exchange) == 1:
                 yield exchange[0]
             elif exchange:
@@ -262,42 +265,38 @@ class NcclCommunicator(Communicator):
         (source,), (target,) = exchange.sources, exchange.targets
         if _address(source) == _address(target) or not source.nbytes:
             return []
-        kind = runtime.memcpyDeviceToDevice
-        return [
-            partial(
-                runtime.memcpyAsync,
-                _address(target),
-                _address(source),
-                source.nbytes,
-                kind,
-                self._stream.ptr,
-            )
-        ]
+        return [self._memcpy(_address(target), _address(source), source.nbytes)]
+
+    def _memcpy(self, target: int, source: int, nbytes: int) -> _Call:
+        kind, stream = runtime.memcpyDeviceToDevice, self._stream.ptr
+        return partial(runtime.memcpyAsync, target, source, nbytes, kind, stream)
 
     def _broadcast(self, exchange: Exchange, root: int) -> list[_Round]:
         count = exchange.source_counts[root]
+        if not count:
+            return []
         source, target = self._addresses(exchange)
-        call = self._call("broadcast", source, target, count, DTYPES["uint8"], root)
-        return [_Round([call], [])] if count else []
+        return [_Round([self._call("broadcast", source, target, count, DTYPES["uint8"], root)], [])]
 
     def _all_gather(self, exchange: Exchange) -> list[_Round]:
         counts = exchange.source_counts
+        if not sum(counts):
+            return []
         source, target = self._addresses(exchange)
-        if len(set(counts)) > 1:
-            parts = _consecutive(counts)
-            placed = source == target + parts[self._rank][0]
-            peers = [rank for rank in range(self._world_size) if rank != self._rank or not placed]
-            calls = [
-                self._send(source, counts[self._rank], rank) for rank in peers if counts[self._rank]
-            ]
-            calls += [
-                self._receive(target + parts[rank][0], counts[rank], rank)
-                for rank in peers
-                if counts[rank]
-            ]
-        else:
-            calls = [self._call("all_gather", source, target, counts[0], DTYPES["uint8"])]
-        return [_Round(calls, [])] if sum(counts) else []
+        if len(set(counts)) == 1:
+            call = self._call("all_gather", source, target, counts[0], DTYPES["uint8"])
+            return [_Round([call], [])]
+        starts = [start for start, _ in _consecutive(counts)]
+        peers = set(range(self._world_size))
+        if source == target + starts[self._rank]:  # it is in its place
+            peers.remove(self._rank)
+        calls = []
+        if counts[self._rank]:
+            calls += [self._send(source, counts[self._rank], rank) for rank in sorted(peers)]
+        for rank in sorted(peers):
+            if counts[rank]:
+                calls.append(self._receive(target + starts[rank], counts[rank], rank))
+        return [_Round(calls, [])]
 
     def _exchange(self, exchange: Exchange) -> list[_Round]:
         """Sends and receives in the order of the copies, by which NCCL matches those between two
@@ -318,16 +317,8 @@ class NcclCommunicator(Communicator):
     def _copies_here(self, exchange: Exchange) -> list[_Call]:
         """Returns the copies of an exchange that stay on this rank; it is of bytes."""
         source, target = self._addresses(exchange)
-        kind, stream = runtime.memcpyDeviceToDevice, self._stream.ptr
         return [
-            partial(
-                runtime.memcpyAsync,
-                target + copy.target_start,
-                source + copy.source_start,
-                copy.count,
-                kind,
-                stream,
-            )
+            self._memcpy(target + copy.target_start, source + copy.source_start, copy.count)
             for copy in exchange.copies
             if copy.source == copy.target == self._rank
         ]
@@ -337,41 +328,25 @@ class NcclCommunicator(Communicator):
         dtypes = {_real_dtype(exchange.dtype, op) for exchange in exchanges}
         if self.mail is None or len(dtypes) != 1 or len(exchanges) > MOST_LETTERS // 4:
             return False
-        nbytes = sum(
-            exchange.source_counts[0] * np.dtype(exchange.dtype).itemsize for exchange in exchanges
-        )
-        return self.mail.reduces(dtypes.pop(), "sum" if op == "avg" else op, nbytes)
+        return self.mail.reduces(dtypes.pop(), combining(op), sum(map(_source_bytes, exchanges)))
 
     def _mailed(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> list[_Call]:
         """Returns the calls of an all_reduce by mail."""
         assert self.mail is not None  # `_goes_by_mail`
         dtype = _real_dtype(exchanges[0].dtype, op)
-        arrays = [
-            (
-                *self._addresses(exchange),
-                exchange.source_counts[0] * np.dtype(exchange.dtype).itemsize,
-            )
-            for exchange in exchanges
-        ]
-        calls = self.mail.reduce(dtype, "sum" if op == "avg" else op, arrays)
-        filled = [exchange for exchange in exchanges if exchange.source_counts[0]]
-        return [
-            *calls,
-            *(call for exchange in filled for call in self._average(_viewed(exchange, dtype), op)),
-        ]
+        arrays = [(*self._addresses(exchange), _source_bytes(exchange)) for exchange in exchanges]
+        calls = self.mail.reduce(dtype, combining(op), arrays)
+        for exchange in exchanges:
+            if exchange.source_counts[0]:
+                calls += self._average(_viewed(exchange, dtype), op)
+        return calls
 
     def _gathered(self, row: Array) -> Array:
         """Returns the uint8 arrays of all ranks, as lines."""
         with self._stream:
             sent, received = cupy.asarray(row), cupy.empty((self._world_size, len(row)), np.uint8)
-            self._run(
-                [
-                    self._call(
-                        "all_gather", sent.data.ptr, received.data.ptr, len(row), DTYPES["uint8"]
-                    )
-                ],
-                (),
-            )
+            addresses = sent.data.ptr, received.data.ptr
+            self._run([self._call("all_gather", *addresses, len(row), DTYPES["uint8"])], ())
             return cupy.asnumpy(received)
 
     def _reduce_whole(
@@ -382,9 +357,11 @@ class NcclCommunicator(Communicator):
         """
         wire = _wire_dtype(exchange.dtype, op)
         count = counts[self._rank] * (np.dtype(exchange.dtype).itemsize // wire.itemsize)
+        if not count:
+            return []
         exchange = _viewed(exchange, wire)
         call = self._call(function, *self._addresses(exchange), count, *_codes(wire, op))
-        return [_Round([call], self._average(exchange, op))] if count else []
+        return [_Round([call], self._average(exchange, op))]
 
     def _reduce_parts(
         self, exchange: Exchange, op: CollectiveOp, parts: Sequence[_Part]
@@ -400,18 +377,13 @@ class NcclCommunicator(Communicator):
         calls: list[_Call] = []
         for rank, (start, stop) in enumerate(parts):
             count, here = (stop - start) * scale, source + start * scale * wire.itemsize
-            if count:  # NCCL ignores the target on ranks other than the root
-                calls.append(
-                    self._call(
-                        "reduce", here, target if rank == self._rank else 0, count, *codes, rank
-                    )
-                )
-        mine_start, mine_stop = parts[self._rank]
-        return (
-            [_Round(calls, self._average(exchange, op) if mine_stop > mine_start else [])]
-            if calls
-            else []
-        )
+            if count:
+                own_target = target if rank == self._rank else 0  # ignored on other ranks
+                calls.append(self._call("reduce", here, own_target, count, *codes, rank))
+        if not calls:
+            return []
+        own_start, own_stop = parts[self._rank]
+        return [_Round(calls, self._average(exchange, op) if own_stop > own_start else [])]
 
     def _average(self, exchange: Exchange, op: CollectiveOp) -> list[_Call]:
         """Returns the division of the sum by W: NCCL's own average multiplies by 1/W, which
@@ -488,7 +460,7 @@ class NcclCommunicator(Communicator):
         return self._call("recv", address, nbytes, DTYPES["uint8"], rank)
 
     def _only(self, array: Any) -> tuple[Any, ...]:
-        return tuple(array if rank == self._rank else None for rank in range(self._world_size))
+        return on_rank(self._rank, array, self._world_size)
 
     def _addresses(self, exchange: Exchange) -> tuple[int, int]:
         return _address(exchange.sources[self._rank]), _address(exchange.targets[self._rank])
@@ -523,29 +495,36 @@ def _wire_dtype(dtype: Any, op: CollectiveOp) -> Any:
 def _real_dtype(dtype: Any, op: CollectiveOp) -> Any:
     """Returns the dtype in which an op combines elements: complex numbers are added by parts."""
     dtype = np.dtype(dtype)
-    return (
-        np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" and op in {"sum", "avg"} else dtype
-    )
+    if dtype.kind == "c" and op in {"sum", "avg"}:
+        return np.dtype(f"f{dtype.itemsize // 2}")
+    return dtype
 
 
 def _codes(dtype: Any, op: CollectiveOp) -> tuple[int, int]:
-    return DTYPES[dtype.name], OPS["sum" if op == "avg" else op]
+    return DTYPES[dtype.name], OPS[combining(op)]
 
 
 def _viewed(exchange: Exchange, dtype: Any) -> Exchange:
     """Returns the exchange's memory as another dtype, whose item size divides the old one."""
     dtype = np.dtype(dtype)
     scale = np.dtype(exchange.dtype).itemsize // dtype.itemsize
-    arrays, counts = (
-        (exchange.sources, exchange.targets),
-        (exchange.source_counts, exchange.target_counts),
+
+    def views(arrays: Iterable[Any]) -> tuple[Any, ...]:
+        return tuple(None if array is None else array.view(dtype) for array in arrays)
+
+    return Exchange(
+        dtype,
+        views(exchange.sources),
+        views(exchange.targets),
+        tuple(count * scale for count in exchange.source_counts),
+        tuple(count * scale for count in exchange.target_counts),
+        tuple(copy.scaled(scale) for copy in exchange.copies),
     )
-    views = [
-        tuple(None if array is None else array.view(dtype) for array in side) for side in arrays
-    ]
-    scaled = [tuple(count * scale for count in side) for side in counts]
-    copies = tuple(copy.scaled(scale) for copy in exchange.copies)
-    return Exchange(dtype, views[0], views[1], scaled[0], scaled[1], copies)
+
+
+def _source_bytes(exchange: Exchange) -> int:
+    """Returns the bytes of rank 0's source; of all sources, in a reduction."""
+    return exchange.source_counts[0] * int(np.dtype(exchange.dtype).itemsize)
 
 
 def _consecutive(counts: Sequence[int]) -> list[_Part]:

@@ -1,5 +1,6 @@
 """Casting rules: checks a value against an array's dtype and dimensions before it is stored."""
 
+import operator
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -64,6 +65,16 @@ def accept(
         raise DataError(
             f"{label}: dtype {array.dtype} does not cast to {dtype}: {error}"
         ) from error
+
+
+def as_index(value: Any) -> int:
+    """Returns an integer that a script gives as an int; −1 for what is none, booleans too."""
+    if isinstance(value, bool | np.bool):  # before NumPy 2.4 np.bool is an index, too
+        return -1
+    try:
+        return operator.index(value)
+    except TypeError:
+        return -1
 
 
 def fill(view: Array, source: Array) -> None:

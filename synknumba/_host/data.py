@@ -150,11 +150,10 @@ def declared(
             or "nothing"
         )
         raise DataError(f"{label} needs value, or dtype with shape or ndim; got {got}")
-    dims = (
-        (0,) * checked_size(label, "ndim", ndim or 0)
-        if shape is None
-        else checked_shape(label, shape)
-    )
+    if shape is not None:
+        dims = checked_shape(label, shape)
+    else:
+        dims = (0,) * checked_size(label, "ndim", ndim or 0)
     if ndim is not None and len(dims) != ndim:
         raise DataError(
             f"{label}: shape {dims} has {len(dims)} dimensions but ndim is "
@@ -211,7 +210,9 @@ def check_oversize(oversize: float) -> None:
 def oversized(size: int, oversize: float) -> int:
     """Returns the number of items to reserve for `size` items."""
     # 20000 × 1.1 is 22000.000000000004
-    return size if oversize == 1 else max(size, round(size * float(oversize)))
+    if oversize == 1:
+        return size
+    return max(size, round(size * float(oversize)))
 
 
 _versions = itertools.count(1)

@@ -159,9 +159,6 @@ class FileData(Data):
             f"as synk.data(np.array(d))"
         )
 
-    def _label(self) -> str:
-        return "Data" if self.name is None else f"Data {self.name!r}"
-
 
 def is_in_file(array: Array) -> bool:
     """Returns whether an array may lie in a file that the script has mapped for reading only."""
@@ -265,7 +262,8 @@ def _root_in_file(array: Array) -> Any:
         return None
     # Arrow's memory may be of a file, pyarrow.memory_map
     if type(root).__module__ == "pyarrow.lib":
-        return None if array.flags.writeable or array.nbytes < SEARCHED_BYTES else root
+        is_searched = array.nbytes >= SEARCHED_BYTES and not array.flags.writeable
+        return root if is_searched else None
     if not isinstance(root, mmap.mmap):
         return None
     with suppress(BufferError, TypeError, ValueError):  # closed, or no buffer

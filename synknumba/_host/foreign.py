@@ -46,12 +46,9 @@ def is_foreign(value: Any) -> bool:
     """Returns whether a value is an array of another library than NumPy, or a group of such
     arrays in a file.
     """
-    return (
-        not isinstance(value, OWN)
-        and (hasattr(value, "__array__") or _is_group(value))
-        and not type(value).__module__.startswith("synknumba.")
-        and not isinstance(value, type)
-    )
+    if isinstance(value, (*OWN, type)) or type(value).__module__.startswith("synknumba."):
+        return False
+    return hasattr(value, "__array__") or _is_group(value)
 
 
 def _is_group(value: Any) -> bool:
@@ -130,9 +127,11 @@ def _no_numbers(value: Any, label: str) -> str:
             "of numbers; pass the columns that the function takes, as f(**synk.columns(table, "
             "'price', 'amount'))"
         )
-    dtype = value.dtype if hasattr(value, "dtype") else "object"
+    dtype = getattr(value, "dtype", "object")
     name = getattr(value, "name", None)
-    called = f" {name!r}" if isinstance(name, str) and repr(name) not in label else ""
+    called = ""
+    if isinstance(name, str) and repr(name) not in label:
+        called = f" {name!r}"
     if str(dtype) == "category":
         hint = "Pass the codes of the categories, as series.cat.codes"
     else:

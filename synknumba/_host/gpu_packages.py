@@ -25,11 +25,9 @@ def install_extra(driver_major: int | None = None) -> str:
     extra = matching_extra()
     if extra is None and driver_major is not None:
         extra = "cuda13" if driver_major >= 13 else "cuda12"
-    return (
-        f"pip install 'synknumba[{extra}]'"
-        if extra
-        else "pip install 'synknumba[cuda13]' (or [cuda12])"
-    )
+    if not extra:
+        return "pip install 'synknumba[cuda13]' (or [cuda12])"
+    return f"pip install 'synknumba[{extra}]'"
 
 
 def install_nccl() -> str:

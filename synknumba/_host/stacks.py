@@ -178,22 +178,21 @@ def shorten(text: str) -> str:
             threads.append([line])
         elif threads and line.startswith("  "):
             threads[-1].append(line)
-    threads = [
-        thread
-        for thread in threads
-        if not any(_WATCHER in frame and frame.endswith("_lifeline") for frame in thread)
-    ]
+    threads = [thread for thread in threads if not any(map(_is_of_watcher, thread))]
     lines = []
     for heading, *frames in threads:
-        lines += [heading] if len(threads) > 1 else []
+        if len(threads) > 1:
+            lines.append(heading)
+        doing = "  waits for a call"
         # With `run` innermost, the rank may be in compiled code (`doorbell.serve`).
-        compiled = (
-            ", or repeats the last one in compiled code"
-            if frames and frames[0].endswith(" in run")
-            else ""
-        )
-        lines += _without_loop(frames) or [f"  waits for a call{compiled}"]
+        if frames and frames[0].endswith(" in run"):
+            doing += ", or repeats the last one in compiled code"
+        lines += _without_loop(frames) or [doing]
     return "\n".join(lines)
+
+
+def _is_of_watcher(frame: str) -> bool:
+    return _WATCHER in frame and frame.endswith("_lifeline")
 
 
 def _without_loop(frames: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._comm import Communicator, Exchange, host_communicator, make_step
+from synknumba._comm import Communicator, Exchange, host_communicator, make_step, on_rank
 from synknumba._device import Step
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
@@ -89,9 +89,7 @@ class CollectiveRoutine(Steps):
             return tuple(self.place.host(host) for host in end.hosts)
         array = self.place.holdings[end.variable].line(end.leaf)
         assert array.dtype == np.dtype(dtype)  # ensured by the coordinator
-        return tuple(
-            array if rank == self.place.rank else None for rank in range(self.place.world_size)
-        )
+        return on_rank(self.place.rank, array, self.place.world_size)
 
 
 @final

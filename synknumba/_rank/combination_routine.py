@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._comm import Communicator, Exchange
+from synknumba._comm import Communicator, Exchange, on_rank
 from synknumba._device import Step, fold_kernel
 from synknumba._host.lent_results import MOST_PLACES
 from synknumba._ops import reduction
@@ -145,8 +145,8 @@ class CombinationRoutine(Repeated):
         """
         world_size, rank = self._place.world_size, self._place.rank
         share = line[slice(*self._partition.part(result.count, rank))]
-        sources = tuple(line if holder == rank else None for holder in range(world_size))
-        targets = tuple(share if holder == rank else None for holder in range(world_size))
+        sources = on_rank(rank, line, world_size)
+        targets = on_rank(rank, share, world_size)
         counts = self._partition.counts(result.count)
         return Exchange(line.dtype, sources, targets, (result.count,) * world_size, counts), share
 

@@ -26,8 +26,8 @@ from synknumba._sequence.report import LoopReport, PartReport, ResultReport, Who
 from synknumba._sequence.symbolic_results import SymbolicResult
 from synknumba._tracing import Number
 from synknumba._types import CollectiveKind, CollectiveOp
+from synknumba._variables.collective_arguments import check_alike
 from synknumba._variables.collective_plans import access_in_place, stage_bytes, staged_accesses
-from synknumba._variables.collectives import check_alike
 from synknumba._variables.state import VariableState, check_rank
 from synknumba._wire.program import Result
 from synknumba._wire.sequence import Access, Key, Loop, Part, ordered, united

@@ -30,9 +30,10 @@ from synknumba._sequence.symbolic_results import SymbolicResult
 from synknumba._sequence.used_memory import OuterArrays, UsedVariables
 from synknumba._tracing import Line, Number, where
 from synknumba._types import Array, CollectiveKind, CollectiveOp
-from synknumba._variables.collective_plans import Work
-from synknumba._variables.collectives import check_alike, check_uniform, pairs_in_place
-from synknumba._variables.state import VariableState, check_rank, traffic_of
+from synknumba._variables.collective_arguments import VariableGroup, check_alike
+from synknumba._variables.collective_call import pairs_in_place
+from synknumba._variables.collective_plans import CollectiveSpec
+from synknumba._variables.state import VariableState, check_rank, transfers_of
 from synknumba._wire.messages import Install
 from synknumba._wire.program import HostArray, Joined, Result, next_number
 from synknumba._wire.sequence import (
@@ -234,14 +235,14 @@ class Installer(Recorder):
         root: int,
     ) -> None:
         if kind != "exchange":
-            check_uniform(states, kind)
-        work = Work(kind, op, check_rank(root, self.world.world_size))
+            VariableGroup(kind, states).check_uniform()
+        spec = CollectiveSpec(kind, op, check_rank(root, self.world.world_size))
         keys = frozenset(
             ("variable", variable.storage().number, leaf)
             for variable in states
             for leaf in variable.leaves()
         )
-        programs = traffic_of(self.world).programs(work, pairs_in_place(work, states), keys)
+        programs = transfers_of(self.world).programs(spec, pairs_in_place(spec, states), keys)
         for number, segments, access in programs:
             self._programs.add(number)
             self.parts.append(Part(number, kind, self.calls, access))

@@ -40,7 +40,7 @@ from synknumba._sequence.symbolic_results import (
 from synknumba._sequence.used_memory import OuterArrays
 from synknumba._tracing import Here, Line, Number, Unknown
 from synknumba._types import Array, CollectiveKind, CollectiveOp
-from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
+from synknumba._variables.collective_arguments import VariableGroup
 from synknumba._variables.state import VariableState
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, Update
 from synknumba._wire.sequence import (
@@ -351,23 +351,23 @@ class Recorder(ABC):
                 f"do; call it before, or after"
             )
         self._count_call()
-        states = several_of(variables, kind)
+        group = VariableGroup.of(variables, kind)
         known_op: CollectiveOp | None = None
         if kind in {"all_reduce", "reduce"}:
-            known_op = checked_op(states, op, kind)
-        self._place(states)
+            known_op = group.checked_op(op)
+        self._place(group.states)
         if kind == "exchange":
-            check_halos(states)
+            group.check_halos()
         else:
-            check_no_halo(states, kind)
-        self._record_collective(states, kind, known_op, root)
+            group.check_no_halo()
+        self._record_collective(group.states, kind, known_op, root)
         return variables
 
     def beside(self, during: Callable[[], object], variables: Any) -> Any:
         """Records the calls that `during` makes, and an exchange that runs beside them."""
-        states = several_of(variables, "exchange")
-        self._place(states)
-        check_halos(states)  # before `during` has run
+        group = VariableGroup.of(variables, "exchange")
+        self._place(group.states)
+        group.check_halos()  # before `during` has run
         first = len(self.parts)
         during()
         exchange = len(self.parts)

@@ -18,7 +18,8 @@ from synknumba._host.foreign import adopted, is_foreign
 from synknumba._sequence.outer_values import bytes_of
 from synknumba._types import Array
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.state import VariableState, note_failure
+from synknumba._variables.failed_writes import note_failure
+from synknumba._variables.state import VariableState
 from synknumba._world.engine import Engine
 
 _Variable: TypeAlias = "weakref.ref[VariableState]"

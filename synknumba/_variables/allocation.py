@@ -46,21 +46,18 @@ class Allocation:
         self.layout = layout
         self.world = world
         self.life = world.life  # a world that starts its ranks again begins another one
-        self.segment: Segment | None = (
-            None  # contains all parts; None on GPUs, and on several machines
-        )
-        self.mirrored: Segment | None = (
-            None  # on cores of several machines: contains the parts of this machine's ranks
-        )
+        # contains all parts; None on GPUs, and on several machines
+        self.segment: Segment | None = None
+        # on cores of several machines: contains the parts of this machine's ranks
+        self.mirrored: Segment | None = None
         # by rank: offset of each array; the last is that of `VECTOR`, −1
         self._starts: list[list[int]] = []
         hosts: tuple[HostArray, ...] = ()
         if world.traits.shares_memory:
             hosts, self.segment = self._placed([(0, world.world_size)])
         elif world.mirrors_variables:
-            hosts, self.mirrored = self._placed(
-                [(first, after) for _, first, after in world.machines]
-            )
+            spans = [(first, after) for _, first, after in world.machines]
+            hosts, self.mirrored = self._placed(spans)
         when_gone(self, partial(_release, weakref.ref(world), self.number))
         carried = -1 if carry is None else carry.number
         world.command(Hold(self.number, layout, hosts, carried), info=calling())
@@ -84,9 +81,14 @@ class Allocation:
             size = max(size, at)
         segment = Segment(size)
         self.world.attach([segment])
-        return tuple(
-            HostArray(segment.id, np.dtype(np.uint8), (nbytes,), at) for at, nbytes in parts
-        ), segment
+        uint8 = np.dtype(np.uint8)
+        hosts = tuple(HostArray(segment.id, uint8, (nbytes,), at) for at, nbytes in parts)
+        return hosts, segment
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether each array has one shape on all ranks."""
+        return all(leaf.uniform for leaf in self.layout.leaves)
 
     def lives_in(self, world: Engine | None) -> bool:
         """Returns whether the ranks of a world, as last started, have the memory."""
@@ -136,7 +138,8 @@ class Allocation:
         elif not places:
             return dtype, End(self.number, leaf, counts)
         hosts = tuple(
-            HostArray(p.segment, dtype, (n,), p.offset) for p, n in zip(places, counts, strict=True)
+            HostArray(place.segment, dtype, (count,), place.offset)
+            for place, count in zip(places, counts, strict=True)
         )
         return dtype, End(self.number, leaf, counts, hosts)
 

@@ -5,13 +5,17 @@ functions: `collectives`.
     fetch       copies of the ranks' arrays to the coordinator
     collective  among the ranks' arrays
 
+A collective is a list of programs, each with what it reads and writes
+(`VariableTransfers.steps`). A call runs them one after the other; a sequence embeds them, and lets
+its ranks wait where they must.
+
 Plans are cached by the memory that they refer to, so repeating a collective costs one round, or
 less: if the arrays are small and in memory that the coordinator has mapped, it does the work
 itself, since the ranks are idle between calls.
 
-`Traffic` is the interface. `CoreTraffic` implements it on cores, where all memory is shared, so
-values are written, read and combined in place; `GpuTraffic` (in `gpu_transfers`) implements it on
-GPUs.
+`VariableTransfers` is the interface. `CoreTransfers` implements it on cores, where all memory is
+shared, so values are written, read and combined in place; `GpuTransfers` (in
+`gpu_collective_plans`) implements it on GPUs.
 """
 
 import math
@@ -20,15 +24,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, final
 
 import numpy as np
 
 from synknumba._comm import Communicator, Exchange, host_communicator, make_step, prepare
 from synknumba._host.casting import fill
 from synknumba._host.segment import Segment
-from synknumba._ops.variable_layout import line_type
-from synknumba._types import Array, Cache, CollectiveKind, CollectiveOp
+from synknumba._ops.variable_layout import LeafLayout, line_type
+from synknumba._types import Array, Cache, CollectiveKind, CollectiveOp, Transport
 from synknumba._variables.allocation import Allocation, not_in_use
 from synknumba._wire.messages import Install
 from synknumba._wire.program import (
@@ -54,12 +58,13 @@ STAGED_BYTES = 16 << 10
 PLANS_KEPT = 4096
 
 Run: TypeAlias = Callable[[], object]
+Program: TypeAlias = Collective | Staged | Transfer
 # new values of one array of a variable, by rank; None where the rank keeps its own
 Row: TypeAlias = tuple[Array | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class Endpoints:
     """One array of a collective: the source and target memory, which are often the same, and the
     index of the array.
     """
@@ -73,34 +78,28 @@ class Pair:
         """Whether each rank's target is its source."""
         return self.source is self.target
 
+    @property
+    def layout(self) -> LeafLayout:
+        """Layout of the source."""
+        return self.source.layout.leaf(self.leaf)
+
     def operand(self, gives: Sequence[HostArray] = (), gets: Sequence[HostArray] = ()) -> Operand:
-        """Returns the operand of a collective; `given` and `got` are locations of copies, as in
+        """Returns the operand of a collective; `gives` and `gets` are locations of copies, as in
         `Allocation.end`.
         """
-        return Operand(*self.source.end(self.leaf, gives), self.target.end(self.leaf, gets)[1])
+        dtype, source = self.source.end(self.leaf, gives)
+        return Operand(dtype, source, self.target.end(self.leaf, gets)[1])
 
     def exchanged(self) -> Operand:
         """Returns the operand of an exchange, with the copies between the ranks."""
-        of = self.source.layout.leaf(self.leaf)
-        elements = line_type(of.dtype, math.prod(of.shapes[0][1:]))[1]  # of one row
-        copies = [
-            copy.scaled(elements) for copy in self.source.layout.copies(self.leaf) if elements
-        ]
-        return self.operand()._replace(copies=tuple(copies))
-
-
-def pairs_of(source: Allocation, target: Allocation) -> list[Pair]:
-    """Returns the arrays of two allocations as pairs; a single vector if they are flat."""
-    return [Pair(source, target, leaf) for leaf in source.layout.pieces()]
-
-
-def leaf_pairs(storage: Allocation) -> list[Pair]:
-    """Returns each array of an allocation as a pair with itself."""
-    return [Pair(storage, storage, leaf) for leaf in range(len(storage.layout.leaves))]
+        row = math.prod(self.layout.shapes[0][1:])
+        elements = line_type(self.layout.dtype, row)[1]  # of one row
+        copies = self.source.layout.copies(self.leaf) if elements else ()
+        return self.operand()._replace(copies=tuple(copy.scaled(elements) for copy in copies))
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class CollectiveSpec:
     """A collective: its kind, the op of a reduction, and the root of a broadcast or reduce."""
 
     kind: CollectiveKind
@@ -108,9 +107,34 @@ class Work:
     root: int = 0
 
 
-def operands_of(work: Work, pairs: Sequence[Pair]) -> list[Operand]:
-    """Returns the operands of a collective that works on the arrays themselves."""
-    return [pair.exchanged() if work.kind == "exchange" else pair.operand() for pair in pairs]
+def pairs_of(spec: CollectiveSpec, source: Allocation, target: Allocation) -> list[Endpoints]:
+    """Returns the arrays of a collective; flat ones as a single vector, unless their rows move."""
+    leaves: Iterable[int] = range(len(source.layout.leaves))
+    if spec.kind in {"broadcast", "reduce", "all_reduce"}:
+        leaves = source.layout.pieces()
+    return [Endpoints(source, target, leaf) for leaf in leaves]
+
+
+def program_in_place(
+    spec: CollectiveSpec, pairs: Sequence[Endpoints], transport: Transport
+) -> Collective:
+    """Returns the program of a collective that works on the arrays themselves."""
+    operand_of = Endpoints.exchanged if spec.kind == "exchange" else Endpoints.operand
+    return program_of(spec, map(operand_of, pairs), transport)
+
+
+def program_of(
+    spec: CollectiveSpec, operands: Iterable[Operand], transport: Transport
+) -> Collective:
+    """Returns the program of a collective by the ranks."""
+    return Collective(next_number(), spec.kind, tuple(operands), spec.op, spec.root, transport)
+
+
+class Step(NamedTuple):
+    """A program of a collective, and what it reads and writes."""
+
+    program: Program
+    access: Access
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +147,7 @@ class _Plan:
     memory: list[int]
 
 
-class Traffic(ABC):
+class VariableTransfers(ABC):
     """Transfers and collectives of one world.
 
     All methods are called between the world's `begin` and `end`, except `forget`, which may run at
@@ -151,7 +175,7 @@ class Traffic(ABC):
         """Returns a copy of each array listed in `places` as (leaf, rank)."""
 
     @abstractmethod
-    def reduced(self, work: Work, storage: Allocation) -> list[Array]:
+    def reduced(self, spec: CollectiveSpec, storage: Allocation) -> list[Array]:
         """Returns the result that `reduce` gives the root, one array per leaf, in the coordinator's
         own memory.
 
@@ -159,42 +183,85 @@ class Traffic(ABC):
         """
 
     @abstractmethod
-    def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
-        """Plans a collective. Returns a callable that runs it, and its programs' numbers."""
-
-    @abstractmethod
-    def programs(
-        self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]
-    ) -> list[tuple[int, list[Segment], Access]]:
-        """Installs programs by which the ranks carry out a collective in place, in a sequence.
+    def steps(
+        self,
+        spec: CollectiveSpec,
+        pairs: Sequence[Endpoints],
+        keys: frozenset[Key],
+        *,
+        in_sequence: bool,
+    ) -> tuple[list[Step], list[Segment]]:
+        """Returns the programs of a collective, in order, and the staging memory that they use.
 
         Args:
-            work: the collective.
+            spec: the collective; in place if it is in a sequence.
+            pairs: its arrays.
+            keys: the arrays, for their accesses.
+            in_sequence: whether steps are repeated with waits between them, on staging memory of
+                their own.
+        """
+
+    def plan(self, spec: CollectiveSpec, pairs: Sequence[Endpoints]) -> tuple[Run, tuple[int, ...]]:
+        """Plans a collective. Returns a callable that runs it, and its programs' numbers."""
+        steps, segments = self.steps(spec, pairs, frozenset(), in_sequence=False)
+        for pair in pairs:
+            for storage in (pair.source, pair.target):
+                if storage.segment is not None:
+                    segments.append(storage.segment)
+        info = describe(spec, pairs)
+        runs: list[Run] = []
+        numbers: list[int] = []
+        for program, _ in steps:
+            if self._is_direct(program):
+                runs.append(direct(program, segments, self.alone))
+            else:
+                runs.append(self.install(program, info))
+                numbers.append(program.number)
+        run = runs[0] if len(runs) == 1 else partial(_run_all, runs)
+        return run, tuple(numbers)
+
+    def programs(
+        self, spec: CollectiveSpec, pairs: Sequence[Endpoints], keys: frozenset[Key]
+    ) -> list[tuple[int, list[Segment], Access]]:
+        """Installs the programs of a collective in place, in a sequence.
+
+        Args:
+            spec: the collective.
             pairs: its arrays.
             keys: the arrays, for their accesses.
 
         Returns:
-            The number of each program, the segments that only it uses, and what it reads and
-            writes.
+            The number of each program, the segments that only the collective uses, and what the
+            program reads and writes.
         """
+        steps, segments = self.steps(spec, pairs, keys, in_sequence=True)
+        info = describe(spec, pairs)
+        for program, _ in steps:
+            if self.world.spans_machines and _is_over_host(program):
+                run = direct(program, segments, self.alone)
+                self.world.life.own_programs[program.number] = run
+            else:
+                self.install(program, info)
+        return [(program.number, segments, access) for program, access in steps]
 
-    def collective(self, work: Work, pairs: Sequence[Pair]) -> Run:
+    def collective(self, spec: CollectiveSpec, pairs: Sequence[Endpoints]) -> Run:
         """Returns a callable that runs a collective; the plan is reused if it is cached."""
-        key = (work, *((pair.source.number, pair.target.number, pair.leaf) for pair in pairs))
-        return self.known(key) or self.keep(
-            key,
-            self.plan(work, pairs),
-            (storage for pair in pairs for storage in (pair.source, pair.target)),
-        )
+        key = (spec, *((pair.source.number, pair.target.number, pair.leaf) for pair in pairs))
+        run = self.known(key)
+        if run is not None:
+            return run
+        storages = {pair.source for pair in pairs} | {pair.target for pair in pairs}
+        return self.keep(key, *self.plan(spec, pairs), storages)
 
     def known(self, key: Any) -> Run | None:
         """Returns the callable of a cached plan, now the most recently used; None without one."""
         plan = self._plans.use(key)
         return None if plan is None else plan.run
 
-    def keep(self, key: Any, plan: tuple[Run, tuple[int, ...]], about: Iterable[Allocation]) -> Run:
+    def keep(
+        self, key: Any, run: Run, programs: tuple[int, ...], about: Iterable[Allocation]
+    ) -> Run:
         """Caches a plan, and returns its callable."""
-        run, programs = plan
         self._plans[key] = _Plan(key, run, programs, self._watch(key, about))
         return run
 
@@ -214,42 +281,30 @@ class Traffic(ABC):
             storage.when_gone(key, partial(_forget, weakref.ref(self), key, numbers))
         return numbers
 
-    def over_host(
-        self, work: Work, arrays: Sequence[Operand], segments: Sequence[Segment], info: CallInfo
-    ) -> tuple[Run, tuple[int, ...]]:
-        """Plans a collective over shared memory: the coordinator does a small one itself, the ranks
-        a large one.
-
-        The operands give the locations of all ranks' arrays, which are in `segments`. Returns what
-        `plan` does.
+    def _is_direct(self, program: Program) -> TypeGuard[Collective]:
+        """Whether the coordinator carries out a program of a call itself: a small one over shared
+        memory, or one that no rank of several machines could.
         """
-        nbytes = (
-            sum(map(_bytes_moved, arrays))
-            if work.kind == "exchange"
-            else sum(map(_bytes_of_all, arrays))
-        )
-        if nbytes <= DIRECT_BYTES or self.world.world_size == 1 or self.world.spans_machines:
-            return direct(work, arrays, segments, self.alone), ()
-        return self.install(self.host_program(work, arrays), info)
-
-    @staticmethod
-    def host_program(work: Work, arrays: Sequence[Operand]) -> Collective:
-        """Returns the program of a collective by the ranks over shared memory."""
-        for dtype in {operand.dtype for operand in arrays}:
-            prepare(work.op, dtype)  # compiles once, here, instead of on all ranks at the same time
-        return Collective(next_number(), work.kind, tuple(arrays), work.op, work.root, "host")
+        if not _is_over_host(program):
+            return False
+        if self.world.world_size == 1 or self.world.spans_machines:
+            return True
+        count_bytes = _bytes_moved if program.kind == "exchange" else _bytes_of_all
+        return sum(map(count_bytes, program.arrays)) <= DIRECT_BYTES
 
     @cached_property
     def alone(self) -> Communicator:
         """The communicator with which the coordinator carries out collectives by itself."""
         return host_communicator(0, 1)
 
-    def install(
-        self, program: Collective | Staged | Transfer, info: CallInfo
-    ) -> tuple[Run, tuple[int]]:
-        """Installs a program on the ranks. Returns a callable that runs it, and its number."""
+    def install(self, program: Program, info: CallInfo) -> Run:
+        """Installs a program on the ranks. Returns a callable that runs it."""
+        if isinstance(program, Staged) or _is_over_host(program):
+            # once, here, instead of on all ranks at the same time
+            for dtype in {array[0] for array in program.arrays}:
+                prepare(program.op, dtype)
         self.world.command(Install(None, program), info=info)
-        return partial(self.world.run, program.number, info, _nothing_to_learn), (program.number,)
+        return partial(self.world.run, program.number, info, _nothing_to_learn)
 
     def forget_all(self) -> None:
         """Drops all plans, here and on the ranks."""
@@ -271,25 +326,35 @@ def _drop(world: Engine, quick: dict[Any, Run], plan: _Plan) -> None:
         world.forget("program", number)
 
 
-def _forget(traffic: "weakref.ref[Traffic]", key: Any, about: Sequence[int]) -> None:
+def _forget(transfers: "weakref.ref[VariableTransfers]", key: Any, about: Sequence[int]) -> None:
     not_in_use(about, key)
-    alive = traffic()
+    alive = transfers()
     if alive is not None:
         alive.forget(key)
+
+
+def _run_all(runs: Sequence[Run]) -> None:
+    for run in runs:
+        run()
+
+
+def _is_over_host(program: Program) -> TypeGuard[Collective]:
+    """Whether a program is a collective over shared memory."""
+    return isinstance(program, Collective) and program.transport == "host"
 
 
 def _nothing_to_learn(_: object) -> None:
     """Ignores news: collectives and transfers send none."""
 
 
-def describe(work: Work, pairs: Sequence[Pair]) -> CallInfo:
+def describe(spec: CollectiveSpec, pairs: Sequence[Endpoints]) -> CallInfo:
     """Returns a description of a collective for error messages."""
     texts = []
     for pair in pairs:
-        of = pair.source.layout.leaf(pair.leaf)
+        of = pair.layout
         shapes = of.shapes[0] if of.uniform else list(of.shapes)
         texts.append(f"{np.dtype(of.dtype)} {shapes}")
-    return CallInfo(work.kind, tuple(texts))
+    return CallInfo(spec.kind, tuple(texts))
 
 
 def _bytes_of_all(operand: Operand) -> int:
@@ -304,10 +369,10 @@ def _bytes_moved(operand: Operand) -> int:
     return 2 * int(np.dtype(operand.dtype).itemsize) * sum(copy.count for copy in operand.copies)
 
 
-def direct(
-    work: Work, arrays: Sequence[Operand], segments: Sequence[Segment], transport: Communicator
-) -> Run:
-    """Returns a callable with which a single participant carries out a whole collective."""
+def direct(program: Collective, segments: Iterable[Segment], transport: Communicator) -> Run:
+    """Returns a callable with which a single participant carries out a whole collective on arrays
+    in `segments`.
+    """
     by_id = {segment.id: segment for segment in segments}
 
     def lines(end: End) -> tuple[Array, ...]:
@@ -317,21 +382,19 @@ def direct(
 
     exchanges = [
         Exchange(dtype, lines(source), lines(target), source.counts, target.counts, copies)
-        for dtype, source, target, copies in arrays
+        for dtype, source, target, copies in program.arrays
     ]
-    return make_step(transport, work.kind, work.op, work.root, exchanges)
+    return make_step(transport, program.kind, program.op, program.root, exchanges)
 
 
 def stage_bytes(kind: CollectiveKind, world_size: int, sizes: Sequence[int]) -> int:
     """Returns the bytes of a rank on the stage of a small all_reduce of arrays of these sizes; 0
     for what works in place.
     """
+    if kind != "all_reduce" or world_size == 1:
+        return 0
     nbytes = sum(-(-size // LINE_BYTES) * LINE_BYTES for size in sizes)
-    return (
-        nbytes
-        if kind == "all_reduce" and world_size > 1 and nbytes * world_size <= STAGED_BYTES
-        else 0
-    )
+    return nbytes if nbytes * world_size <= STAGED_BYTES else 0
 
 
 def staged_accesses(keys: frozenset[Key], stage: Key) -> tuple[Access, Access]:
@@ -356,82 +419,73 @@ def _is_large_replica(row: Row) -> bool:
 
 
 @final
-class CoreTraffic(Traffic):
+class CoreTransfers(VariableTransfers):
     def deliver(
         self, storage: Allocation, values: Sequence[Row], *, without_halos: bool = False
     ) -> None:
-        spread = []
         array_of = storage.own if without_halos else storage.array
+        spread = []
         for leaf, row in enumerate(values):
-            is_spread = not without_halos and _is_large_replica(row)
-            if is_spread:  # the ranks should copy it themselves
-                spread.append(Pair(storage, storage, leaf))
-            written = row[:1] if is_spread else row
+            written = row
+            if not without_halos and _is_large_replica(row):  # the ranks copy it themselves
+                spread.append(Endpoints(storage, storage, leaf))
+                written = row[:1]
             for rank, value in enumerate(written):
                 if value is not None:
                     fill(array_of(leaf, rank), value)
         if spread:
-            self.collective(Work("broadcast"), spread)()
+            self.collective(CollectiveSpec("broadcast"), spread)()
 
     def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
         return [storage.array(leaf, rank).copy() for leaf, rank in places]
 
-    def reduced(self, work: Work, storage: Allocation) -> list[Array]:
+    def reduced(self, spec: CollectiveSpec, storage: Allocation) -> list[Array]:
         # By the coordinator alone: for the ranks to take part, the result would first need new
         # shared memory.
-        assert work.op is not None  # a reduction has an op
+        assert spec.op is not None  # a reduction has an op
+        ranks = range(self.world.world_size)
         results, exchanges = [], []
         for leaf, of in enumerate(storage.layout.leaves):
-            results.append(np.empty(of.shapes[0], of.dtype))
-            sources = tuple(
-                storage.array(leaf, rank).reshape(-1) for rank in range(self.world.world_size)
-            )
+            result = np.empty(of.shapes[0], of.dtype)
+            results.append(result)
+            sources = tuple(storage.array(leaf, rank).reshape(-1) for rank in ranks)
             counts = tuple(map(len, sources))
-            exchanges.append(
-                Exchange(results[-1].dtype, sources, (results[-1].reshape(-1),), counts, counts[:1])
-            )
-        self.alone.reduce(exchanges, work.op, 0)()
+            targets = (result.reshape(-1),)
+            exchanges.append(Exchange(result.dtype, sources, targets, counts, counts[:1]))
+        self.alone.reduce(exchanges, spec.op, 0)()
         return results
 
-    def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
-        storages = [storage for pair in pairs for storage in (pair.source, pair.target)]
-        segments = [storage.segment for storage in storages if storage.segment]
-        return self.over_host(work, operands_of(work, pairs), segments, describe(work, pairs))
+    def steps(
+        self,
+        spec: CollectiveSpec,
+        pairs: Sequence[Endpoints],
+        keys: frozenset[Key],
+        *,
+        in_sequence: bool,
+    ) -> tuple[list[Step], list[Segment]]:
+        program = program_in_place(spec, pairs, "host")
+        if in_sequence:
+            sizes = [
+                max(source.counts) * np.dtype(dtype).itemsize
+                for dtype, source, _, _ in program.arrays
+            ]
+            nbytes = stage_bytes(spec.kind, self.world.world_size, sizes)
+            if nbytes:
+                return self._staged(program, nbytes, keys, describe(spec, pairs))
+        return [Step(program, access_in_place(spec.kind, keys))], []
 
     def _staged(
-        self,
-        program: Collective,
-        arrays: tuple[tuple[Any, End], ...],
-        nbytes: int,
-        keys: frozenset[Key],
-        info: CallInfo,
-    ) -> list[tuple[int, list[Segment], Access]]:
-        """Installs a small all_reduce as two steps with one wait between them."""
+        self, program: Collective, nbytes: int, keys: frozenset[Key], info: CallInfo
+    ) -> tuple[list[Step], list[Segment]]:
+        """Returns a small all_reduce as two steps with one wait between them."""
+        assert program.op is not None  # a reduction has an op
         shape = 2, self.world.world_size, nbytes
-        segment = Segment(2 * self.world.world_size * nbytes)
+        segment = Segment(math.prod(shape))
         self.world.attach([segment], info)
         stage = HostArray(segment.id, np.dtype(np.uint8), shape)
-        steps = []
-        for combines, access in enumerate(
-            staged_accesses(keys, ("stage", ("segment", segment.id)))
-        ):
-            assert program.op is not None  # a reduction has an op
-            step = Staged(next_number(), arrays, program.op, stage, bool(combines))
-            self.install(step, info)
-            steps.append((step.number, [segment], access))
-        return steps
-
-    def programs(
-        self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]
-    ) -> list[tuple[int, list[Segment], Access]]:
-        program = self.host_program(work, operands_of(work, pairs))
         arrays = tuple((operand.dtype, operand.source) for operand in program.arrays)
-        nbytes = stage_bytes(
-            work.kind,
-            self.world.world_size,
-            [max(end.counts) * np.dtype(dtype).itemsize for dtype, end in arrays],
-        )
-        if nbytes:
-            return self._staged(program, arrays, nbytes, keys, describe(work, pairs))
-        self.install(program, describe(work, pairs))
-        return [(program.number, [], access_in_place(work.kind, keys))]
+        copies, combines = staged_accesses(keys, ("stage", ("segment", segment.id)))
+        return [
+            Step(Staged(next_number(), arrays, program.op, stage, combines=False), copies),
+            Step(Staged(next_number(), arrays, program.op, stage, combines=True), combines),
+        ], [segment]

@@ -10,404 +10,30 @@ Only the coordinator calls these functions, once for all ranks; on a rank they r
 All ranks take part, and a function returns when every rank is done.
 """  # noqa: E501
 
-import operator
-import sys
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Literal, cast, final
+from itertools import filterfalse
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from synknumba import _tracing as tracing
-from synknumba._errors import ArgumentError, DataError, PartitionError, ReductionError
+from synknumba._errors import ArgumentError, PartitionError
 from synknumba._ops import rows as rows_module
 from synknumba._ops.halo import Halo
-from synknumba._ops.rows import Rows
-from synknumba._ops.tree import describe, flatten, parts_like, shape_told, unflatten
-from synknumba._types import (
-    Array,
-    Batch,
-    CollectiveKind,
-    CollectiveOp,
-    Shape,
-    as_flag,
-    known_options,
+from synknumba._ops.rows import Partition, Rows
+from synknumba._types import Array, Batch, CollectiveOp, Shape, known_options
+from synknumba._variables.collective_arguments import (
+    VariableGroup,
+    check_alike,
+    check_rows_for,
+    halo_of,
 )
-from synknumba._variables.allocation import Allocation
-from synknumba._variables.collective_plans import Pair, Traffic, Work, leaf_pairs, pairs_of
+from synknumba._variables.collective_call import collective_call, run, run_known
+from synknumba._variables.collective_plans import CollectiveSpec
 from synknumba._variables.kept_values import held_rows
-from synknumba._variables.state import ByRank, VariableState, check_rank, note_failure, traffic_of
-from synknumba._variables.variable import Branch, Variable, accepted, state_of
-from synknumba._world.engine import Engine
-from synknumba._world.open_world import current_world, open_world, raise_pending_error
-
-
-@final
-class placed:  # noqa: N801  # used as a function
-    """Context of a collective: takes the open world, and places the variables on its ranks.
-
-    Args:
-        states: the variables.
-        written: those of them that the collective writes to; None for all.
-        initial: new values of all ranks, which a variable without a value in this world starts
-            from; None where there are none.
-
-    Not a generator: one interrupted by Ctrl-C would release the world when it is
-    garbage-collected, in the middle of another call.
-    """
-
-    def __init__(
-        self,
-        states: Sequence[VariableState],
-        written: Sequence[VariableState] | None = None,
-        initial: Sequence[list[Array] | None] = (),
-    ) -> None:
-        self._states = states
-        self._written = states if written is None else written
-        self._initial = initial or [None] * len(states)
-
-    def __enter__(self) -> Engine:
-        """Takes the world."""
-        raise_pending_error()
-        self._world = world = current_world()
-        world.begin(sys._getframe(1))  # noqa: SLF001
-        try:
-            for state, initial in zip(self._states, self._initial, strict=True):
-                state.place(world, initial)
-        except BaseException:
-            world.end()
-            raise
-        return world
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
-    ) -> None:
-        """Releases the world."""
-        try:
-            if error is not None:
-                note_failure(self._world, self._written, error)
-        finally:
-            self._world.end()
-
-
-def give_rows(
-    world: Engine, states: Sequence[VariableState], values: Sequence[ByRank], halo: Halo | None
-) -> None:
-    """Writes each rank's rows to several variables; if memory does not suffice for all, none of
-    them changes.
-    """
-    rooms = [state.room_for(world, new, halo) for state, new in zip(states, values, strict=True)]
-    for state, new, room in zip(states, values, rooms, strict=True):
-        state.assign(world, new, room, sharded=True)
-
-
-def run_in_place(
-    world: Engine,
-    work: Work,
-    states: Sequence[VariableState],
-    *,
-    differs: bool,
-    sharded: bool = False,
-) -> None:
-    """Runs a collective in place; `differs` is whether replicas may differ afterwards."""
-    traffic = traffic_of(world)
-    run = traffic.collective(work, pairs_in_place(work, states))
-    run()
-    for state in states:
-        state.mark(differs=differs, sharded=sharded)
-    if len(states) == 1:
-        layout = states[0]._layout  # noqa: SLF001  # only as a key
-        traffic.remember((work, layout, layout), run, [states[0].storage()])
-
-
-def pairs_in_place(work: Work, states: Sequence[VariableState]) -> list[Pair]:
-    """Returns the arrays of a collective in place; an exchange, with halos, has no vectors."""
-    storages = [state.storage() for state in states]
-    return [
-        pair
-        for storage in storages
-        for pair in (leaf_pairs(storage) if work.kind == "exchange" else pairs_of(storage, storage))
-    ]
-
-
-def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: Any = None) -> Any:
-    """Repeats an earlier collective over one variable, in place or into one other variable: the
-    fast path.
-
-    Returns the variable that has the result; None if the collective is not cached, for the caller
-    to take the general path.
-    """
-    if tracing.current is not None and tracing.current.is_here:
-        return tracing.current.collective(kind, vars, op, root, dest)
-    changing = kind in ("all_gather", "reduce_scatter")
-    target = dest if changing else vars
-    if type(vars) is not Variable or type(target) is not Variable:
-        return None
-    if type(root) is not int or not (op is None or type(op) is str):
-        return None  # arguments not checked yet may be unhashable, or be True, which equals 1
-    work = Work(kind, cast("CollectiveOp | None", _SAME_OPS.get(op, op)), root)
-    world = open_world()
-    if world is None:
-        return None  # the general path raises the reason
-    world.begin()
-    try:
-        traffic: Traffic = traffic_of(world)
-        source, goal = vars._state, target._state  # noqa: SLF001  # hot path: no call
-        run = traffic.quick.get((work, source._layout, goal._layout))  # noqa: SLF001  # only as a key
-        if run is None:
-            return None
-        try:
-            run()
-        except BaseException as error:
-            note_failure(world, [goal], error)
-            raise
-        sharded = kind in ("reduce_scatter", "exchange")
-        goal.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=sharded)
-        return target
-    finally:
-        world.end()
-
-
-def run_into(
-    world: Engine,
-    work: Work,
-    states: Sequence[VariableState],
-    targets: Sequence[VariableState],
-    shape: Callable[[tuple[Shape, ...], int], Shape],
-    *,
-    sharded: bool,
-) -> None:
-    """Runs a collective whose results, in `targets`, have other shapes than its sources.
-
-    `shape` returns the shape of a result on a rank; it gets the shapes of the source by rank, and
-    the rank. `sharded` is whether each rank has its own rows of the result.
-    """
-    pairs, storages = [], []
-    for state, target in zip(states, targets, strict=True):
-        shapes = [
-            tuple(shape(by_rank, rank) for rank in range(world.world_size))
-            for by_rank in state.shapes()
-        ]
-        storage = target.storage()
-        # A source must not be overwritten before every rank has read it.
-        is_source = any(target is source for source in states)
-        if is_source or target.shapes() != shapes or target.halo is not None:
-            storage = Allocation(world, target.layout_with(shapes))
-        storages.append(storage)
-        pairs += [Pair(state.storage(), storage, leaf) for leaf in state.leaves()]
-    traffic = traffic_of(world)
-    run = traffic.collective(work, pairs)
-    run()
-    for target, storage in zip(targets, storages, strict=True):
-        target.replace(storage, sharded=sharded)
-    if len(states) == 1 and targets[0] is not states[0]:
-        key = (work, states[0]._layout, targets[0]._layout)  # noqa: SLF001  # as in `run_in_place`
-        traffic.remember(key, run, [states[0].storage(), targets[0].storage()])
-
-
-_OPS = ("sum", "prod", "min", "max", "mean", "avg")
-_SAME_OPS: dict[Any, Any] = {"mean": "avg"}  # NCCL's name
-_ORDER = "complex numbers have no order: reduce the real part or the absolute value"
-_REFUSED = {  # op: {dtype kind: way out}
-    "sum": {"b": "make it an integer variable to count, or use 'max' for any"},
-    "prod": {"b": "make it an integer variable, or use 'min' for all"},
-    "min": {"c": _ORDER},
-    "max": {"c": _ORDER},
-    "avg": dict.fromkeys(
-        "biu", "an average is rarely an integer: use 'sum' and divide, or make it a float variable"
-    ),
-}
-
-
-def several_of(vars: Any, what: str) -> list[VariableState]:
-    """Returns the variables of a tree, which must be different ones, and no other leaves."""
-    if isinstance(vars, Variable):
-        return [state_of(vars)]
-    states = []
-    for leaf in flatten(vars)[0]:
-        if isinstance(leaf, Branch):
-            raise ArgumentError(
-                f"{what} takes whole variables, and {leaf.label} is a part of one; pass the tree, "
-                f"or make one variable per array"
-            )
-        if not isinstance(leaf, Variable):
-            raise ArgumentError(
-                f"{what} needs a Variable, or a dict, list or tuple of them; "
-                f"got a {type(leaf).__name__}"
-            )
-        states.append(state_of(leaf))
-    if not states:
-        raise ArgumentError(f"{what} got no variables")
-    ids: set[int] = set()
-    for state in states:
-        if id(state) in ids:
-            raise ArgumentError(f"{what} got {state.label} twice; give each variable once")
-        ids.add(id(state))
-    return states
-
-
-def like(vars: Any, results: Sequence[Any]) -> Any:
-    """Returns results, one for each variable, in the structure of `vars`."""
-    return results[0] if isinstance(vars, Variable) else unflatten(flatten(vars)[1], results)
-
-
-def matched(
-    vars: Any, states: Sequence[VariableState], values: Any, what: str
-) -> list[list[Array]]:
-    """Returns the arrays of each variable, checked, from values in the structure of `vars`."""
-    return [
-        accepted(state, value)
-        for state, value in zip(states, values_of(vars, values, what), strict=True)
-    ]
-
-
-def matched_or_none(
-    vars: Any, states: Sequence[VariableState], values: Any, what: str
-) -> list[list[Array] | None]:
-    """Returns the arrays of each variable, as `matched` does; None for a variable whose value is
-    None, or if all values are.
-    """
-    parts = [None] * len(states) if values is None else values_of(vars, values, what)
-    return [
-        None if value is None else accepted(state, value)
-        for state, value in zip(states, parts, strict=True)
-    ]
-
-
-def values_of(vars: Any, values: Any, what: str) -> list[Any]:
-    """Returns the value for each variable, unchecked, from values in the structure of `vars`."""
-    if isinstance(vars, Variable):
-        return [values]
-    structure = flatten(vars)[1]
-    parts = parts_like(structure, values)
-    if parts is None:
-        raise DataError(
-            f"{what} needs values in the structure of its variables, {describe(structure)}, but "
-            f"got {shape_told(values)}"
-        )
-    return parts
-
-
-def destinations(
-    vars: Any, sources: Sequence[VariableState], dest: Any, what: str
-) -> Sequence[VariableState]:
-    """Returns the target variables, checked against the sources, which they are without `dest`."""
-    if dest is None:
-        return sources
-    targets = several_of(dest, what)
-    if not isinstance(vars, Variable) and flatten(vars)[1] != flatten(dest)[1]:
-        raise ArgumentError(
-            f"{what} needs dest= in the structure of its variables, {describe(flatten(vars)[1])}"
-        )
-    if len(targets) != len(sources):
-        raise ArgumentError(
-            f"{what} needs {len(sources)} variables in dest=, one per source, got {len(targets)}"
-        )
-    for source, target in zip(sources, targets, strict=True):
-        if source.structure() != target.structure():
-            raise ArgumentError(
-                f"{what}: {target.label} in dest= is not a tree of the same "
-                f"structure as {source.label}"
-            )
-        shapes = zip(source.root_shapes(), target.root_shapes(), strict=True)
-        for (mine, theirs), gives, gets in zip(
-            shapes, source.dtypes(), target.dtypes(), strict=True
-        ):
-            if gives != gets or len(mine) != len(theirs):
-                raise DataError(
-                    f"{what}: {target.label} in dest= is {len(theirs)}-D {gets}, but "
-                    f"{source.label} is {len(mine)}-D {gives}; use the same dtype and number of "
-                    f"dimensions"
-                )
-    return targets
-
-
-def checked_op(states: Sequence[VariableState], op: object, what: str) -> CollectiveOp:
-    """Returns the op, "avg" for "mean"; raises `ReductionError` if it is unknown, or not defined
-    for a variable's dtype.
-    """
-    if op is None:
-        raise ReductionError(
-            f"{what} needs an op; there is no default, as torch and mpi4py sum and "
-            f"Synkhronos averaged: write "
-            f'synk.{what}(v, "sum") for the sum over the ranks, or synk.{what}(v, '
-            f'"mean") for their average'
-        )
-    if not isinstance(op, str) or op not in _OPS:
-        raise ReductionError(f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}")
-    op_name = cast("CollectiveOp", _SAME_OPS.get(op, op))
-    for state in states:
-        for leaf, dtype in enumerate(state.dtypes()):
-            way_out = _REFUSED[op_name].get(dtype.kind)
-            if dtype.kind not in "biufc":
-                way_out = (
-                    "gather it and combine it yourself, or use a variable for each numeric field"
-                )
-            if way_out is not None:
-                raise ReductionError(
-                    f"{state.label_of(leaf)}: op {op!r} is not defined for dtype {dtype}; {way_out}"
-                )
-    return op_name
-
-
-def check_rows(states: Sequence[VariableState], what: str) -> None:
-    """Raises `PartitionError` if an array is 0-d and so has no rows."""
-    for state in states:
-        for leaf, shape in enumerate(state.root_shapes()):
-            if not shape:
-                problem = f"{state.label_of(leaf)} is 0-d; give it at least one dimension"
-                raise PartitionError(f"{what} divides or joins rows, but {problem}")
-
-
-def check_no_halo(states: Sequence[VariableState], what: str) -> None:
-    """Raises `PartitionError` if ranks hold neighbours' rows; the variables have been placed."""
-    for state in states:
-        if state.halo is not None:
-            raise PartitionError(
-                f"{what}: {state.label} is scattered with a halo: rows of different ranks are not "
-                f"the same rows; gather it"
-            )
-
-
-def check_halos(states: Sequence[VariableState]) -> None:
-    """Raises `PartitionError` if a variable has no halo."""
-    for state in states:
-        if state.halo is None:
-            what = "divided without a halo" if state.sharded else "a replica"
-            raise PartitionError(f"exchange: {state.label} is {what}; scatter it with halo=1 first")
-
-
-def check_uniform(
-    states: Sequence[VariableState],
-    what: str,
-    way_out: str = "use all_gather or gather for arrays of different lengths",
-) -> None:
-    """Raises `PartitionError` if the shapes of own rows differ between ranks."""
-    for state in states:
-        for leaf, shapes in enumerate(map(state.storage().layout.own_shapes, state.leaves())):
-            if len(set(shapes)) > 1:
-                raise PartitionError(
-                    f"{what} needs one shape on all ranks, but {state.label_of(leaf)} has "
-                    f"{_told(shapes)}; {way_out}"
-                )
-
-
-def check_row_shapes(states: Sequence[VariableState], what: str) -> None:
-    """Raises `PartitionError` if the ranks' rows differ in shape and cannot be concatenated."""
-    for state in states:
-        for leaf, shapes in enumerate(state.shapes()):
-            if len({shape[1:] for shape in shapes}) > 1:
-                raise PartitionError(
-                    f"{what} concatenates rows, but those of {state.label_of(leaf)} differ "
-                    f"in shape: {_told(shapes)}"
-                )
-
-
-def _told(shapes: Sequence[Shape]) -> str:
-    return ", ".join(f"{shape} on rank {rank}" for rank, shape in enumerate(shapes))
-
-
-# ---- collectives ---------------------------------------------------------------------------------
+from synknumba._variables.state import VariableState, check_rank, transfers_of, write_all
+from synknumba._variables.variable import Variable
+from synknumba._world.open_world import open_world
 
 
 @known_options
@@ -441,42 +67,26 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
         RankDied, CallTimeout: a rank has died or takes too long; the world is closed, and `fork()`
             works again.
     """
-    if values is None and (quick := run_known(vars, "broadcast", None, root)) is not None:
-        return quick
-    states = several_of(vars, "broadcast")
-    accepted = matched_or_none(vars, states, values, "broadcast")
-    with placed(states, initial=accepted) as world:
+    if values is None and (result := run_known(vars, "broadcast", None, root)) is not None:
+        return result
+    group = VariableGroup.of(vars, "broadcast")
+    new_arrays = group.matched_or_none(values)
+    with collective_call(group.states, initial=new_arrays) as world:
         root = check_rank(root, world.world_size)
-        unchanged, assigned = [], []
-        for state, arrays in zip(states, accepted, strict=True):
+        copied, assignments = [], []
+        for state, arrays in zip(group.states, new_arrays, strict=True):
             if arrays is None:
-                unchanged.append(state)
+                copied.append(state)
             else:
+                # before anything changes: there may be no memory
                 of_ranks = dict.fromkeys(range(world.world_size), arrays)
-                # before anything changes: there may be none
-                assigned.append((state, of_ranks, state.room_for(world, of_ranks)))
-        if unchanged:
-            check_no_halo(unchanged, "broadcast")
-            _broadcast_from(world, unchanged, root)
-        for state, of_ranks, room in assigned:
-            state.assign(world, of_ranks, room, sharded=False)
+                assignments.append(state.assignment(world, of_ranks, sharded=False))
+        if copied:
+            VariableGroup("broadcast", copied).check_no_halo()
+            spec = CollectiveSpec("broadcast", None, root)
+            run(world, spec, copied, copied, lambda shapes, _: shapes[root], differs=False)
+        write_all(world, assignments)
     return vars
-
-
-def _broadcast_from(world: Engine, states: Sequence[VariableState], root: int) -> None:
-    """Copies the root's arrays to all ranks, in place or to new memory with the root's shapes."""
-    work = Work("broadcast", None, root)
-    if all(leaf.uniform for state in states for leaf in state.storage().layout.leaves):
-        run_in_place(world, work, states, differs=False)
-        return
-    pairs, targets = [], []
-    for state in states:
-        shapes = [(shapes[root],) * world.world_size for shapes in state.shapes()]
-        targets.append(Allocation(world, state.layout_with(shapes)))
-        pairs += pairs_of(state.storage(), targets[-1])
-    traffic_of(world).collective(work, pairs)()
-    for state, target in zip(states, targets, strict=True):
-        state.replace(target, sharded=False)
 
 
 @known_options
@@ -519,79 +129,48 @@ def scatter(
         DataError, WorldError, SharedMemoryError, RankError, RankDied, CallTimeout: as for
             `broadcast`.
     """
-    states, ring = several_of(vars, "scatter"), _halo_of(halo, periodic)
-    check_rows(states, "scatter")
-    new_arrays = matched_or_none(vars, states, values, "scatter")
-    accepted = [
-        state.fetch([0])[0] if arrays is None else arrays
-        for state, arrays in zip(states, new_arrays, strict=True)
-    ]
-    chosen = [
-        [(array, rows_module.select(batch, len(array))) for array in arrays] for arrays in accepted
-    ]
-    # the rows follow
-    empty = [None if arrays is None else [array[:0] for array in arrays] for arrays in new_arrays]
-    for state, arrays in zip(states, chosen, strict=True):
-        check_rows_for(ring, [rows.count for _, rows in arrays], state.label)
-    with placed(states, initial=empty) as world:
-        ranks, partition = range(world.world_size), world.partition
-        parts = [
-            {
-                rank: [
-                    held_rows(partial(_taken_between, *pair), pair[1].count, partition, rank, ring)
-                    for pair in pairs
-                ]
-                for rank in ranks
+    group, ring = VariableGroup.of(vars, "scatter"), halo_of(halo, periodic)
+    group.check_rows()
+    new_arrays = group.matched_or_none(values)
+    chosen, initial = [], []
+    for state, arrays in zip(group.states, new_arrays, strict=True):
+        wholes = state.fetch([0])[0] if arrays is None else arrays
+        selections = [_Selection(whole, rows_module.select(batch, len(whole))) for whole in wholes]
+        check_rows_for(ring, [selection.rows.count for selection in selections], state.label)
+        chosen.append(selections)
+        # the rows follow
+        initial.append(None if arrays is None else [array[:0] for array in arrays])
+    with collective_call(group.states, initial=initial) as world:
+        assignments = []
+        for state, selections in zip(group.states, chosen, strict=True):
+            of_ranks = {
+                rank: [selection.held_by(rank, world.partition, ring) for selection in selections]
+                for rank in range(world.world_size)
             }
-            for pairs in chosen
-        ]
-        give_rows(world, states, parts, ring)
+            assignments.append(state.assignment(world, of_ranks, ring, sharded=True))
+        write_all(world, assignments)
     return vars
 
 
-def _halo_of(width: Any, periodic: Any) -> Halo | None:
-    """Returns the halo that the options of `scatter` mean; None for a width of 0."""
-    is_ring = as_flag(periodic, "scatter: periodic")
-    try:
-        number = -1 if isinstance(width, bool | np.bool) else operator.index(width)
-    except TypeError:
-        number = -1
-    if number < 0:
-        raise ArgumentError(
-            f"scatter: halo must be an int of at least 1, or 0 for no halo, got {width!r}"
-        )
-    if is_ring and not number:
-        raise ArgumentError(
-            "scatter: periodic=True needs halo=…, the number of rows of each "
-            "neighbour, such as halo=1"
-        )
-    return Halo(number, is_ring) if number else None
+class _Selection(NamedTuple):
+    """Rows of an array."""
 
+    array: Array
+    rows: Rows
 
-def check_rows_for(halo: Halo | None, lengths: Sequence[int], label: str) -> None:
-    """Raises `PartitionError` if arrays of these lengths have too few rows for a halo on the
-    ranks of the open world.
-    """
-    if halo is None:
-        return
-    partition = current_world().partition
-    for problem in filter(
-        None, (halo.problem(partition.counts(length), label) for length in lengths)
-    ):
-        raise PartitionError(f"scatter: {problem}; use a narrower halo, or fewer ranks")
+    def held_by(self, rank: int, partition: Partition, halo: Halo | None) -> Array:
+        """Returns the rows that a rank holds."""
+        return held_rows(self._between, self.rows.count, partition, rank, halo)
 
-
-def _taken_between(array: Array, rows: Rows, start: int, stop: int) -> Array:
-    return _taken(array, rows.between(start, stop))
+    def _between(self, start: int, stop: int) -> Array:
+        return _taken(self.array, self.rows.between(start, stop))
 
 
 def _taken(array: Array, rows: Rows) -> Array:
     """Returns rows of an array: a view for a range of rows, a copy for a list."""
-    return (
-        array[rows.as_slice()]
-        if isinstance(rows, rows_module.Range)
-        else np.take(array, rows.indices, axis=0)
-    )
+    if isinstance(rows, rows_module.Range):
+        return array[rows.as_slice()]
+    return np.take(array, rows.indices, axis=0)
 
 
 @known_options
@@ -614,29 +193,31 @@ def gather(vars: Any, nd_up: Literal[0, 1] | None = None) -> Any:
         PartitionError: the shapes on the ranks do not allow it, or `nd_up` is none of these.
         ArgumentError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
     """
-    states = several_of(vars, "gather")
+    group = VariableGroup.of(vars, "gather")
     if nd_up is not None and (type(nd_up) is not int or nd_up not in {0, 1}):
         raise PartitionError(
             f"nd_up must be 1 (a new axis, one entry per rank) or 0 (rows "
             f"concatenated), got {nd_up!r}"
         )
-    with placed(states, written=()) as world:
-        stacked = [not state.sharded if nd_up is None else nd_up == 1 for state in states]
-        check_uniform(
-            [state for state, stacks in zip(states, stacked, strict=True) if stacks],
-            "gather with nd_up=1",
-            "use nd_up=0 to concatenate rows",
-        )
-        joined = [state for state, stacks in zip(states, stacked, strict=True) if not stacks]
-        check_rows(joined, "gather with nd_up=0")
-        check_row_shapes(joined, "gather")
-        copies = [state.own_copies(world, range(world.world_size)) for state in states]
-    results = []
-    for state, by_rank, stacks in zip(states, copies, stacked, strict=True):
-        join: Callable[[Sequence[Array]], Array] = np.stack if stacks else np.concatenate
-        leaves = [join([arrays[leaf] for arrays in by_rank]) for leaf in state.leaves()]
-        results.append(unflatten(state.structure(), leaves))
-    return like(vars, results)
+
+    def is_stacked(state: VariableState) -> bool:
+        return not state.sharded if nd_up is None else nd_up == 1
+
+    with collective_call(group.states, written=()) as world:
+        stacked = VariableGroup("gather with nd_up=1", list(filter(is_stacked, group.states)))
+        stacked.check_uniform("use nd_up=0 to concatenate rows")
+        joined = list(filterfalse(is_stacked, group.states))
+        VariableGroup("gather with nd_up=0", joined).check_rows()
+        VariableGroup("gather", joined).check_row_shapes()
+
+        def gathered(state: VariableState) -> Any:
+            join: Callable[[Sequence[Array]], Array] = np.concatenate
+            if is_stacked(state):
+                join = np.stack
+            by_rank = state.own_copies(world, range(world.world_size))
+            return state.as_tree(list(map(join, zip(*by_rank, strict=True))))
+
+        return group.each(gathered)
 
 
 @known_options
@@ -662,19 +243,19 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
         WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for
             `broadcast`.
     """
-    if (quick := run_known(vars, "all_gather", None, dest=dest)) is not None:
-        return quick
-    states = several_of(vars, "all_gather")
-    check_rows(states, "all_gather")
-    targets = destinations(vars, states, dest, "all_gather")
-    with placed([*states, *targets], written=targets) as world:
-        check_no_halo(states, "all_gather")
-        check_row_shapes(states, "all_gather")
+    if (result := run_known(vars, "all_gather", None, dest=dest)) is not None:
+        return result
+    group = VariableGroup.of(vars, "all_gather")
+    group.check_rows()
+    targets = group.destinations(dest).states
+    with collective_call([*group.states, *targets], written=targets) as world:
+        group.check_no_halo()
+        group.check_row_shapes()
 
-        def shape(shapes: tuple[Shape, ...], _: int) -> Shape:
-            return (sum(shape_of_rank[0] for shape_of_rank in shapes), *shapes[0][1:])
+        def shape_of(shapes: tuple[Shape, ...], _: int) -> Shape:
+            return (sum(rows for rows, *_ in shapes), *shapes[0][1:])
 
-        run_into(world, Work("all_gather"), states, targets, shape, sharded=False)
+        run(world, CollectiveSpec("all_gather"), group.states, targets, shape_of, differs=False)
     return vars if dest is None else dest
 
 
@@ -711,26 +292,19 @@ def reduce(
         ArgumentError, WorldError, SharedMemoryError: as for `broadcast`.
         RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
-    if in_place and (quick := run_known(vars, "reduce", op, root)) is not None:
-        return quick
-    states = several_of(vars, "reduce")
-    op_name = checked_op(states, op, "reduce")
-    written = states if in_place else ()
-    with placed(states, written=written) as world:
-        root = check_rank(root, world.world_size)
-        check_no_halo(states, "reduce")
-        check_uniform(states, "reduce")
+    if in_place and (result := run_known(vars, "reduce", op, root)) is not None:
+        return result
+    group = VariableGroup.of(vars, "reduce")
+    op_name = group.checked_op(op)
+    with collective_call(group.states, written=group.states if in_place else ()) as world:
+        spec = CollectiveSpec("reduce", op_name, check_rank(root, world.world_size))
+        group.check_no_halo()
+        group.check_uniform()
         if in_place:
-            run_in_place(world, Work("reduce", op_name, root), states, differs=world.world_size > 1)
+            run(world, spec, group.states, differs=world.world_size > 1)
             return vars
-        traffic = traffic_of(world)
-        results = [
-            unflatten(
-                state.structure(), traffic.reduced(Work("reduce", op_name, root), state.storage())
-            )
-            for state in states
-        ]
-    return like(vars, results)
+        transfers = transfers_of(world)
+        return group.each(lambda state: state.as_tree(transfers.reduced(spec, state.storage())))
 
 
 @known_options
@@ -753,14 +327,14 @@ def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> A
         ArgumentError, WorldError, SharedMemoryError: as for `broadcast`.
         RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
-    if (quick := run_known(vars, "all_reduce", op)) is not None:
-        return quick
-    states = several_of(vars, "all_reduce")
-    op_name = checked_op(states, op, "all_reduce")
-    with placed(states) as world:
-        check_no_halo(states, "all_reduce")
-        check_uniform(states, "all_reduce")
-        run_in_place(world, Work("all_reduce", op_name), states, differs=False)
+    if (result := run_known(vars, "all_reduce", op)) is not None:
+        return result
+    group = VariableGroup.of(vars, "all_reduce")
+    op_name = group.checked_op(op)
+    with collective_call(group.states) as world:
+        group.check_no_halo()
+        group.check_uniform()
+        run(world, CollectiveSpec("all_reduce", op_name), group.states, differs=False)
     return vars
 
 
@@ -792,21 +366,22 @@ def reduce_scatter(
         WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for
             `broadcast`.
     """
-    if (quick := run_known(vars, "reduce_scatter", op, dest=dest)) is not None:
-        return quick
-    states = several_of(vars, "reduce_scatter")
-    op_name = checked_op(states, op, "reduce_scatter")
-    check_rows(states, "reduce_scatter")
-    targets = destinations(vars, states, dest, "reduce_scatter")
-    with placed([*states, *targets], written=targets) as world:
-        check_no_halo(states, "reduce_scatter")
-        check_uniform(states, "reduce_scatter")
+    if (result := run_known(vars, "reduce_scatter", op, dest=dest)) is not None:
+        return result
+    group = VariableGroup.of(vars, "reduce_scatter")
+    op_name = group.checked_op(op)
+    group.check_rows()
+    targets = group.destinations(dest).states
+    with collective_call([*group.states, *targets], written=targets) as world:
+        group.check_no_halo()
+        group.check_uniform()
 
-        def shape(shapes: tuple[Shape, ...], rank: int) -> Shape:
+        def shape_of(shapes: tuple[Shape, ...], rank: int) -> Shape:
             start, stop = world.partition.part(shapes[0][0], rank)
             return (stop - start, *shapes[0][1:])
 
-        run_into(world, Work("reduce_scatter", op_name), states, targets, shape, sharded=True)
+        spec = CollectiveSpec("reduce_scatter", op_name)
+        run(world, spec, group.states, targets, shape_of, differs=True, sharded=True)
     return vars if dest is None else dest
 
 
@@ -837,30 +412,35 @@ def exchange(vars: Any, *, during: Callable[[], object] = _NOTHING) -> Any:
         RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
     if during is not _NOTHING:
-        if not callable(during):
-            called = (
-                ". Write during=lambda: f(u, v): the call during=f(u, v) is "
-                "made before the exchange"
-                if during is None
-                else ""
-            )
-            raise ArgumentError(
-                f"exchange: during takes a function without arguments, that makes "
-                f"calls; got {during!r}{called}"
-            )
-        states = several_of(vars, "exchange")
+        _check_during(during)
+        group = VariableGroup.of(vars, "exchange")
         if tracing.current is not None and tracing.current.is_here:
             return tracing.current.beside(during, vars)
-        with placed(states, written=()):
-            check_halos(states)  # before anything has run
+        with collective_call(group.states, written=()):
+            group.check_halos()  # before anything has run
         during()
-    if (quick := run_known(vars, "exchange", None)) is not None:
-        return quick
-    states = several_of(vars, "exchange")
-    with placed(states) as world:
-        check_halos(states)
-        run_in_place(world, Work("exchange"), states, differs=world.world_size > 1, sharded=True)
+    if (result := run_known(vars, "exchange", None)) is not None:
+        return result
+    group = VariableGroup.of(vars, "exchange")
+    with collective_call(group.states) as world:
+        group.check_halos()
+        differs = world.world_size > 1
+        run(world, CollectiveSpec("exchange"), group.states, differs=differs, sharded=True)
     return vars
+
+
+def _check_during(during: object) -> None:
+    if callable(during):
+        return
+    advice = ""
+    if during is None:
+        advice = (
+            ". Write during=lambda: f(u, v): the call during=f(u, v) is made before the exchange"
+        )
+    raise ArgumentError(
+        f"exchange: during takes a function without arguments, that makes calls; "
+        f"got {during!r}{advice}"
+    )
 
 
 @known_options
@@ -879,43 +459,23 @@ def swap(first: Variable, second: Variable) -> None:
         ArgumentError, DataError: they are not two variables that fit each other.
         WorldError, SharedMemoryError, VariableLost: as for `broadcast`.
     """
-    states = several_of([first, second], "swap")
+    states = VariableGroup.of([first, second], "swap").states
     if not isinstance(first, Variable) or not isinstance(second, Variable):
         raise ArgumentError("swap takes two variables, as in synk.swap(u, v)")
-    left, right = states
-    if left.structure() != right.structure():
-        raise ArgumentError(f"swap: {left.label} and {right.label} are trees of other structures")
+    u, v = states
+    if u.structure() != v.structure():
+        raise ArgumentError(f"swap: {u.label} and {v.label} are trees of other structures")
     if tracing.current is not None and tracing.current.is_here:
-        tracing.current.swap(left, right)
+        tracing.current.swap(u, v)
         return
     if open_world() is None:
-        check_alike(left, right, [[(shape,) for shape in state.root_shapes()] for state in states])
-        left.trade(right)
+        # of one rank
+        check_alike(u, v, [list(zip(state.root_shapes())) for state in states])
+        u.trade(v)
         return
-    with placed(states):
-        check_alike(left, right, [state.shapes() for state in states])
-        left.trade(right)
-
-
-def check_alike(
-    first: VariableState, second: VariableState, shapes: Sequence[Sequence[tuple[Shape, ...]]]
-) -> None:
-    """Raises `DataError` if two variables cannot take each other's place; `shapes` are those of
-    their arrays, by rank.
-    """
-    for index, (mine, theirs) in enumerate(zip(*shapes, strict=True)):
-        my_dtype, their_dtype = first.dtypes()[index], second.dtypes()[index]
-        if (my_dtype, mine) != (their_dtype, theirs):
-            raise DataError(
-                f"swap: {_described(first, my_dtype, mine)} and "
-                f"{_described(second, their_dtype, theirs)}; swapped variables must have the same "
-                f"dtype, and the same shape on every rank"
-            )
-
-
-def _described(state: VariableState, dtype: np.dtype[Any], shapes: Sequence[Shape]) -> str:
-    shape = shapes[0] if len(set(shapes)) == 1 else list(shapes)
-    return f"{state.label} is {dtype} {shape}"
+    with collective_call(states):
+        check_alike(u, v, [state.shapes() for state in states])
+        u.trade(v)
 
 
 @known_options
@@ -938,10 +498,10 @@ def snapshot(vars: Any) -> Any:
         VariableLost: the values ended with the ranks of their world.
         ArgumentError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
     """
-    return like(vars, [state.whole_value() for state in several_of(vars, "snapshot")])
+    return VariableGroup.of(vars, "snapshot").each(VariableState.whole_value)
 
 
-# ---- single ranks --------------------------------------------------------------------------------
+# ---- single ranks
 
 
 @known_options
@@ -966,22 +526,21 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
         ArgumentError, DataError, BatchError, WorldError, SharedMemoryError: as for `scatter`.
         RankError, RankDied, CallTimeout: as for `scatter`.
     """
-    states = several_of(vars, "set_value")
-    accepted = matched(vars, states, values, "set_value")
+    group = VariableGroup.of(vars, "set_value")
+    new_arrays = group.matched(values)
     if batch is not None:
-        check_rows(states, "set_value with batch=")
-        accepted = [
+        VariableGroup("set_value with batch=", group.states).check_rows()
+        new_arrays = [
             [_taken(array, rows_module.select(batch, len(array))) for array in arrays]
-            for arrays in accepted
+            for arrays in new_arrays
         ]
-    with placed(states) as world:
+    with collective_call(group.states) as world:
         rank = check_rank(rank, world.world_size)
-        rooms = [
-            state.room_to_set(world, {rank: arrays})
-            for state, arrays in zip(states, accepted, strict=True)
+        assignments = [
+            state.assignment_of_own(world, {rank: arrays})
+            for state, arrays in zip(group.states, new_arrays, strict=True)
         ]
-        for state, arrays, (room, without_halos) in zip(states, accepted, rooms, strict=True):
-            state.assign(world, {rank: arrays}, room, without_halos=without_halos)
+        write_all(world, assignments)
     return vars
 
 
@@ -994,7 +553,7 @@ def get_value(rank: int, vars: Any) -> Any:
         ArgumentError, PartitionError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for
             `broadcast`.
     """
-    return like(vars, [state.value_on(rank) for state in several_of(vars, "get_value")])
+    return VariableGroup.of(vars, "get_value").each(lambda state: state.value_on(rank))
 
 
 @known_options
@@ -1006,11 +565,9 @@ def get_lengths(vars: Any) -> Any:
         PartitionError: an array is 0-d.
         ArgumentError, WorldError: as for `broadcast`.
     """
-    states = several_of(vars, "get_lengths")
-    check_rows(states, "get_lengths")
-    return _of_ranks(
-        vars, states, lambda state, leaf: list(state.storage().layout.own_counts(leaf))
-    )
+    group = VariableGroup.of(vars, "get_lengths")
+    group.check_rows()
+    return _of_arrays(group, lambda state, leaf: state.storage().layout.own_counts(leaf))
 
 
 @known_options
@@ -1021,19 +578,15 @@ def get_shapes(vars: Any) -> Any:
     Raises:
         ArgumentError, WorldError: as for `broadcast`.
     """
-    return _of_ranks(
-        vars, several_of(vars, "get_shapes"), lambda state, leaf: list(state.shapes()[leaf])
-    )
+    group = VariableGroup.of(vars, "get_shapes")
+    return _of_arrays(group, lambda state, leaf: state.shapes()[leaf])
 
 
-def _of_ranks(
-    vars: Any,
-    states: Sequence[VariableState],
-    describe_leaf: Callable[[VariableState, int], list[Any]],
-) -> Any:
-    with placed(states, written=()):
-        results = [
-            unflatten(state.structure(), [describe_leaf(state, leaf) for leaf in state.leaves()])
-            for state in states
-        ]
-    return like(vars, results)
+def _of_arrays(group: VariableGroup, by_rank: Callable[[VariableState, int], Sequence[Any]]) -> Any:
+    """Returns what a function returns for each array, as lists, in the structure of the
+    variables.
+    """
+    with collective_call(group.states, written=()):
+        return group.each(
+            lambda state: state.as_tree([list(by_rank(state, leaf)) for leaf in state.leaves()])
+        )

@@ -11,8 +11,8 @@ from synknumba._host.casting import accept, fill
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._ops.tree import is_nested
 from synknumba._types import Array, known_options
-from synknumba._variables.collectives import placed
-from synknumba._variables.state import VariableState, refuse_on_rank
+from synknumba._variables.collective_call import collective_call
+from synknumba._variables.state import VariableState, label_of_name, refuse_on_rank
 from synknumba._variables.variable import Variable, plain_value, state_of
 from synknumba._world.open_world import open_world
 
@@ -91,7 +91,7 @@ def _make(value: Any, name: str | None, dtype: DTypeLike | None, *, flat: bool) 
         raise ArgumentError(
             f"a variable's name must be a string, got {name!r}; pass a dtype as dtype=…"
         )
-    label = "the variable" if name is None else f"variable {name!r}"
+    label = label_of_name(name)
     if not leaves:
         raise DataError(f"{label} has no arrays; pass at least one")
     return Variable(
@@ -102,7 +102,7 @@ def _make(value: Any, name: str | None, dtype: DTypeLike | None, *, flat: bool) 
 def _place_now(created: Variable) -> Variable:
     """Places a new variable on the ranks if a world is open, and returns it."""
     if open_world() is not None:
-        with placed([state_of(created)]):
+        with collective_call([state_of(created)]):
             return created
     return created
 

@@ -3,7 +3,7 @@ next world.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
@@ -49,30 +49,32 @@ class Kept:
         size = partition.parts
         if len(self.parts) == size and not self._follows_another(partition):
             return self
-        first, *rest = self.parts
-        if not self.sharded and all(_same(first, replica) for replica in rest):
-            return Kept((first,) * size)
-        joinable = all(
-            len({array.shape[1:] for array in leaf}) == 1 for leaf in zip(*self.parts, strict=True)
-        )
-        if not self.sharded or not joinable:
+        if self._are_equal_replicas():
+            return Kept((self.parts[0],) * size)
+        if not self.sharded or not all(_fit(leaf, 1) for leaf in self._by_leaf()):
             raise PartitionError(
                 f"{label} has an array of its own on each of {len(self.parts)} ranks, which have "
                 f"no place on {size}; call fork({len(self.parts)}), or set it: synk.broadcast(v, "
                 "value) for replicas, synk.scatter(v, value) for rows"
             )
-        wholes = [np.concatenate(leaf) for leaf in zip(*self.own(), strict=True)]
-        problems = (
-            [self.halo.problem(partition.counts(len(block)), label) for block in wholes]
-            if self.halo
-            else []
-        )
-        for problem in filter(None, problems):
-            raise PartitionError(
-                f"{problem}; call fork({len(self.parts)}), or divide it anew: "
-                f"synk.scatter(v, value, halo=…)"
-            )
+        wholes = list(map(np.concatenate, self._by_leaf()))
+        if self.halo is not None:
+            for whole in wholes:
+                problem = self.halo.problem(partition.counts(len(whole)), label)
+                if problem is not None:
+                    raise PartitionError(
+                        f"{problem}; call fork({len(self.parts)}), or divide it anew: "
+                        f"synk.scatter(v, value, halo=…)"
+                    )
         return Kept.divided(wholes, partition, self.halo)
+
+    def _by_leaf(self) -> list[tuple[Array, ...]]:
+        """Returns the ranks' arrays without halos, for each array of the tree."""
+        return list(zip(*self.own(), strict=True))
+
+    def _are_equal_replicas(self) -> bool:
+        first, *rest = self.parts
+        return not self.sharded and all(_same(first, replica) for replica in rest)
 
     def _follows_another(self, partition: Partition) -> bool:
         """Returns whether rows were divided by a world's partition, and not by the script, and
@@ -81,44 +83,40 @@ class Kept:
         old = self.partition
         if not self.sharded or old is None or old == partition:
             return False
-        counts = [tuple(map(len, leaf)) for leaf in zip(*self.own(), strict=True)]
-        return all(lengths == old.counts(sum(lengths)) for lengths in counts)
+        for leaf in self._by_leaf():
+            lengths = tuple(map(len, leaf))
+            if lengths != old.counts(sum(lengths)):
+                return False
+        return True
 
     @classmethod
     def divided(cls, wholes: Sequence[Array], partition: Partition, halo: Halo | None) -> "Kept":
         """Returns the values of a variable whose rows are divided; without a halo the parts are
         views of the rows.
         """
-        parts = [
-            [
-                held_rows(partial(_between, array), len(array), partition, rank, halo)
-                for array in wholes
-            ]
-            for rank in range(partition.parts)
-        ]
+
+        def part(whole: Array, rank: int) -> Array:
+            return held_rows(partial(_between, whole), len(whole), partition, rank, halo)
+
+        parts = [[part(whole, rank) for whole in wholes] for rank in range(partition.parts)]
         return cls(parts, True, partition.parts > 1, halo, partition)
 
     def own(self) -> "Sequence[list[Array]]":
         """Returns views of the arrays without halos, by rank."""
         if self.halo is None:
             return self.parts
-        size = len(self.parts)
-        spans = [
-            [self.halo.own(len(array), rank, size) for array in arrays]
-            for rank, arrays in enumerate(self.parts)
-        ]
-        return [
-            [array[slice(*span)] for array, span in zip(arrays, of, strict=True)]
-            for arrays, of in zip(self.parts, spans, strict=True)
-        ]
+        parts = []
+        for rank, arrays in enumerate(self.parts):
+            spans = [self.halo.own(len(array), rank, len(self.parts)) for array in arrays]
+            parts.append([array[slice(*span)] for array, span in zip(arrays, spans, strict=True)])
+        return parts
 
     def with_own(self, values: Mapping[int, list[Array]]) -> "Kept":
         """Returns the same with other values of some ranks' own rows."""
-        parts = [
-            [array.copy() for array in arrays] if rank in values else arrays
-            for rank, arrays in enumerate(self.parts)
-        ]
-        new = Kept(parts, self.sharded, self.differs, self.halo, self.partition)
+        parts = list(self.parts)
+        for rank in values:
+            parts[rank] = copies_of(parts[rank])
+        new = replace(self, parts=parts)
         for rank, arrays in values.items():
             for target, value in zip(new.own()[rank], arrays, strict=True):
                 target[...] = value
@@ -126,8 +124,7 @@ class Kept:
 
     def check_equal(self, label: str) -> None:
         """Raises `PartitionError` if replicas differ between the ranks."""
-        first, *rest = self.parts
-        if not self.sharded and not all(_same(first, replica) for replica in rest):
+        if not self.sharded and not self._are_equal_replicas():
             raise PartitionError(
                 f"the replicas of {label} differ between the ranks, and none is its value. "
                 f"Combine them first, as by "
@@ -141,14 +138,17 @@ class Kept:
         Raises:
             PartitionError: the shapes on the ranks do not allow it.
         """
-        by_leaf = list(zip(*self.own(), strict=True))
-        fits = all(len({array.shape[self.sharded :] for array in leaf}) == 1 for leaf in by_leaf)
-        if not fits or (self.sharded and not all(leaf[0].ndim for leaf in by_leaf)):
-            raise PartitionError(
-                f"the arrays of {label} differ in shape between the ranks; use "
-                f"get_value(rank=…) for each"
-            )
-        return [np.concatenate(leaf) if self.sharded else leaf[0].copy() for leaf in by_leaf]
+        by_leaf = self._by_leaf()
+        first_axis = int(self.sharded)
+        for leaf in by_leaf:
+            if leaf[0].ndim < first_axis or not _fit(leaf, first_axis):
+                raise PartitionError(
+                    f"the arrays of {label} differ in shape between the ranks; use "
+                    f"get_value(rank=…) for each"
+                )
+        if self.sharded:
+            return list(map(np.concatenate, by_leaf))
+        return [first.copy() for first, *_ in by_leaf]
 
 
 def held_rows(
@@ -164,16 +164,27 @@ def held_rows(
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
+def copies_of(arrays: Sequence[Array]) -> list[Array]:
+    """Returns copies of arrays."""
+    return [array.copy() for array in arrays]
+
+
+def _fit(arrays: Sequence[Array], axis: int) -> bool:
+    """Returns whether arrays have the same shape from an axis on."""
+    return len({array.shape[axis:] for array in arrays}) == 1
+
+
 def _between(array: Array, start: int, stop: int) -> Array:
     return array[start:stop]
 
 
 def _same(first: Sequence[Array], second: Sequence[Array]) -> bool:
     """Returns whether two ranks hold the same bits."""
-    pairs = list(zip(first, second, strict=True))
-    return first is second or all(
-        a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b)) for a, b in pairs
-    )
+    return first is second or all(map(_are_same_bits, first, second))
+
+
+def _are_same_bits(first: Array, second: Array) -> bool:
+    return first.shape == second.shape and np.array_equal(_bytes(first), _bytes(second))
 
 
 def _bytes(array: Array) -> Array:

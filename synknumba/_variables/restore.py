@@ -5,9 +5,10 @@ ranks.
 from collections.abc import Sequence
 
 from synknumba._types import Array
-from synknumba._variables.collectives import check_rows_for, placed
+from synknumba._variables.collective_arguments import check_rows_for
+from synknumba._variables.collective_call import collective_call
 from synknumba._variables.kept_values import Kept
-from synknumba._variables.state import VariableState
+from synknumba._variables.state import VariableState, write_all
 from synknumba._world.open_world import open_world
 
 
@@ -35,25 +36,18 @@ def restore(states: Sequence[VariableState], wholes: Sequence[Sequence[Array]]) 
     # before they are placed
     are_divided = [state.sharded for state in states]
     halos = [state.halo for state in states]
-    for state, arrays, halo in zip(states, wholes, halos, strict=True):
-        lengths = list(map(len, arrays)) if halo else []
-        check_rows_for(halo, lengths, state.label)
-    # The rows of divided ones follow, by the same partition.
-    initial = [
-        [array[:0] for array in arrays] if is_divided else list(arrays)
-        for arrays, is_divided in zip(wholes, are_divided, strict=True)
-    ]
-    with placed(states, initial=initial) as world:
-        ranks = range(world.world_size)
-        values = [
-            dict(enumerate(Kept.divided(arrays, world.partition, halo).parts))
-            if is_divided
-            else {rank: list(arrays) for rank in ranks}
-            for arrays, is_divided, halo in zip(wholes, are_divided, halos, strict=True)
-        ]
-        rooms = [
-            state.room_for(world, new, halo)
-            for state, new, halo in zip(states, values, halos, strict=True)
-        ]
-        for state, new, room, is_divided in zip(states, values, rooms, are_divided, strict=True):
-            state.assign(world, new, room, sharded=is_divided)
+    initial = []
+    for state, arrays, is_divided, halo in zip(states, wholes, are_divided, halos, strict=True):
+        if halo is not None:
+            check_rows_for(halo, list(map(len, arrays)), state.label)
+        # The rows of divided ones follow, by the same partition.
+        initial.append([array[:0] if is_divided else array for array in arrays])
+    with collective_call(states, initial=initial) as world:
+        assignments = []
+        for state, arrays, is_divided, halo in zip(states, wholes, are_divided, halos, strict=True):
+            parts: Sequence[list[Array]] = [list(arrays)] * world.world_size
+            if is_divided:
+                parts = Kept.divided(arrays, world.partition, halo).parts
+            of_ranks = dict(enumerate(parts))
+            assignments.append(state.assignment(world, of_ranks, halo, sharded=is_divided))
+        write_all(world, assignments)

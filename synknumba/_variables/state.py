@@ -6,8 +6,8 @@ differ; not the values.
 Each rank may change its own array. The coordinator fetches values on request. Scripts have a
 `Variable`, which is a handle of this state (`variable.py`); everything else asks the state.
 
-A variable outlives its world: at its first use in the next one, `_recall` finds the values that the
-coordinator knows, and `place` puts them on the new ranks.
+A variable outlives its world: at its first use in the next one, `Values.recall` finds the values
+that the coordinator knows, and `place` puts them on the new ranks.
 """  # noqa: E501
 
 import math
@@ -15,30 +15,24 @@ import operator
 from collections import deque
 from collections.abc import Iterable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 import numpy as np
 
 from synknumba import _tracing as tracing
-from synknumba._errors import (
-    ArgumentError,
-    BatchError,
-    DataError,
-    PartitionError,
-    ReductionError,
-    SharedMemoryError,
-    VariableLost,
-    WorldError,
-)
+from synknumba._errors import DataError, PartitionError, VariableLost, WorldError
 from synknumba._host import this_process
+from synknumba._host.casting import as_index
 from synknumba._ops.halo import Halo
 from synknumba._ops.tree import LEAF, Structure, describe, paths, unflatten
 from synknumba._ops.variable_layout import VECTOR, LeafLayout, StorageLayout
 from synknumba._types import Array, Shape
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.collective_plans import CoreTraffic, Traffic
-from synknumba._variables.gpu_collective_plans import GpuTraffic
-from synknumba._variables.kept_values import CLOSE_BYTES, GIVEN_BYTES, Kept
+from synknumba._variables.collective_plans import CoreTransfers, Row, VariableTransfers
+from synknumba._variables.failed_writes import writing
+from synknumba._variables.gpu_collective_plans import GpuTransfers
+from synknumba._variables.kept_values import CLOSE_BYTES, GIVEN_BYTES, Kept, copies_of
 from synknumba._variables.values import Arrays, Values
 from synknumba._world.engine import Engine
 from synknumba._world.failure import calling
@@ -47,23 +41,15 @@ from synknumba._world.open_world import current_world, open_world
 ByRank: TypeAlias = dict[int, Arrays]  # arrays of a variable
 _UNPLACED = ("variable", -1)
 
-# Raised by checks before anything is written.
-_HARMLESS = (
-    ArgumentError,
-    BatchError,
-    DataError,
-    PartitionError,
-    ReductionError,
-    SharedMemoryError,
-)
 
-
-def traffic_of(world: Engine) -> Traffic:
+def transfers_of(world: Engine) -> VariableTransfers:
     """Returns what transfers a world's variables; called between `begin` and `end`."""
-    if world.life.traffic is None:
-        world.life.traffic = CoreTraffic(world) if world.traits.shares_memory else GpuTraffic(world)
-    traffic: Traffic = world.life.traffic
-    return traffic
+    if world.life.transfers is None:
+        world.life.transfers = (
+            CoreTransfers(world) if world.traits.shares_memory else GpuTransfers(world)
+        )
+    transfers: VariableTransfers = world.life.transfers
+    return transfers
 
 
 _values_of = operator.attrgetter("_layout", "_values")
@@ -114,13 +100,14 @@ class VariableState:
     def root_shapes(self) -> list[Shape]:
         """Returns the shape of each array on the root."""
         if self._values.storage is None:
-            return [value.shape for value in self._values.pending or ()]
+            return [value.shape for value in self._values.initial()]
         return [leaf.shapes[0] for leaf in self._values.storage.layout.leaves]
 
     def root_shape(self, leaf: int) -> Shape:
         """Returns the shape of one array on the root; for `VECTOR`, of all as one vector."""
-        shapes = self.root_shapes()
-        return (sum(map(math.prod, shapes)),) if leaf == VECTOR else shapes[leaf]
+        if leaf == VECTOR:
+            return (sum(map(math.prod, self.root_shapes())),)
+        return self.root_shapes()[leaf]
 
     @property
     def is_flat(self) -> bool:
@@ -130,22 +117,24 @@ class VariableState:
     @property
     def label(self) -> str:
         """Name in error messages."""
-        return "the variable" if self.name is None else f"variable {self.name!r}"
+        return label_of_name(self.name)
 
     def label_of(self, leaf: int) -> str:
         """Returns the name of one of the arrays in error messages."""
-        return f"{paths(self._structure)[leaf]} of {self.label}" if self.is_tree else self.label
+        if not self.is_tree:
+            return self.label
+        return f"{paths(self._structure)[leaf]} of {self.label}"
 
     def __repr__(self) -> str:
         """Shows name, dtype, shape, location, and whether replicas may differ."""
-        name = "" if self.name is None else f" {self.name!r}"
-        what = (
-            f"{self._dtypes[0]} {self.root_shapes()[0]}"
-            if not self.is_tree
-            else f"tree {describe(self._structure)}"
-        )
-        flat = ", one vector" if self._flat else ""
-        return f"<Variable{name} {what}{flat}, {self.place_text()}>"
+        what = f"{self._dtypes[0]} {self.root_shapes()[0]}"
+        if self.is_tree:
+            what = f"tree {describe(self._structure)}"
+        if self.name is not None:
+            what = f"{self.name!r} {what}"
+        if self._flat:
+            what += ", one vector"
+        return f"<Variable {what}, {self.place_text()}>"
 
     @property
     def is_placed(self) -> bool:
@@ -171,16 +160,17 @@ class VariableState:
 
     def place_text(self) -> str:
         """Returns where the values are, and whether replicas may differ, as text."""
-        if self._values.storage is None:
+        storage = self._values.storage
+        if storage is None:
             return "not on any rank yet"
-        world = self._values.storage.world
-        if not self._values.storage.lives_in(open_world()):
+        if not storage.lives_in(open_world()):
             return "of a world that is closed"
+        world = storage.world
         plural = "s" if world.world_size > 1 else ""
         where = f"on {world.world_size} {world.device} rank{plural}"
         if self._values.sharded:
-            shapes = self.shapes()[0] if not self.is_tree else self.shapes()
-            halo = "" if self.halo is None else f" with {self.halo}"
+            shapes = self.shapes() if self.is_tree else self.shapes()[0]
+            halo = f" with {self.halo}" if self.halo else ""
             return f"{where}, shards {shapes}{halo}"
         equality = "may differ" if self._values.differs else "equal"
         return f"{where}, replicas {equality}"
@@ -189,19 +179,19 @@ class VariableState:
 
     def value_on(self, rank: int) -> Any:
         """Returns a copy of one rank's array; for a tree, the tree of arrays."""
-        return unflatten(self._structure, self.fetch([rank])[0])
+        return self.as_tree(self.fetch([rank])[0])
 
     def held_on(self, rank: int) -> Any:
         """Returns a copy of one rank's array as functions get it, with its halos; for a tree,
         the tree of arrays.
         """
-        return unflatten(self._structure, self.fetch([rank], own=False)[0])
+        return self.as_tree(self.fetch([rank], own=False)[0])
 
     def whole_value(self) -> Any:
         """Returns a copy of the value, for a divided variable the rows of all ranks; for a tree,
         the tree of arrays.
         """
-        return unflatten(self._structure, self._present().whole(self.label))
+        return self.as_tree(self._present().whole(self.label))
 
     def whole_arrays(self) -> Arrays:
         """Returns copies of the arrays, as `whole_value`; raises `PartitionError` if replicas
@@ -218,15 +208,8 @@ class VariableState:
         if self._values.storage is None:
             return list(self.root_shapes())
         layout = self._values.storage.layout
-        shapes = [layout.own_shapes(leaf) for leaf in self.leaves()]
-        if self._values.sharded:
-            return [
-                (sum(shape[0] for shape in of), *of[0][1:])
-                if len({shape[1:] for shape in of}) == 1
-                else None
-                for of in shapes
-            ]
-        return [of[0] if len(set(of)) == 1 else None for of in shapes]
+        joins = _joined_shape if self._values.sharded else _same_shape
+        return [joins(layout.own_shapes(leaf)) for leaf in self.leaves()]
 
     def _present(self) -> Kept:
         """Returns the values on all ranks of the open world; without one, those that the next
@@ -237,11 +220,11 @@ class VariableState:
         self.check_process()
         world = open_world()
         if self._values.storage is None or world is None:
-            return self._recall()
+            return self._values.recall(self.label)
         world.begin()
         try:
             self.place(world)
-            return self._fetch_kept(world)
+            return self._fetched(world)
         finally:
             world.end()
 
@@ -254,7 +237,7 @@ class VariableState:
         if not self._values.sharded:
             self._start_from(wholes)
             return
-        copies = [np.array(array, dtype) for array, dtype in zip(wholes, self._dtypes, strict=True)]
+        copies = list(map(np.array, wholes, self._dtypes))
         self._values.given = Kept.divided(copies, self.storage().world.partition, self.halo)
         self._values.written = self._values.torn = False
 
@@ -276,16 +259,11 @@ class VariableState:
         world.begin()
         try:
             self.place(world, values if rank is None else None)
-            ranks = (
-                range(world.world_size) if rank is None else [check_rank(rank, world.world_size)]
-            )
-            new = dict.fromkeys(ranks, values)
-            try:
-                room, without_halos = self.room_to_set(world, new)
-                self.assign(world, new, room, without_halos=without_halos)
-            except BaseException as error:
-                note_failure(world, [self], error)
-                raise
+            ranks: Iterable[int] = range(world.world_size)
+            if rank is not None:
+                ranks = [check_rank(rank, world.world_size)]
+            with writing(world, [self]):
+                write_all(world, [self.assignment_of_own(world, dict.fromkeys(ranks, values))])
         finally:
             world.end()
 
@@ -296,7 +274,7 @@ class VariableState:
         storage = self._values.storage
         if storage is None or storage.world.world_size == 1:
             return
-        if self._values.sharded or not all(leaf.uniform for leaf in storage.layout.leaves):
+        if self._values.sharded or not storage.is_uniform:
             shapes = max(self.shapes(), key=lambda shapes: len(set(shapes)))
             listing = ", ".join(map(str, shapes))
             raise PartitionError(
@@ -309,6 +287,10 @@ class VariableState:
     def leaves(self) -> range:
         """Returns the indices of the arrays."""
         return range(len(self._dtypes))
+
+    def as_tree(self, leaves: Sequence[Any]) -> Any:
+        """Returns something of each array in the structure of the tree."""
+        return unflatten(self._structure, leaves)
 
     def dtypes(self) -> "list[np.dtype[Any]]":
         """Returns the dtype of each array."""
@@ -331,9 +313,7 @@ class VariableState:
 
     def storage(self) -> Allocation:
         """Returns the memory of the variable, which must have been placed."""
-        storage = self._values.storage
-        assert storage is not None  # callers have called `place`
-        return storage
+        return self._values.placed()
 
     def shapes(self) -> list[tuple[Shape, ...]]:
         """Returns the shapes of each array, by rank; the variable must have been placed."""
@@ -351,15 +331,16 @@ class VariableState:
             return old
         self.check_process()
         self._check_device(world)
-        source = self._recall() if initial is None else Kept((initial,))
-        values = source.fit(world.partition, self.label)
-        entry_values = values if initial is None else self._known()
-        by_leaf = [tuple(arrays[leaf] for arrays in values.parts) for leaf in self.leaves()]
-        storage = Allocation(
-            world,
-            self.layout_with([tuple(value.shape for value in row) for row in by_leaf], values.halo),
-        )
-        traffic_of(world).deliver(storage, by_leaf)
+        if initial is None:
+            values = self._values.recall(self.label).fit(world.partition, self.label)
+            entry_values: Kept | None = values
+        else:
+            values = Kept((initial,)).fit(world.partition, self.label)
+            entry_values = self._values.known(self.label)
+        by_leaf = list(zip(*values.parts, strict=True))
+        shapes = [tuple(array.shape for array in arrays) for arrays in by_leaf]
+        storage = Allocation(world, self.layout_with(shapes, values.halo))
+        transfers_of(world).deliver(storage, by_leaf)
         world.life.residents[self] = None
         now = self._values
         now.pending = None
@@ -367,8 +348,9 @@ class VariableState:
         self._use(storage)
         now.written = now.torn = False
         # `initial` is the caller's own memory, and is assigned next.
-        has_copy = initial is None and storage.segment is None
-        now.given = values if has_copy else None
+        now.given = None
+        if initial is None and storage.segment is None:
+            now.given = values
         now.enter(entry_values, keeps_snapshots=world.life.keeps_snapshots)
         return storage
 
@@ -379,133 +361,44 @@ class VariableState:
         try:
             return self.place(world)
         except (VariableLost, PartitionError):
-            leaves = self.storage().layout.leaves
-            if self._values.sharded or not all(leaf.uniform for leaf in leaves):
+            if self._values.sharded or not self.storage().is_uniform:
                 raise
-            zeros = [
-                np.zeros(shape, dtype)
-                for shape, dtype in zip(self.root_shapes(), self._dtypes, strict=True)
-            ]
-            return self.place(world, zeros)
-
-    def _known(self) -> Kept | None:
-        """Returns the values that the coordinator knows, or None if they are lost."""
-        try:
-            return self._recall()
-        except VariableLost:
-            return None
+            zeros = map(np.zeros, self.root_shapes(), self._dtypes)
+            return self.place(world, list(zeros))
 
     def renew_if_lost(self, numbers: Sequence[float] | None = None) -> None:
         """Fills each array with a number, by default 0, if the values are lost: of variables
         that scripts do not see.
         """
         storage = self._values.storage
-        if (
-            storage is None
-            or (storage.lives_in(open_world()) and storage.life.reason is None)
-            or self._known() is not None
-        ):
+        if storage is None:
+            return
+        is_here = storage.lives_in(open_world()) and storage.life.reason is None
+        if is_here or self._values.known(self.label) is not None:
             return
         shapes = self.root_shapes()
-        self._start_from(
-            [
-                np.full(shape, number)
-                for shape, number in zip(shapes, numbers or [0.0] * len(shapes), strict=True)
-            ]
-        )
+        self._start_from(list(map(np.full, shapes, numbers or [0.0] * len(shapes))))
 
     def _start_from(self, values: Arrays) -> None:
         """Makes values the initial ones of the next world."""
-        self._values.restart(
-            [np.array(value, dtype) for value, dtype in zip(values, self._dtypes, strict=True)]
-        )
+        self._values.restart(list(map(np.array, values, self._dtypes)))
         self._layout = _UNPLACED
 
-    def _recall(self) -> Kept:
-        """Returns the values to put on the ranks of another world: the present ones if known,
-        else the last snapshot's.
-        """
-        storage = self._values.storage
-        if storage is None:
-            return Kept((self._values.pending or [],))
-        life = storage.life
-        if self._values.given is not None:
-            return self._values.given
-        in_memory = storage.segment is not None and not self._values.torn
-        goes_back = self._values.snapshot is not None and life.keeps_snapshots
-        if in_memory and (life.reason is None or not self._values.written or not goes_back):
-            parts = self._parts_in_memory()
-            parts = parts[:1] * len(parts) if self._are_equal() else parts
-            return self._kept(parts, storage.world)
-        is_failure = life.reason is not None and life.not_kept is None
-        if self._values.snapshot is not None and is_failure:
-            return self._values.snapshot
-        if life.not_kept is not None:
-            why = f"could not be fetched when its world was closed: {life.not_kept}"
-        elif life.reason is None:
-            why = (
-                f"were not fetched when its world was closed, since they have more "
-                f"than {CLOSE_BYTES >> 30} GiB"
-            )
-        else:
-            why = f"ended with the ranks ({life.reason}), and there is no snapshot of them"
-        raise VariableLost(
-            f"the values of {self.label} {why}. Give it a value to use it again: "
-            f"v.set_value(value), or synk.scatter(v, value) "
-            "to divide its rows. Call world.snapshot() now and then to keep the "
-            "values of all variables."
-        )
-
-    def _recall_parts(self, *, without_halos: bool) -> Sequence[Arrays]:
-        """Returns the values that the coordinator knows, for the ranks of the ended world."""
-        values, world = self._recall(), self.storage().world
-        fitted = values.fit(world.partition, self.label)
-        return fitted.own() if without_halos else fitted.parts
-
-    def _parts_in_memory(self) -> list[Arrays]:
-        """Returns views of the arrays of all ranks, in shared memory; raises `WorldError` if
-        they are on GPUs.
-        """
-        storage = self.storage()
-        if storage.segment is None:
-            raise self._inherited()
-        return [
-            [storage.array(leaf, rank) for leaf in self.leaves()]
-            for rank in range(storage.world.world_size)
-        ]
-
-    def _inherited_parts(self, *, without_halos: bool) -> Sequence[Arrays]:
-        """Returns views of the arrays that the process from which this one was forked shares
-        with it.
-        """
-        values = Kept(self._parts_in_memory(), halo=self.halo)
-        return values.own() if without_halos else values.parts
-
-    def _are_equal(self) -> bool:
-        """Whether all ranks certainly have equal replicas."""
-        return not (self._values.differs or self._values.sharded) and all(
-            leaf.uniform for leaf in self.storage().layout.leaves
-        )
-
-    def _fetch_kept(self, world: Engine) -> Kept:
+    def _fetched(self, world: Engine) -> Kept:
         """Returns copies of all ranks' arrays, once for equal replicas; called between the
         world's `begin` and `end`.
         """
         ranks = range(world.world_size)
-        if self._are_equal():
+        if self._values.are_equal():
             return Kept(self.copies(world, [0]) * len(ranks))
-        return self._kept(self.copies(world, ranks), world)
-
-    def _kept(self, parts: Sequence[Arrays], world: Engine) -> Kept:
-        """Returns arrays of all ranks, divided as the variable's are."""
-        values = self._values
-        return Kept(parts, values.sharded, values.differs, self.halo, world.partition)
+        return self._values.kept(self.copies(world, ranks))
 
     def take_snapshot(self, world: Engine) -> Kept:
         """Returns the values for a snapshot; those of the last one if nothing was written since."""
-        if self._values.snapshot is not None and self._values.given is self._values.snapshot:
-            return self._values.snapshot
-        return self._fetch_kept(world)
+        snapshot = self._values.snapshot
+        if snapshot is not None and self._values.given is snapshot:
+            return snapshot
+        return self._fetched(world)
 
     def keep_snapshot(self, values: Kept) -> None:
         """Sets what the variable goes back to when a rank has died."""
@@ -513,9 +406,9 @@ class VariableState:
 
     def keep_at_close(self, world: Engine) -> None:
         """Fetches the values from GPUs whose world is about to be closed, unless they are many."""
-        copies = 1 if self._are_equal() else world.world_size
+        copies = 1 if self._values.are_equal() else world.world_size
         if self._values.given is None and self.nbytes * copies <= CLOSE_BYTES:
-            self._values.given = self._fetch_kept(world)
+            self._values.given = self._fetched(world)
 
     def check_process(self) -> None:
         """Raises `WorldError` if the variable is on ranks of the process that forked this one."""
@@ -526,16 +419,42 @@ class VariableState:
         """Raises `DataError` for a floating-point type wider than GPUs support."""
         if world.traits.has_long_double:
             return
+        widest = {"f": 8, "c": 16}
         for leaf, dtype in enumerate(self._dtypes):
-            if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
+            if dtype.itemsize > widest.get(dtype.kind, dtype.itemsize):
                 raise DataError(
                     f"{self.label_of(leaf)} has dtype {dtype}, which GPUs do not support; "
                     f"use float64 or complex128"
                 )
 
-    def room_to_set(self, world: Engine, values: ByRank) -> tuple[Allocation, bool]:
-        """Returns memory for values that the script sets, and whether they are own rows only,
-        beside halos that stay.
+    def assignment(
+        self,
+        world: Engine,
+        values: ByRank,
+        halo: Halo | None = None,
+        *,
+        sharded: bool | None = None,
+    ) -> "Assignment":
+        """Makes room for new values of ranks, and returns their assignment; called between the
+        world's `begin` and `end`.
+
+        If shapes change, the room is new memory with the arrays to keep. Values and memory have
+        the given halo.
+        """
+        old = self.storage()
+        by_rank = [list(leaf.shapes) for leaf in old.layout.leaves]
+        for rank, arrays in values.items():
+            for shapes_of_leaf, array in zip(by_rank, arrays, strict=True):
+                shapes_of_leaf[rank] = array.shape
+        shapes = list(map(tuple, by_rank))
+        if shapes == self.shapes() and halo == old.layout.halo:
+            return Assignment(self, values, old, sharded)
+        carry = old if len(values) < world.world_size else None
+        room = Allocation(world, self.layout_with(shapes, halo), carry=carry)
+        return Assignment(self, values, room, sharded)
+
+    def assignment_of_own(self, world: Engine, values: ByRank) -> "Assignment":
+        """As `assignment`, of own rows: halos stay, and with them the shapes.
 
         Raises:
             PartitionError: the variable has a halo, and a value has another shape than the own
@@ -543,7 +462,7 @@ class VariableState:
         """
         layout = self.storage().layout
         if layout.halo is None:
-            return self.room_for(world, values), False
+            return self.assignment(world, values)
         for leaf in self.leaves():
             shapes = layout.own_shapes(leaf)
             for rank, arrays in values.items():
@@ -554,25 +473,7 @@ class VariableState:
                         f"{arrays[leaf].shape}. Divide other rows with synk.scatter(v, value, "
                         f"halo={layout.halo.width})"
                     )
-        return self.storage(), True
-
-    def room_for(self, world: Engine, values: ByRank, halo: Halo | None = None) -> Allocation:
-        """Returns memory for new values: the variable's own, or, if shapes change, new memory with
-        the arrays to keep.
-
-        Ranks that are absent in `values` keep their arrays. Values and memory have the given halo.
-        Called between the world's `begin` and `end`.
-        """
-        old = self.storage()
-        ranks = range(world.world_size)
-        shapes = [
-            tuple(values[rank][i].shape if rank in values else leaf.shapes[rank] for rank in ranks)
-            for i, leaf in enumerate(old.layout.leaves)
-        ]
-        if shapes == self.shapes() and halo == old.layout.halo:
-            return old
-        carry = old if len(values) < world.world_size else None
-        return Allocation(world, self.layout_with(shapes, halo), carry=carry)
+        return Assignment(self, values, self.storage(), without_halos=True)
 
     def assign(
         self,
@@ -583,47 +484,39 @@ class VariableState:
         sharded: bool | None = None,
         without_halos: bool = False,
     ) -> None:
-        """Writes new values to memory that `room_for` has returned; called between the world's
-        `begin` and `end`.
-
-        `sharded` is whether each rank has its own rows from now on; None leaves this unchanged.
-        With `without_halos`, the values are own rows only.
+        """Writes new values to memory of their shapes; called between the world's `begin` and
+        `end`. For the other arguments see `Assignment`.
         """
-        ranks = range(world.world_size)
-        rows = [
-            tuple(values[rank][i] if rank in values else None for rank in ranks)
-            for i in self.leaves()
-        ]
-        traffic_of(world).deliver(storage, rows, without_halos=without_halos)
+        absent: list[Array | None] = [None] * len(self._dtypes)
+        by_rank = (values.get(rank, absent) for rank in range(world.world_size))
+        rows: list[Row] = list(zip(*by_rank, strict=True))
+        transfers_of(world).deliver(storage, rows, without_halos=without_halos)
         is_complete = len(values) == world.world_size and not without_halos
-        same = is_complete and all(all(value is row[0] for value in row) for row in rows)
+        are_equal = is_complete and len(set(map(id, values.values()))) == 1
         written, previous = self._values.written, self._values.given
-        self.mark(differs=not same, sharded=sharded)
+        self.mark(differs=not are_equal, sharded=sharded)
         self._use(storage)
         self._values.written = written and not is_complete
-        if storage.segment is None and (is_complete or previous is not None):
-            copied = self._copy_given(world, values, previous, without_halos=without_halos)
-            self._values.given, self._values.written = copied, copied is None
+        if storage.segment is not None or (previous is None and not is_complete):
+            return
+        if previous is not None and without_halos:
+            copied: Kept | None = previous.with_own(values)  # beside halos that stay
+        else:
+            copied = self._copied(world, values, previous)
+        self._values.given, self._values.written = copied, copied is None
 
-    def _copy_given(
-        self, world: Engine, values: ByRank, old: Kept | None, *, without_halos: bool
-    ) -> Kept | None:
+    def _copied(self, world: Engine, values: ByRank, old: Kept | None) -> Kept | None:
         """Returns a copy of the values that GPUs have got, with those that other ranks keep;
         None if it would be large.
         """
-        if without_halos:  # beside halos that stay
-            return None if old is None else old.with_own(values)
-        different = {id(array): array for arrays in values.values() for array in arrays}
-        if sum(array.nbytes for array in different.values()) > GIVEN_BYTES:
+        different = {id(arrays): arrays for arrays in values.values()}
+        if sum(array.nbytes for arrays in different.values() for array in arrays) > GIVEN_BYTES:
             return None
-        copies = {key: np.array(array, copy=True) for key, array in different.items()}
-        parts = [
-            [copies[id(array)] for array in values[rank]]
-            if rank in values or old is None
-            else old.parts[rank]
-            for rank in range(world.world_size)
-        ]
-        return self._kept(parts, world)
+        copies = {key: copies_of(arrays) for key, arrays in different.items()}
+        parts: list[Arrays] = [[]] * world.world_size if old is None else list(old.parts)
+        for rank, arrays in values.items():
+            parts[rank] = copies[id(arrays)]
+        return self._values.kept(parts)
 
     def trade(self, partner: "VariableState") -> None:
         """Exchanges memory and values with another variable."""
@@ -640,9 +533,9 @@ class VariableState:
         """Gives the variable the memory and the values that it had."""
         self._layout, self._values = noted
 
-    def replace(self, storage: Allocation, *, sharded: bool) -> None:
-        """Replaces the memory of the variable; replicas may differ afterwards if it is sharded."""
-        self.mark(differs=sharded, sharded=sharded)
+    def replace(self, storage: Allocation, *, differs: bool, sharded: bool) -> None:
+        """Gives the variable memory, perhaps its own, to which ranks have written; see `mark`."""
+        self.mark(differs=differs, sharded=sharded)
         self._use(storage)
 
     def mark(self, *, differs: bool, sharded: bool | None = None) -> None:
@@ -659,9 +552,7 @@ class VariableState:
         self, shapes: Sequence[tuple[Shape, ...]], halo: Halo | None = None
     ) -> StorageLayout:
         """Returns a layout of the arrays with other shapes, by rank, halos included."""
-        leaves = tuple(
-            LeafLayout(dtype, shape) for dtype, shape in zip(self._dtypes, shapes, strict=True)
-        )
+        leaves = tuple(map(LeafLayout, self._dtypes, shapes))
         return StorageLayout(leaves, self._flat, halo)
 
     def fetch(self, ranks: Sequence[int], *, own: bool = True) -> list[Arrays]:
@@ -669,49 +560,54 @@ class VariableState:
         refuse_on_rank("variables are read")
         _refuse_in_body()
         storage, world = self._values.storage, open_world()
+        parts: Sequence[Arrays]
         if storage is None:
-            world_size = 1 if world is None else world.world_size
-            for rank in ranks:
-                check_rank(rank, world_size)
-            return [[value.copy() for value in self._values.pending or ()] for _ in ranks]
-        is_here = storage.lives_in(world)
-        if world is None or (not is_here and storage.world.is_inherited):
-            for rank in ranks:
-                check_rank(rank, storage.world.world_size)
-            parts = (
-                self._inherited_parts(without_halos=own)
-                if storage.world.is_inherited
-                else self._recall_parts(without_halos=own)
-            )
-            return [[value.copy() for value in parts[rank]] for rank in ranks]
+            parts = [self._values.initial()] * (1 if world is None else world.world_size)
+        elif world is None or storage.world.is_inherited:
+            parts = self._parts_elsewhere(storage, own=own)
+        else:
+            return self._fetch_from(world, ranks, own=own)
+        return [copies_of(parts[check_rank(rank, len(parts))]) for rank in ranks]
+
+    def _fetch_from(self, world: Engine, ranks: Sequence[int], *, own: bool) -> list[Arrays]:
+        """Returns what `fetch` does, of the ranks of the open world."""
         world.begin()
         try:
-            if not is_here:
-                self.place(world)
+            self.place(world)
             for rank in ranks:
                 check_rank(rank, world.world_size)
             return self.own_copies(world, ranks) if own else self.copies(world, ranks)
         finally:
             world.end()
 
+    def _parts_elsewhere(self, storage: Allocation, *, own: bool) -> Sequence[Arrays]:
+        """Returns the arrays of all ranks of a world that has ended, or is of the process from
+        which this one was forked.
+        """
+        if not storage.world.is_inherited:
+            known = self._values.recall(self.label).fit(storage.world.partition, self.label)
+        elif storage.segment is None:
+            raise self._inherited()
+        else:
+            known = Kept(self._values.in_memory(), halo=self.halo)
+        return known.own() if own else known.parts
+
     def own_copies(self, world: Engine, ranks: Sequence[int]) -> list[Arrays]:
         """Returns copies of own rows on the given ranks; called between `begin` and `end`."""
         copies, layout = self.copies(world, ranks), self.storage().layout
         if layout.halo is None:
             return copies
-        return [
-            [array[slice(*layout.own(leaf, rank))] for leaf, array in enumerate(arrays)]
-            for rank, arrays in zip(ranks, copies, strict=True)
-        ]
+        for rank, arrays in zip(ranks, copies, strict=True):
+            for leaf, array in enumerate(arrays):
+                arrays[leaf] = array[slice(*layout.own(leaf, rank))]
+        return copies
 
     def copies(self, world: Engine, ranks: Sequence[int]) -> list[Arrays]:
         """Returns copies of arrays with halos; called between the world's `begin` and `end`."""
-        flat = iter(
-            traffic_of(world).fetch(
-                self.storage(), [(leaf, rank) for rank in ranks for leaf in self.leaves()]
-            )
-        )
-        return [[next(flat) for _ in self.leaves()] for _ in ranks]
+        leaves = self.leaves()
+        places = [(leaf, rank) for rank in ranks for leaf in leaves]
+        arrays = transfers_of(world).fetch(self.storage(), places)
+        return [arrays[first : first + len(leaves)] for first in range(0, len(arrays), len(leaves))]
 
     def _use(self, storage: Allocation) -> None:
         """Takes memory, and makes the key of the variable in plans, which depend on whether rows
@@ -728,9 +624,10 @@ class VariableState:
         self._values.torn = self._values.torn or torn
 
     def _inherited(self) -> WorldError:
-        way_out = "create a new variable from its last value, get_value()"
         if self.storage().segment is None:
             way_out = "read it there, and pass the value on"
+        else:
+            way_out = "create a new variable from its last value, get_value()"
         return WorldError(
             f"{self.label} belongs to a world of the process from which this "
             f"one was forked: {way_out}"
@@ -738,39 +635,48 @@ class VariableState:
 
 
 @final
-class writing:  # noqa: N801  # used as a function
-    """Context in which the ranks, or the coordinator, write to variables: an exception may leave
-    them half written.
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """New values of a variable, and memory that has room for them. Nothing is written yet, so that
+    several variables can be assigned, or none if memory does not suffice.
+
+    Attributes:
+        state: the variable.
+        values: new arrays by rank; other ranks keep theirs.
+        storage: the variable's memory, or new memory with the arrays to keep.
+        sharded: whether each rank has its own rows from now on; None leaves this unchanged.
+        without_halos: whether the values are own rows only.
     """
 
-    __slots__ = ("_states", "_world")
-
-    def __init__(self, world: Engine, states: Iterable[VariableState | None]) -> None:
-        self._world, self._states = world, states
-
-    def __enter__(self) -> None:
-        """Does nothing."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
-    ) -> None:
-        """Records what is not known any more."""
-        if error is not None:
-            note_failure(self._world, self._states, error)
+    state: VariableState
+    values: ByRank
+    storage: Allocation
+    sharded: bool | None = None
+    without_halos: bool = False
 
 
-def note_failure(
-    world: Engine, states: Iterable[VariableState | None], error: BaseException
-) -> None:
-    """Records that a failed call may have written to variables: their values are not known, and
-    torn if the world has ended.
-    """
-    broken = world.is_broken
-    if not broken and isinstance(error, _HARMLESS):
-        return
-    for state in states:
-        if state is not None:
-            state.note_failure(world, torn=broken)
+def write_all(world: Engine, assignments: Iterable[Assignment]) -> None:
+    """Writes new values; called between the world's `begin` and `end`."""
+    for new in assignments:
+        new.state.assign(
+            world,
+            new.values,
+            new.storage,
+            sharded=new.sharded,
+            without_halos=new.without_halos,
+        )
+
+
+def _joined_shape(shapes: Sequence[Shape]) -> Shape | None:
+    """Returns the shape of the ranks' rows, joined; None if they do not fit."""
+    if len({shape[1:] for shape in shapes}) > 1:
+        return None
+    return (sum(rows for rows, *_ in shapes), *shapes[0][1:])
+
+
+def _same_shape(shapes: Sequence[Shape]) -> Shape | None:
+    """Returns the shape that all ranks have; None if they differ."""
+    return shapes[0] if len(set(shapes)) == 1 else None
 
 
 def _refuse_in_body() -> None:
@@ -793,13 +699,14 @@ def refuse_on_rank(what: str) -> None:
         )
 
 
+def label_of_name(name: str | None) -> str:
+    """Returns the label of a variable in error messages."""
+    return "the variable" if name is None else f"variable {name!r}"
+
+
 def check_rank(rank: Any, world_size: int) -> int:
     """Returns a rank as an int; raises `PartitionError` if there is no such rank."""
-    try:
-        # before NumPy 2.4 np.bool is an index, too
-        number = -1 if isinstance(rank, bool | np.bool) else operator.index(rank)
-    except TypeError:
-        number = -1
+    number = as_index(rank)
     if not 0 <= number < world_size:
         raise PartitionError(f"rank must be an integer from 0 to {world_size - 1}, got {rank!r}")
     return number

@@ -1,10 +1,13 @@
 """`Values`: where the values of a variable are, and what is known of them."""
 
+from collections.abc import Sequence
 from typing import TypeAlias, final
 
+from synknumba._errors import VariableLost
 from synknumba._types import Array
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.kept_values import Kept
+from synknumba._variables.kept_values import CLOSE_BYTES, Kept
+from synknumba._world.life import Life
 from synknumba._world.open_world import snapshots_taken
 
 Arrays: TypeAlias = list[Array]  # of a variable on one rank
@@ -65,7 +68,85 @@ class Values:
         """
         newer = self.seen != snapshots_taken()
         self.seen = snapshots_taken()
-        if entry_values is None:
-            self.snapshot = None if newer else self.snapshot
-        elif newer or self.snapshot is not None or keeps_snapshots:
+        if newer or (entry_values is not None and (self.snapshot is not None or keeps_snapshots)):
             self.snapshot = entry_values
+
+    def initial(self) -> Arrays:
+        """Returns the initial values, which are not on the ranks yet."""
+        assert self.pending is not None  # of a variable without memory
+        return self.pending
+
+    def are_equal(self) -> bool:
+        """Whether all ranks certainly have equal replicas; they have been placed."""
+        return not self.differs and not self.sharded and self.placed().is_uniform
+
+    def placed(self) -> Allocation:
+        """Returns the memory of the values, which must have been placed."""
+        assert self.storage is not None  # callers have called `VariableState.place`
+        return self.storage
+
+    def kept(self, parts: Sequence[Arrays]) -> Kept:
+        """Returns arrays of all ranks, divided as the values on the ranks are."""
+        storage = self.placed()
+        partition = storage.world.partition
+        return Kept(parts, self.sharded, self.differs, storage.layout.halo, partition)
+
+    def in_memory(self) -> list[Arrays]:
+        """Returns views of the arrays of all ranks, which are in shared memory."""
+        storage = self.placed()
+        leaves = range(len(storage.layout.leaves))
+        ranks = range(storage.world.world_size)
+        return [[storage.array(leaf, rank) for leaf in leaves] for rank in ranks]
+
+    # ---- for another world
+
+    def known(self, label: str) -> Kept | None:
+        """Returns the values that the coordinator knows, or None if they are lost."""
+        try:
+            return self.recall(label)
+        except VariableLost:
+            return None
+
+    def recall(self, label: str) -> Kept:
+        """Returns the values to put on the ranks of another world: the present ones if known,
+        else the last snapshot's.
+        """
+        if self.storage is None:
+            return Kept((self.initial(),))
+        if self.given is not None:
+            return self.given
+        life = self.storage.life
+        if self._remain_in_memory(self.storage):
+            parts = self.in_memory()
+            if self.are_equal():
+                parts = parts[:1] * len(parts)
+            return self.kept(parts)
+        if self.snapshot is not None and life.reason is not None and life.not_kept is None:
+            return self.snapshot
+        raise VariableLost(
+            f"the values of {label} {_why_lost(life)}. Give it a value to use it again: "
+            f"v.set_value(value), or synk.scatter(v, value) "
+            "to divide its rows. Call world.snapshot() now and then to keep the "
+            "values of all variables."
+        )
+
+    def _remain_in_memory(self, storage: Allocation) -> bool:
+        """Whether the values are in shared memory, and as a script may expect them after a
+        failure: those of the last snapshot if ranks may have written since.
+        """
+        if storage.segment is None or self.torn:
+            return False
+        if storage.life.reason is None or not self.written:
+            return True
+        return self.snapshot is None or not storage.life.keeps_snapshots
+
+
+def _why_lost(life: Life) -> str:
+    if life.not_kept is not None:
+        return f"could not be fetched when its world was closed: {life.not_kept}"
+    if life.reason is not None:
+        return f"ended with the ranks ({life.reason}), and there is no snapshot of them"
+    return (
+        f"were not fetched when its world was closed, since they have more "
+        f"than {CLOSE_BYTES >> 30} GiB"
+    )

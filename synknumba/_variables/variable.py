@@ -24,7 +24,6 @@ from synknumba._ops.tree import (
     describe,
     parts_like,
     shape_told,
-    unflatten,
 )
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._types import ARITHMETIC, Array
@@ -70,24 +69,22 @@ class Variable:
     @property
     def dtype(self) -> Any:
         """Dtype; for a tree, the tree of dtypes."""
-        return unflatten(self._state.structure(), self._state.dtypes())
+        return self._state.as_tree(self._state.dtypes())
 
     @property
     def shape(self) -> Any:
         """Shape on the root; for a tree, the tree of shapes."""
-        return unflatten(self._state.structure(), self._state.root_shapes())
+        return self._state.as_tree(self._state.root_shapes())
 
     @property
     def ndim(self) -> Any:
         """Number of dimensions, which never changes; for a tree, the tree of these numbers."""
-        return unflatten(
-            self._state.structure(), [len(shape) for shape in self._state.root_shapes()]
-        )
+        return self._state.as_tree(list(map(len, self._state.root_shapes())))
 
     @property
     def size(self) -> int:
         """Number of elements on the root, in all arrays."""
-        return sum(math.prod(shape) for shape in self._state.root_shapes())
+        return sum(map(math.prod, self._state.root_shapes()))
 
     @property
     def nbytes(self) -> int:
@@ -106,7 +103,9 @@ class Variable:
             "length",
             "use synk.get_lengths(v), or len() of get_value(rank=…) or of synk.gather(v, nd_up=0)",
         )
-        return shapes[0][0] if state.halo is None else state.storage().layout.own_counts(0)[0]
+        if state.halo is None:
+            return shapes[0][0]
+        return state.storage().layout.own_counts(0)[0]
 
     def __repr__(self) -> str:
         """Shows name, dtype, shape, location, and whether replicas may differ."""
@@ -183,8 +182,7 @@ class Variable:
         """Returns a copy of the root's array; raises `PartitionError` if the variable is
         divided.
         """
-        if tracing.current is not None and tracing.current.is_here:
-            raise ArgumentError(_of_a_body(self._state.label, tracing.current.name))
+        _refuse_in_body(self._state.label)
         if copy is False:
             raise ValueError(
                 f"{self._state.label} lives on the ranks; np.asarray of it is always a copy"
@@ -232,6 +230,12 @@ _REFUSED_METHODS = (
 )
 
 
+def _refuse_in_body(label: str) -> None:
+    """Raises `ArgumentError` in the body of a sequence, which has no values of variables."""
+    if tracing.current is not None and tracing.current.is_here:
+        raise ArgumentError(_of_a_body(label, tracing.current.name))
+
+
 def _of_a_body(label: str, sequence: str) -> str:
     """Returns that the body of a sequence has no values of a variable, and the way out."""
     return (
@@ -243,8 +247,7 @@ def _of_a_body(label: str, sequence: str) -> str:
 
 @shortened
 def _refuse_arithmetic(self: Variable, *_: object) -> NoReturn:
-    if tracing.current is not None and tracing.current.is_here:
-        raise ArgumentError(_of_a_body(self._state.label, tracing.current.name))
+    _refuse_in_body(self._state.label)
     raise ArgumentError(
         f"{self._state.label} lives on the ranks, and the script cannot compute with it or index "
         "it; use get_value(), as in v.get_value() + 1 or v.get_value()[0], or pass it to a function"
@@ -369,11 +372,10 @@ def layout_of(array: Data | Variable) -> tuple[Any, ...]:
 
 def accepted(state: VariableState, value: Any) -> Arrays:
     """Returns the arrays of a new value; raises `DataError` if it does not fit. Changes nothing."""
-    ndims = [len(shape) for shape in state.root_shapes()]
+    kinds = zip(state.dtypes(), map(len, state.root_shapes()), strict=True)
     if not state.is_tree:
-        return [
-            accept(plain_value(value), state.dtypes()[0], ndims[0], state.label, force_cast=None)
-        ]
+        ((dtype, ndim),) = kinds
+        return [accept(plain_value(value), dtype, ndim, state.label, force_cast=None)]
     leaves = parts_like(state.structure(), plain_value(value))
     if leaves is None:
         raise DataError(
@@ -381,8 +383,8 @@ def accepted(state: VariableState, value: Any) -> Arrays:
             f"value is {shape_told(value)}"
         )
     return [
-        accept(plain_value(leaf), state.dtypes()[i], ndims[i], state.label_of(i), force_cast=None)
-        for i, leaf in enumerate(leaves)
+        accept(plain_value(leaf), dtype, ndim, state.label_of(i), force_cast=None)
+        for i, (leaf, (dtype, ndim)) in enumerate(zip(leaves, kinds, strict=True))
     ]
 
 
@@ -392,4 +394,6 @@ def plain_value(value: Any) -> Any:
     """
     if isinstance(value, Data):
         return value.data
-    return value.get_value() if isinstance(value, Variable) else value
+    if isinstance(value, Variable):
+        return value.get_value()
+    return value

@@ -369,14 +369,14 @@ class Engine:
         """Notes an object that the ranks are to free: with the next call, or before the next
         segment is made.
         """
-        if not self.life.closed and not self.is_inherited:
+        if self._has_ranks:
             self.holdings.forget(kind, number)
 
     def _drop_unwanted(self) -> None:
         """Frees noted objects on the ranks, unless a call in progress does so at its end."""
         if noted:
             settle()
-        if self.life.closed or self.is_inherited or not self.holdings.unwanted:
+        if not self._has_ranks or not self.holdings.unwanted:
             return
         self._lock.drops += 1  # before taking the lock, so that no call mistakes this for a call
         try:
@@ -388,8 +388,7 @@ class Engine:
         if not self._lock.take(_frame()):
             return  # a call is in progress; `end` sends the drop
         try:
-            is_idle = not self.ranks.under_way and self.life.flights.current is None
-            if is_idle and not self.life.closed:
+            if self._is_idle and not self.life.closed:
                 self._drop_now()
         except SynkError as error:
             if self.life.closed:
@@ -437,7 +436,7 @@ class Engine:
 
     def end_trace(self) -> None:
         """Ends the trace of the world, if it is traced."""
-        if self.ranks.events is None or self.life.closed or self.is_inherited:
+        if self.ranks.events is None or not self._has_ranks:
             return
         self.begin()
         try:
@@ -492,9 +491,9 @@ class Engine:
         if CURRENT.ended is self and not self.is_inherited:
             CURRENT.await_start()
             CURRENT.ended = None
-        life = self.life
-        if life.closed or self.is_inherited:
+        if not self._has_ranks:
             return
+        life = self.life
         life.is_closing, life.how_closed = True, how
         try:
             seconds = 0.0 if in_main_thread() else CLOSE_SECONDS
@@ -515,7 +514,7 @@ class Engine:
             if not self.ranks.under_way and (patient or flights.current is None):
                 flights.land_last(at_exit=at_exit)
         finally:
-            busy = self.ranks.under_way or flights.current is not None
+            busy = not self._is_idle
             if not life.closed and not busy and not at_exit and not self.traits.shares_memory:
                 self._keep_residents()
             if not life.closed and flights.current is not None:
@@ -653,6 +652,16 @@ class Engine:
     def mirrors_variables(self) -> bool:
         """Whether variables lie in memory shared by a machine's ranks, out of reach of others."""
         return self.others is not None and TRAITS[self.device].shares_memory
+
+    @property
+    def _has_ranks(self) -> bool:
+        """Whether the world is open, in the process that opened it."""
+        return not self.life.closed and not self.is_inherited
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no round is under way, and no call in flight."""
+        return not self.ranks.under_way and self.life.flights.current is None
 
     @property
     def is_broken(self) -> bool:

@@ -48,11 +48,15 @@ class CallInfo:
 
     def __str__(self) -> str:
         """Shows the call in Python notation."""
-        return f"{self.function}({', '.join(self.arguments)})" if self.is_call else self.function
+        if not self.is_call:
+            return self.function
+        return f"{self.function}({', '.join(self.arguments)})"
 
     def places(self, ranks: Iterable[int]) -> dict[int, str]:
         """Returns where ranks are in the call; nothing for a call of one part."""
-        return {} if self.where is None else {rank: self.where(rank) for rank in ranks}
+        if self.where is None:
+            return {}
+        return {rank: self.where(rank) for rank in ranks}
 
 
 def calling() -> CallInfo:

@@ -22,6 +22,7 @@ from synknumba._errors import (
     depth_of_script,
 )
 from synknumba._host import this_process
+from synknumba._host.casting import as_index
 from synknumba._host.inherited import tell_of_threads
 from synknumba._host.log import log
 from synknumba._ops.rows import Partition
@@ -214,22 +215,12 @@ def _as_weights(weights: Any) -> tuple[float, ...] | None:
     """Returns weights as numbers, of which there are none if they are to be measured; None if
     there are no weights.
     """
-    if weights is None or (isinstance(weights, str) and weights == "measured"):
-        return None if weights is None else ()
-    try:
-        listed = list(weights)
-        numbers = (
-            ()
-            if any(isinstance(weight, _NO_NUMBERS) for weight in listed)
-            else tuple(map(float, listed))
-        )
-    except (TypeError, ValueError, OverflowError):
-        numbers = ()
-    if (
-        isinstance(weights, str | bytes | Mapping)
-        or not numbers
-        or not all(0 < weight < float("inf") for weight in numbers)
-    ):
+    if weights is None:
+        return None
+    if isinstance(weights, str) and weights == "measured":
+        return ()
+    numbers = _as_numbers(weights)
+    if not numbers or not all(0 < number < float("inf") for number in numbers):
         raise ArgumentError(
             f"weights must be a positive number for each rank, as in weights=[2, 1, 1], or "
             f'"measured", got {shown(weights)}'
@@ -241,6 +232,19 @@ def _as_weights(weights: Any) -> tuple[float, ...] | None:
     return numbers
 
 
+def _as_numbers(values: Any) -> tuple[float, ...]:
+    """Returns numbers that are listed; none for anything else."""
+    if isinstance(values, str | bytes | Mapping):
+        return ()
+    try:
+        listed = list(values)
+        if any(isinstance(value, _NO_NUMBERS) for value in listed):
+            return ()
+        return tuple(map(float, listed))
+    except (TypeError, ValueError, OverflowError):
+        return ()
+
+
 def _check_weights(weights: tuple[float, ...] | None, size: int) -> None:
     if weights and len(weights) != size:
         raise ArgumentError(
@@ -250,8 +254,9 @@ def _check_weights(weights: tuple[float, ...] | None, size: int) -> None:
 
 def _asked_for(world_size: int | None, devices: Sequence[int] | None) -> int | None:
     """Returns the number of ranks that the script, or else `synknumba run`, asks for."""
-    is_open = world_size is None and devices is None
-    return machines_module.ranks_alone[0] if is_open and machines_module.ranks_alone else world_size
+    if world_size is None and devices is None and machines_module.ranks_alone:
+        return machines_module.ranks_alone[0]
+    return world_size
 
 
 def _resolve_machines(
@@ -294,20 +299,16 @@ def _resolve_machines(
             raise DeviceError(problem.rstrip())
     if machines.ranks_each is not None:
         counts = [machines.ranks_each] * count
+    elif kind == "cuda":
+        counts = [len(machine.gpus) for machine in available]
     else:
-        counts = (
-            [len(machine.gpus) for machine in available]
-            if kind == "cuda"
-            else cores_of(available, machines.hosts)
-        )
+        counts = cores_of(available, machines.hosts)
     if world_size is not None and world_size != sum(counts):
         _check_size(world_size)
-        few = int(world_size) < count  # then the first machines have one each
-        counts = (
-            [int(i < world_size) for i in range(count)]
-            if few
-            else list(Partition.even(count).counts(int(world_size)))
-        )
+        if int(world_size) < count:  # the first machines have one each
+            counts = [int(i < world_size) for i in range(count)]
+        else:
+            counts = list(Partition.even(count).counts(int(world_size)))
     if kind == "cuda":
         short = next(
             (i for i, machine in enumerate(available) if counts[i] > len(machine.gpus)), None
@@ -415,33 +416,37 @@ def _resolve(
     """Returns number of ranks, kind of device and each rank's GPU index; raises if invalid."""
     if world_size is not None:
         _check_size(world_size)
+
+    def on_cores() -> tuple[int, DeviceKind, tuple[int, ...]]:
+        return int(world_size or usable_cores()), "cpu", ()
+
     if device == "cpu":
         if devices is not None:
             raise PartitionError(
                 f"devices={devices!r} places ranks on GPUs, but device is "
                 f'"cpu"; leave one of them out'
             )
-        return int(world_size or usable_cores()), "cpu", ()
+        return on_cores()
     _check_cuda()
     report = awake.enter_context(probed())
-    if report.count == 0 and device == "auto" and devices is None:
+    if report.count > 0:
+        return _place_on_gpus(world_size, devices, report.count)
+    if devices is None and device == "auto":
         if report.problem:
             warnings.warn(
                 f"running on CPU cores: {report.problem}",
                 RuntimeWarning,
                 stacklevel=depth_of_script(),
             )
-        return int(world_size or usable_cores()), "cpu", ()
+        return on_cores()
     # the script has asked numba.cuda whether there is a GPU
-    if report.count == 0 and devices is None and stands_in():
+    if devices is None and stands_in():
         log.info("the ranks are on CPU cores, which stand in for GPUs")
-        return int(world_size or usable_cores()), "cpu", ()
-    if report.count == 0:
-        raise DeviceError(
-            report.problem
-            or 'no NVIDIA GPU is visible here; use device="cpu" to run on the CPU cores'
-        )
-    return _place_on_gpus(world_size, devices, report.count)
+        return on_cores()
+    problem = report.problem
+    raise DeviceError(
+        problem or 'no NVIDIA GPU is visible here; use device="cpu" to run on the CPU cores'
+    )
 
 
 def _known_device(device: str) -> str:
@@ -489,7 +494,7 @@ def _check_cuda() -> None:
 
 
 def _check_size(world_size: Any) -> None:
-    if isinstance(world_size, bool) or not hasattr(world_size, "__index__") or world_size < 1:
+    if as_index(world_size) < 1:
         raise PartitionError(
             f"world_size must be an integer of at least 1 (or None for every "
             f"device), got {world_size!r}"
@@ -513,12 +518,8 @@ def _place_on_gpus(
     if not isinstance(devices, Iterable):
         raise PartitionError(f"devices must list a GPU for each rank, got {devices!r}")
     indices = tuple(devices)
-    bad = [
-        i
-        for i in indices
-        if isinstance(i, bool) or not hasattr(i, "__index__") or not 0 <= i < count
-    ]
-    if bad or not indices:
+    are_valid = all(0 <= as_index(index) < count for index in indices)
+    if not are_valid or not indices:
         raise PartitionError(
             f"devices must list a GPU between 0 and {count - 1} for each rank, got {list(indices)}"
         )

@@ -111,8 +111,7 @@ class Life:
         transport: transport of collectives. "nccl" changes to "host" at the first collective if
             NCCL cannot be set up and the user chose "auto".
         joined: whether the transport is set up, if it needs that.
-        traffic: the world's `Traffic`, which transfers values and runs collectives; None before the
-            first. Set by `_variables`.
+        transfers: the world's `VariableTransfers`; None before the first. Set by `_variables`.
         closed: whether the ranks have ended, or belong to another process.
         is_closing: whether the script is ending them.
         how_closed: by what, and where in the script.
@@ -141,7 +140,7 @@ class Life:
         "reason",
         "residents",
         "subscriptions",
-        "traffic",
+        "transfers",
         "transport",
         "visitors",
     )
@@ -164,7 +163,7 @@ class Life:
         self.at_end: Counts | None = None
         self.transport = setup.transport
         self.joined = False
-        self.traffic: Any = None
+        self.transfers: Any = None
         self.residents: WeakTable[Resident, None] = WeakTable()
         self.visitors: WeakTable[Visitor, None] = WeakTable()
         self.subscriptions = contextlib.ExitStack()
@@ -219,7 +218,7 @@ class Life:
         for visitor in self.visitors:
             self.visitors.pop(visitor)
             visitor._leave()  # noqa: SLF001  # of its protocol
-        self.traffic = None
+        self.transfers = None
         self.processes.close()
         self.control.close()
         self.holdings.unwanted.clear()

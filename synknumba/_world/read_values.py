@@ -118,12 +118,13 @@ class ReadValues:
         by_reference = {
             id(function.__globals__) for function in functions if _goes_by_reference(function)
         }
-        self.of_modules: dict[tuple[str, str], Any] = {
-            (module, read.name): read.value
-            for read in reads.values()
-            if read.value is not MISSING
-            and (module := _module_of(read.space, by_reference)) is not None
-        }
+        self.of_modules: dict[tuple[str, str], Any] = {}
+        for read in reads.values():
+            if read.value is MISSING:
+                continue
+            module = _module_of(read.space, by_reference)
+            if module is not None:
+                self.of_modules[module, read.name] = read.value
 
     def differing(self, before: "ReadValues") -> list[str]:
         """Returns the names whose values are not as they were before."""

@@ -317,16 +317,16 @@ def test_the_ranks_start_again_after_the_call_that_broke_off(start):
         START
         + """
 import threading, time
-from synknumba._variables import state
+from synknumba._variables import failed_writes
 
-usual, entered = state.note_failure, threading.Event()
+usual, entered = failed_writes.note_failure, threading.Event()
 
 def slow(*args):
     entered.set()
     time.sleep(0.5)
     usual(*args)
 
-state.note_failure = slow
+failed_writes.note_failure = slow
 
 def breaks():
     try:

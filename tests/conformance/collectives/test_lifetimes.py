@@ -295,7 +295,7 @@ def test_collectives_over_each_of_many_variables_are_worked_out_once(world, monk
     made = [synk.variable(np.full(2, k)) for k in range(300)]
     for v in made:
         synk.all_reduce(v, "max")
-    monkeypatch.setattr(collective_plans.CoreTraffic, "plan", None)
+    monkeypatch.setattr(collective_plans.CoreTransfers, "plan", None)
     for k, v in enumerate(made):
         assert synk.all_reduce(v, "max") is v
         assert_array_equal(v.get_value(1), np.full(2, k))
