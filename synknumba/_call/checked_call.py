@@ -182,14 +182,13 @@ def _parts(call: Call) -> Iterator[tuple[int, int, int]]:
 
 def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, high: int) -> Any:
     """Returns what the kernel gets for one parameter on one rank."""
-    value = call.whole.get(name)
+    value = call.arguments.whole.get(name)
     match param:
         case program.Sharded(by_position=by_position):
-            assert call.rows is not None  # it has rows
-            return _rows(
-                np.asarray(value),
-                Range(low, 1, high - low) if by_position else call.rows.between(low, high),
-            )
+            rows = call.rows.sharded
+            assert rows is not None  # it has rows
+            rows = Range(low, 1, high - low) if by_position else rows.between(low, high)
+            return _rows(np.asarray(value), rows)
         case program.Broadcast():
             return np.array(value)
         case program.Dynamic():
@@ -211,7 +210,8 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
             return _of_variable(call.variables[name], leaf, rank)
         case program.HeldRows(leaf=leaf):
             own = call.variables[name].fetch([rank])[0][leaf]
-            return own if call.own is None else _rows(own, call.own.rows[rank])
+            selected = call.rows.own
+            return own if selected is None else _rows(own, selected.rows[rank])
         case program.Update(op=op, dtype=dtype, shapes=shapes):
             return np.full(shapes[rank] or (1,), reduction.identity(op, dtype), dtype)
         case program.Constant(value):
@@ -221,7 +221,8 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
 
 def _start(call: Call, low: int) -> int:
     """Returns the index in the whole of a rank's first row."""
-    return call.rows.between(low, low).start if isinstance(call.rows, Range) else low
+    rows = call.rows.sharded
+    return rows.between(low, low).start if isinstance(rows, Range) else low
 
 
 def _rows(array: Array, rows: Rows) -> Array:

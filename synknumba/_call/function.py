@@ -316,9 +316,16 @@ class Function(SentFunction, Generic[P, R]):
     def _launch_bound(
         self, world: Engine, then: Callable[[Engine, Any], Any] | None, call: Call, plan: Plan
     ) -> Future[Any]:
-        values = (*call.values, *call.row_values)
+        arguments = call.arguments
         return self._launch(
-            world, plan, values, call.count, call.changed, then, call.write_back, keep=call
+            world,
+            plan,
+            call.values,
+            call.count,
+            arguments.changed,
+            then,
+            arguments.write_back,
+            keep=call,
         )
 
     def _launch(
@@ -513,15 +520,16 @@ class Function(SentFunction, Generic[P, R]):
         return plan
 
     def _run(self, world: Engine, call: Call, plan: Plan) -> Any:
-        for variable in call.changed:
+        changed = call.arguments.changed
+        for variable in changed:
             self._mark(world, variable)
         shows = call.options.progress
         with (
             slices_shown(world, plan.program, self.name, shows) if shows else nullcontext(),
-            writing(world, call.changed) if call.changed else nullcontext(),
+            writing(world, changed) if changed else nullcontext(),
         ):
-            result = plan.execute((*call.values, *call.row_values), call.count)
-        self._succeeded(world, call.write_back)
+            result = plan.execute(call.values, call.count)
+        self._succeeded(world, call.arguments.write_back)
         return result
 
     def _succeeded(self, world: Engine, write_back: Sequence[tuple[str, Array, Data]]) -> None:

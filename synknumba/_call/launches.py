@@ -19,9 +19,10 @@ from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, U
 
 def row_plan(call: Call) -> RowPlan:
     """Returns the division of the rows of a call."""
-    count = None if call.rows is None else call.rows.count
-    own = None if call.own is None else call.own.counts
-    return RowPlan(call.run_partition, call.options.shards, call.options.num_slices, count, own)
+    rows, options = call.rows, call.options
+    count = None if rows.sharded is None else rows.sharded.count
+    own = None if rows.own is None else rows.own.counts
+    return RowPlan(call.run_partition, options.shards, options.num_slices, count, own)
 
 
 def sized_by(call: Call, launch: LaunchConfig, limits: Limits) -> str | None:
@@ -87,7 +88,7 @@ def _without_rows(call: Call) -> str:
         return ""
     found = [
         f"{one} is {value!r}"
-        for one, value in call.whole.items()
+        for one, value in call.arguments.whole.items()
         if value is None or np.ndim(value) == 0
     ]
     return f". {', '.join(found)}: pass an array for rows" if found else ""
@@ -132,13 +133,15 @@ def _shape(call: Call, name: str, param: Param, rank: int, rows: int | None) -> 
         case Broadcast(array):
             return array.shape
         case Held(leaf=leaf):
-            shapes = [by_rank[rank] for by_rank in shapes_by_rank(call, call.variables[name])]
+            shapes = [
+                by_rank[rank] for by_rank in shapes_by_rank(call.variables[name], call.partition)
+            ]
             if leaf == VECTOR:
                 return (sum(map(math.prod, shapes)),)
             return shapes[leaf] or (1,)  # as kernels get 0-d ones
         case HeldRows():
             assert rows is not None  # as above
-            return (rows, *shapes_by_rank(call, call.variables[name])[0][rank][1:])
+            return (rows, *shapes_by_rank(call.variables[name], call.partition)[0][rank][1:])
         case Update(shapes=shapes):
             return shapes[rank] or (1,)
     return None

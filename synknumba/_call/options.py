@@ -10,6 +10,7 @@ from synknumba._call.arguments import Output
 from synknumba._errors import ArgumentError, BatchError, PartitionError, ReductionError
 from synknumba._ops import reduction
 from synknumba._ops.launch import LaunchConfig
+from synknumba._ops.rows import Partition
 from synknumba._ops.tree import flatten
 from synknumba._progress import Progress
 from synknumba._types import Batch, Op, UserOp
@@ -86,6 +87,10 @@ class CallOptions:
         """Whether every option except `shards` has its default."""
         is_whole = self.batch is None and self.local_batch is None and self.output_subset is None
         return is_whole and self.num_slices == 1 and not self.solo and not self.progress
+
+    def run_partition(self, partition: Partition) -> Partition:
+        """Returns the partition of rows into the ranks that run."""
+        return Partition.even(1) if self.solo else partition
 
     def key(self) -> tuple[Any, ...]:
         """Returns the options' part of the plan key."""

@@ -75,7 +75,7 @@ class OutputBuilder:
         count = call.total
         if not self._gathers or not count:
             return 0
-        return count if call.exact else 1 << (count - 1).bit_length()
+        return count if call.rows.is_exact else 1 << (count - 1).bit_length()
 
     def wanted(self, subset: Sequence[str | int] | None) -> list[str]:
         """Returns the names of the outputs to return, in order; raises `ReductionError` if one
@@ -126,7 +126,8 @@ class OutputBuilder:
         located = [
             name for name, output in self._outputs.items() if output.op in reduction.LOCATING
         ]
-        if located and call.rows is None and call.own is not None and not call.own.whole:
+        rows = call.rows
+        if located and rows.sharded is None and rows.own is not None and not rows.own.whole:
             op = self._outputs[located[0]].op
             raise BatchError(
                 f"{located[0]} of {self._name} has op {op!r}, which returns a global "
@@ -236,7 +237,7 @@ class OutputBuilder:
     def _like(self, name: str, output: Output, call: Call) -> "tuple[np.dtype[Any], Shape] | None":
         if output.like is None:
             return None
-        value = call.whole.get(output.like)
+        value = call.arguments.whole.get(output.like)
         if isinstance(value, Variable) and not state_of(value).is_tree:
             return self._like_variable(name, output, call, state_of(value))
         if not isinstance(value, Data | np.ndarray):
@@ -288,11 +289,12 @@ class OutputBuilder:
     def _shape_by(self, name: str, rule: Callable[..., Any], call: Call) -> Shape:
         """Returns the shape that a function of the arguments gives."""
         try:
-            shape = rule(call.whole)
+            shape = rule(call.arguments.whole)
         except Exception as error:  # the function is the user's
             raise ReductionError(
                 f"the shape of {name} of {self._name} is a function, which raised "
-                f"{type(error).__name__}: {error}; it gets a dict with {', '.join(call.whole)}"
+                f"{type(error).__name__}: {error}; it gets a dict with "
+                f"{', '.join(call.arguments.whole)}"
             ) from error
         return self._checked_shape(name, shape)
 

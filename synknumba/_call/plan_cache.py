@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, final
 from synknumba._call.bind import Binder
 from synknumba._call.call import Call
 from synknumba._call.collect import Count
+from synknumba._call.kinds import ARRAYS, repeated_key
 from synknumba._call.plan import Plan
 from synknumba._errors import DataError
 from synknumba._host.data import Data
@@ -17,7 +18,7 @@ from synknumba._host.log import log
 from synknumba._host.stored import StoredData
 from synknumba._types import Cache, RankConstant
 from synknumba._variables.state import VariableState
-from synknumba._variables.variable import Variable, layout_of
+from synknumba._variables.variable import Variable
 
 BYTES_KEPT = (
     256 << 20
@@ -26,8 +27,6 @@ BYTES_KEPT = (
 )
 PLANS_KEPT = 128  # per function: enough for the different shapes of an epoch
 
-
-_ARRAYS = (Data, FileData, StoredData, Variable)
 
 KnownCall: TypeAlias = tuple[Plan, Count, "tuple[weakref.ref[VariableState], ...]"]
 """An entry of the fast path: plan and number of rows of a call, and the variables that ranks may
@@ -133,7 +132,7 @@ class KeptPlans:
         if key is None or len(args) != len(self._binder.passed):
             return
         scalars = [arg for arg in args if type(arg) in (float, int)]
-        arrays = [arg for arg in args if type(arg) in _ARRAYS]
+        arrays = [arg for arg in args if type(arg) in ARRAYS]
         fixed = self._binder.fixed
         # Numbers and NumPy arrays bound by givens= exclude the fast path: they are not in `args`,
         # but are packed, or copied to shared memory, at each call.
@@ -141,9 +140,9 @@ class KeptPlans:
             isinstance(one, Data) and not isinstance(one, StoredData) for one in (*arrays, *fixed)
         )
         copied = len(call.segments) > kept
-        if scalars == call.values and not copied:
+        if scalars == list(call.values) and not copied:
             layouts = [value._layout for value in fixed]  # noqa: SLF001  # as above
-            changed = tuple(map(weakref.ref, call.changed))
+            changed = tuple(map(weakref.ref, call.arguments.changed))
             self._known[call.options.shards, *layouts, *key] = plan, call.count, changed
 
 
@@ -152,25 +151,3 @@ def _forget(known: dict[tuple[Any, ...], KnownCall], plan: Plan) -> None:
     for key in [key for key, call in known.items() if call[0] is plan]:
         del known[key]
     plan.forget()
-
-
-def repeated_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Returns what stands for arguments in the key of a fast path; None if one is of a kind that
-    it does not take.
-
-    The fast paths, of functions and of sequences, look at arguments inline, in the same way.
-    """
-    key: list[Any] = []
-    for arg in args:
-        kind = type(arg)
-        if kind is Variable:
-            key.append(layout_of(arg))
-        elif kind in _ARRAYS:
-            key.append(arg._layout)  # noqa: SLF001  # as above
-        elif kind is float or (kind is int and -(2**63) <= arg < 2**63):
-            key.append(kind)
-        elif kind is RankConstant:
-            key.append(arg)
-        else:
-            return None
-    return tuple(key)

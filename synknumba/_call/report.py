@@ -165,7 +165,11 @@ class PlanReport:
 def make_report(worked: WorkedCall) -> PlanReport:
     """Returns the report on a call."""
     options, call, source = worked.options, worked.call, worked.source
-    (per_row, whole), (file_row, file_whole) = call.sizes(), call.sizes(files=True)
+    files = {segment.id for segment in call.segments if segment.is_file}
+    (per_row, whole), (file_row, file_whole) = (
+        call.sizes(),
+        call.sizes(lambda array: array.source is not None or array.segment in files),
+    )
     ranks = []
     plan, launch = row_plan(call), options.launch
     for rank in range(plan.partition.parts):
@@ -183,7 +187,7 @@ def make_report(worked: WorkedCall) -> PlanReport:
     updates = tuple((key, op) for key, (_, op) in options.updates.items())
     return PlanReport(
         worked.planner.name,
-        call.texts(shape_of=partial(planned_shape, call)),
+        call.texts(shape_of=partial(planned_shape, call.partition)),
         call.total,
         call.options.num_slices,
         tuple(ranks),
@@ -209,8 +213,8 @@ def _machines(call: Call, ranks: Sequence[RankReport]) -> tuple[MachineReport, .
     for host, first, after in world.machines[1:]:
         rows = sum(rank.rows[1] - rank.rows[0] for rank in ranks[first:after])
         (per_row, whole), (frozen_row, frozen_whole) = (
-            call.sizes(sent=True),
-            call.sizes(frozen=True, sent=True),
+            call.sizes(lambda array: array.source is None),
+            call.sizes(lambda array: array.source is None and array.version > 0),
         )
         found.append(
             MachineReport(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, final
 
-from synknumba._call.bind import Binder, same_variable, signature_names
-from synknumba._call.call import Call
+from synknumba._call.bind import Binder, signature_names
+from synknumba._call.call import Call, named_leaves
 from synknumba._call.launches import check_launches, sized_by
 from synknumba._call.options import MOST_PARTS, CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
@@ -43,6 +43,7 @@ from synknumba._wire.program import (
     Held,
     HeldRows,
     Param,
+    PerRank,
     Program,
     Sharded,
     next_number,
@@ -120,16 +121,14 @@ class WorkedCall:
         parameters = call.parameters | built.results
         if self.updates is not None:
             parameters |= self.updates.parameters
-        values = call.format + call.source.values
-        if call.own_source is not None:
-            values += call.own_source.values
+        values = "".join(call.arguments.letters) + call.rows.letters
         return Program(
             number=next_number(),
             function=function,
             parameters=tuple((name, parameters[name]) for name in self.planner.parameters),
-            rows=call.source,
+            rows=call.rows.source,
             partition=call.run_partition,
-            own=call.own_source,
+            own=call.rows.own_source,
             num_slices=options.num_slices,
             values=values + "q" * built.lent,
             solo=options.solo,
@@ -227,15 +226,18 @@ class Planner:
         options.check(self.name)
         if self._roles is not None:
             self._roles.check(self.binder.passed, args, kwargs)
-        call = self.binder.bind(Call(options, partition, world), args, kwargs)
-        (selector or self._selector).select(call)
+        arguments = self.binder.bind(args, kwargs, options, partition, world)
+        selector = selector or self._selector
+        rows = selector.select(arguments, options, partition, places=world is not None)
+        call = Call(options, partition, world, arguments, rows)
         self.builder.check_rows(call)
         return call
 
     def plan_key(self, call: Call) -> tuple[Any, ...]:
         """Returns what calls have in common that share a plan."""
         options, builder = call.options, self.builder
-        return (*call.key, options.key(), builder.capacity(call), builder.shapes(call))
+        key = (*call.arguments.key, *call.rows.key)
+        return (*key, options.key(), builder.capacity(call), builder.shapes(call))
 
     # ---- checks and outputs
 
@@ -297,18 +299,20 @@ class Planner:
 
     def _check_per_rank(self, call: Call, _source: str | None) -> None:
         ranks = call.partition.parts
-        for path, values in call.per_rank.items():
-            if values != ranks:
-                raise ArgumentError(
-                    f"{path}=per_rank(...) has {values} values for {ranks} ranks; pass one per rank"
-                )
+        for name, param in call.parameters.items():
+            for path, leaf in named_leaves(name, param):
+                if isinstance(leaf, PerRank) and len(leaf.values) != ranks:
+                    raise ArgumentError(
+                        f"{path}=per_rank(...) has {len(leaf.values)} values for {ranks} ranks; "
+                        "pass one per rank"
+                    )
 
     def _check_writes(self, call: Call, _source: str | None) -> None:
         """Raises `ArgumentError` for a write to an input, or to the name of a variable, in the
         source: it would be lost.
         """
         if call.variables and not self._is_generated:
-            check_passed(self.name, self.function, self.options, call.whole)
+            check_passed(self.name, self.function, self.options, call.arguments.whole)
         if self._written is None:
             self._written = written_parameters(self.function)
         _check_writes(self.name, self.function, self._written, call)
@@ -316,11 +320,12 @@ class Planner:
     def _check_values(self, call: Call, _source: str | None) -> None:
         """Raises `ArgumentError` for more numbers than the ranks have room for."""
         room = VALUE_BYTES // 8 - ROW_VALUES - len(self.options.outputs)
-        if call.own is not None:
+        if call.rows.own is not None:
             room = max(0, room - OWN_VALUES * call.partition.parts)
-        if len(call.values) > room:
+        count = len(call.arguments.values)
+        if count > room:
             raise ArgumentError(
-                f"{self.name} got {len(call.values)} numbers, but a call takes at most "
+                f"{self.name} got {count} numbers, but a call takes at most "
                 f"{room}; pass them as an array"
             )
 
@@ -418,8 +423,8 @@ def _check_writes(
             continue
         place = f"{name} ({function.__code__.co_filename}:{line})"
         if is_old_value:
-            variable = call.variables[path]
-            alias = same_variable(call, variable, call.branches.get(path), path)
+            arguments = call.arguments
+            alias = arguments.alias(arguments.variables[path], arguments.arrays_of(path), path)
             if alias is not None:
                 raise ArgumentError(
                     f"{place} writes to {path}, and {alias} is the same "

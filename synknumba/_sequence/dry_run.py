@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from synknumba._call.call import Call
 from synknumba._call.distribute import result_class
-from synknumba._call.options import CallOptions
 from synknumba._call.report import make_report
 from synknumba._call.variable_rows import planned_shape, shapes_by_rank
 from synknumba._call.work_out import WorkedCall
@@ -83,14 +81,14 @@ class DryRun(Recorder):
         call, options, is_kernel = worked.call, worked.call.options, worked.is_kernel
         for path, variable in call.variables.items():
             self._labels.setdefault(id(variable), variable.name or f"{path} of {function.name}")
-        numbers = [value for value in (*call.values, *call.row_values) if isinstance(value, Number)]
+        numbers = [value for value in call.values if isinstance(value, Number)]
         for number in numbers:
             number.formula  # noqa: B018  # for results that the ranks are to combine
         part = len(self._told)
         results = [worked.built.results[name] for name in worked.wanted]
         places = {("result", part, index) for index in range(len(results))}
         access = replace(access, writes=access.writes | places)
-        texts = call.texts(lasting=True, shape_of=partial(planned_shape, call))
+        texts = call.texts(lasting=True, shape_of=partial(planned_shape, self.partition))
         reports = [
             ResultReport(
                 result.name,
@@ -107,8 +105,8 @@ class DryRun(Recorder):
             reports.append(ResultReport("result", worked.ops, None, None, False, False, False))
         is_repeated = is_kernel
         if worked.options.record and options.is_whole:
-            is_repeated = not any(isinstance(value, Number) for value in call.values)
-        reads_lines = call.source.kind == "line" and not call.follows_lines
+            is_repeated = not any(isinstance(value, Number) for value in call.arguments.values)
+        reads_lines = call.rows.source.kind == "line" and not call.follows_lines
         self._add(
             f"{function.name}({', '.join(texts)})",
             [access],
@@ -207,8 +205,9 @@ class DryRun(Recorder):
     ) -> None:
         size = self.partition.parts
         check_rank(root, size)
-        plain = Call(CallOptions(None), self.partition)
-        layouts = [one.layout_with(shapes_by_rank(plain, one), one.halo) for one in several]
+        layouts = [
+            one.layout_with(shapes_by_rank(one, self.partition), one.halo) for one in several
+        ]
         leaves = [(layout, index) for layout in layouts for index in range(len(layout.leaves))]
         keys = frozenset(("variable", id(one), leaf) for one in several for leaf in one.leaves())
         sizes = [max(map(layout.leaves[index].nbytes, range(size))) for layout, index in leaves]
@@ -235,8 +234,8 @@ class DryRun(Recorder):
         self._add(kind, accesses, writes=self._names(keys), moved_bytes=moved)
 
     def _swap(self, first: VariableState, second: VariableState) -> None:
-        plain = Call(CallOptions(None), self.partition)
-        check_alike(first, second, [shapes_by_rank(plain, one) for one in (first, second)])
+        shapes = [shapes_by_rank(one, self.partition) for one in (first, second)]
+        check_alike(first, second, shapes)
         self._add(
             f"swap of {self._labels[id(first)]} and {self._labels[id(second)]}",
             [Access()],

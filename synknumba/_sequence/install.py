@@ -110,7 +110,7 @@ class Installer(Recorder):
         self.uses += self.world.holdings.code.uses(function._roots(), function.name)  # noqa: SLF001  # as above
         self.numbers |= function._numbers()  # noqa: SLF001  # as above
         options = call.options
-        values = (*call.values, *call.row_values)
+        values = call.values
         if isinstance(options.batch, Line):
             self.checks.append(Lines(options.batch, function.name, rows_of(call)))
         if isinstance(plan, KernelPlan):
@@ -198,7 +198,7 @@ class Installer(Recorder):
     def _note_memory(self, call: Call, plan: Plan) -> None:
         for variable in call.variables.values():
             self._hold(variable)
-        for variable in call.changed:
+        for variable in call.arguments.changed:
             self.changed[id(variable)] = weakref.ref(variable), self.world.world_size > 1, None
         self.segments |= plan.program.segments()
 

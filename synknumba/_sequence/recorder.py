@@ -279,7 +279,7 @@ def _check_carried(number: Number, value: Number) -> None:
 
 def rows_of(call: Call) -> int:
     """Returns the number of rows of the arrays of a call."""
-    return next(iter(call.lengths.values()))
+    return next(iter(call.arguments.lengths.sharded.values()))
 
 
 class Recorder(ABC):

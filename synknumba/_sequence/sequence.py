@@ -21,10 +21,9 @@ from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeVar, final
 
 from synknumba import _tracing as tracing
 from synknumba._call.bind import signature_names
-from synknumba._call.call import Call, describe, type_told
 from synknumba._call.future import Future
+from synknumba._call.kinds import describe, type_told
 from synknumba._call.method import Method
-from synknumba._call.options import CallOptions
 from synknumba._call.progress_bars import iterations_shown
 from synknumba._call.variable_rows import planned_shape
 from synknumba._call.work_out import planned_partition
@@ -667,7 +666,7 @@ class Sequence(Generic[P, R]):
                 tracing.current = None
         for check in dry_run.checks:
             check.check(self.name, times, arguments.scalars)
-        shape_of = partial(planned_shape, Call(CallOptions(None), partition))
+        shape_of = partial(planned_shape, partition)
         returned, _ = flatten(results)
         planned = [leaf.unseen if isinstance(leaf, ScalarResult) else leaf for leaf in returned]
         parts = dry_run.report(planned)
