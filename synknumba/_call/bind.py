@@ -288,15 +288,15 @@ class _Binding:
     def add(self, name: str, value: Any) -> None:
         """Binds an argument."""
         kind = kind_of(value)
-        if kind is Kind.FOREIGN:
+        if kind == "foreign":
             value = adopted(value, self._label(name))
             kind = kind_of(value)
-        self.arguments.whole[name] = value
+        self.arguments.passed[name] = value
         self.arguments.parameters[name] = self._param(name, name, value, kind)
 
     def _param(self, name: str, path: str, value: Any, kind: Kind) -> Param:
-        if kind is Kind.TREE and self._options.style == "kernel":
-            kind = Kind.CONSTANT
+        if kind == "tree" and self._options.style == "kernel":
+            kind = "constant"
         if name in self._options.sliceable and kind not in _SLICEABLE:
             raise self._refused(
                 path, f"is in sliceable=, which takes variables; got a {type(value).__name__}"
@@ -659,18 +659,18 @@ class _Binding:
 
 
 _METHODS: Mapping[Kind, Callable[[_Binding, str, str, Any], Param]] = {
-    Kind.VARIABLE: _Binding._variable,  # noqa: SLF001  # of this module, as below
-    Kind.BRANCH: _Binding._branch,  # noqa: SLF001
-    Kind.DATA: _Binding._data,  # noqa: SLF001
-    Kind.ARRAY: _Binding._numpy,  # noqa: SLF001
-    Kind.FOREIGN: _Binding._foreign,  # noqa: SLF001
-    Kind.NUMBER: _Binding._number,  # noqa: SLF001
-    Kind.STAND_IN: _Binding._stand_in,  # noqa: SLF001
-    Kind.FILLED: _Binding._filled,  # noqa: SLF001
-    Kind.TREE: _Binding._tree,  # noqa: SLF001
-    Kind.CONSTANT: _Binding._constant,  # noqa: SLF001
+    "variable": _Binding._variable,  # noqa: SLF001  # of this module, as below
+    "branch": _Binding._branch,  # noqa: SLF001
+    "data": _Binding._data,  # noqa: SLF001
+    "array": _Binding._numpy,  # noqa: SLF001
+    "foreign": _Binding._foreign,  # noqa: SLF001
+    "number": _Binding._number,  # noqa: SLF001
+    "stand-in": _Binding._stand_in,  # noqa: SLF001
+    "filled": _Binding._filled,  # noqa: SLF001
+    "tree": _Binding._tree,  # noqa: SLF001
+    "constant": _Binding._constant,  # noqa: SLF001
 }
-_SLICEABLE = (Kind.VARIABLE, Kind.BRANCH, Kind.TREE)  # with variables, or refused with reasons
+_SLICEABLE = ("variable", "branch", "tree")  # with variables, or refused with reasons
 # `struct` letters of the kinds of NumPy's dtypes; a complex number is sent as two
 _LETTERS = {"b": "?", "i": "q", "u": "Q", "f": "d", "c": "d"}
 _NUMBERS = ((bool, "b"), (int, "i"), (float, "f"), (complex, "c"))

@@ -67,7 +67,7 @@ class Arguments:
     """The bound arguments of a call. Variables are by the argument, or leaf of one, that gets them.
 
     Attributes:
-        whole: arguments as they were passed, for output shapes.
+        passed: arguments as the script passes them, for output shapes.
         parameters: what ranks get for each of them, and for accumulators.
         key: equal for calls that differ in scalar values and array contents only.
         values: scalars that are sent with each call.
@@ -81,7 +81,7 @@ class Arguments:
         write_back: parameter, NumPy array to write to, and staged copy.
     """
 
-    whole: dict[str, Any] = field(default_factory=dict)
+    passed: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, Param] = field(default_factory=dict)
     key: list[Any] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Arguments:
 
     def first_array(self, path: str) -> int:
         """Returns the index of the first array that an argument gets of its variable."""
-        return self.branches[path].start if path in self.branches else 0
+        return self.branches.get(path, range(1)).start
 
     def alias(self, variable: VariableState, arrays: range, besides: str = "") -> str | None:
         """Returns the path of another argument that has some of these arrays of a variable."""
@@ -137,18 +137,18 @@ class SelectedRows:
 
     Attributes:
         sharded: those of the sharded arguments that `batch` selects; None if nothing is sharded.
-        own: those of the sliceable variables that `local_batch` selects; None if there are none.
+        local: those of the sliceable variables that `local_batch` selects; None if there are none.
         source: encoding of `sharded`.
-        own_source: encoding of `own`.
+        local_source: encoding of `local`.
         values: what of the encodings is sent with each call, after the scalars.
         segments: memory of row numbers.
         key: as for `Arguments`.
     """
 
     sharded: Rows | None
-    own: OwnRows | None
+    local: OwnRows | None
     source: RowSource
-    own_source: OwnSource | None
+    local_source: OwnSource | None
     values: tuple[Any, ...]
     segments: tuple[Segment, ...]
     key: tuple[Any, ...]
@@ -158,20 +158,21 @@ class SelectedRows:
         """Number of rows; by rank if they are the ranks' own; None if the call has no rows."""
         if self.sharded is not None:
             return self.sharded.count
-        return None if self.own is None else self.own.counts
+        return None if self.local is None else self.local.counts
 
     @property
     def is_exact(self) -> bool:
         """Whether the number of rows is part of the plan, rather than sent with each call."""
-        if self.own_source is not None and self.own_source.kind != "all":
+        if self.local_source is not None and self.local_source.kind != "all":
             return False
         return self.source.kind in {"all", "none"}
 
     @property
     def letters(self) -> str:
         """`struct` letter of each of the values."""
-        own = "" if self.own_source is None else self.own_source.values
-        return self.source.values + own
+        if self.local_source is None:
+            return self.source.values
+        return self.source.values + self.local_source.values
 
 
 @final
@@ -262,7 +263,7 @@ class Call:
         gives only the type. `shape_of` is as for `describe`.
         """
         texts = []
-        for name, value in self.arguments.whole.items():
+        for name, value in self.arguments.passed.items():
             if name.startswith(OWN_PREFIX):
                 continue
             if lasting and isinstance(self.parameters[name], Dynamic | Tree):

@@ -6,8 +6,8 @@ describe(value)      dtype and shape of an array, the value of a number
 """  # noqa: E501
 
 from collections.abc import Callable
-from enum import Enum, auto
-from typing import Any, TypeAlias
+from enum import Enum
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -28,42 +28,43 @@ ShapeOf: TypeAlias = Callable[[VariableState, int], Shape]
 TEXT_LENGTH = 40  # of a value in a report; of longer ones, the type is shown
 
 
-class Kind(Enum):
-    """What an argument, or a leaf of a nested one, is."""
-
-    VARIABLE = auto()
-    BRANCH = auto()  # part of a variable that is a tree
-    DATA = auto()
-    ARRAY = auto()  # of NumPy
-    FOREIGN = auto()  # array of another library
-    NUMBER = auto()
-    STAND_IN = auto()  # number of a sequence, known when it runs
-    FILLED = auto()  # its value differs between ranks
-    TREE = auto()
-    CONSTANT = auto()
-
+# What an argument, or a leaf of a nested one, is. A branch is a part of a variable that is a tree;
+# an array is NumPy's, a foreign one another library's; a stand-in is a number of a sequence, known
+# when it runs; what is filled in differs between ranks.
+Kind: TypeAlias = Literal[
+    "variable",
+    "branch",
+    "data",
+    "array",
+    "foreign",
+    "number",
+    "stand-in",
+    "filled",
+    "tree",
+    "constant",
+]
 
 _BY_CLASS: dict[type, Kind] = {
-    Data: Kind.DATA,
-    np.ndarray: Kind.ARRAY,
-    Variable: Kind.VARIABLE,
-    float: Kind.NUMBER,
-    int: Kind.NUMBER,
-    bool: Kind.NUMBER,
-    RankConstant: Kind.FILLED,
-    str: Kind.CONSTANT,
-    type(None): Kind.CONSTANT,
+    Data: "data",
+    np.ndarray: "array",
+    Variable: "variable",
+    float: "number",
+    int: "number",
+    bool: "number",
+    RankConstant: "filled",
+    str: "constant",
+    type(None): "constant",
 }
 
 _BY_BASE: tuple[tuple[Any, Kind], ...] = (
-    (Variable, Kind.VARIABLE),
-    (Branch, Kind.BRANCH),
-    (Data, Kind.DATA),
-    (Enum, Kind.CONSTANT),  # before numbers, which it may be
-    (bool | int | float | complex | np.generic, Kind.NUMBER),
-    (Number, Kind.STAND_IN),
-    (np.ndarray, Kind.ARRAY),
-    (IndexRange | PerRankValues, Kind.FILLED),
+    (Variable, "variable"),
+    (Branch, "branch"),
+    (Data, "data"),
+    (Enum, "constant"),  # before numbers, which it may be
+    (bool | int | float | complex | np.generic, "number"),
+    (Number, "stand-in"),
+    (np.ndarray, "array"),
+    (IndexRange | PerRankValues, "filled"),
 )
 
 
@@ -76,15 +77,13 @@ def kind_of(value: Any) -> Kind:
         if isinstance(value, base):
             return kind
     if is_nested(value):
-        return Kind.TREE
+        return "tree"
     if hasattr(value, "__array__") or is_foreign(value):
-        return Kind.FOREIGN
-    return Kind.CONSTANT
+        return "foreign"
+    return "constant"
 
 
 # ---- keys of the fast paths
-
-ARRAYS = (Data, FileData, StoredData, Variable)  # kinds of arrays that fast paths take
 
 
 def repeated_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -98,7 +97,7 @@ def repeated_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         kind = type(arg)
         if kind is Variable:
             key.append(layout_of(arg))
-        elif kind in ARRAYS:
+        elif kind in (Data, FileData, StoredData):
             key.append(arg._layout)  # noqa: SLF001  # as the fast paths do
         elif kind is float or (kind is int and -(2**63) <= arg < 2**63):
             key.append(kind)

@@ -42,26 +42,26 @@ class RowSelector:
         shared memory.
         """
         rows = self._select_sharded(arguments, options.batch)
-        own = self._select_own(arguments, options)
-        if own is not None and rows is not None and self._style == "kernel":
-            self._check_agreement(arguments, rows, own, options.run_partition(partition))
+        local = self._select_local(arguments, options)
+        if local is not None and rows is not None and self._style == "kernel":
+            self._check_agreement(arguments, rows, local, options.run_partition(partition))
         has_local_batch = options.local_batch is not None
-        if own is not None and rows is None and has_local_batch and arguments.lengths.contiguous:
+        if local is not None and rows is None and has_local_batch and arguments.lengths.contiguous:
             raise BatchError(
                 f"{self._name}: synk.OFFSET is a global row index, which rows of "
                 f"a local_batch do not have"
             )
         if options.shards is not None:
-            self._check_shards(arguments, rows, own)
-        _check_writable(arguments, rows, own)
+            self._check_shards(arguments, rows, local)
+        _check_writable(arguments, rows, local)
         encoder = _Encoder(self._indices if places else None)
         source = encoder.sharded(rows, options.batch)
-        own_source = None if own is None else encoder.own(own)
+        local_source = None if local is None else encoder.local(local)
         return SelectedRows(
             rows,
-            own,
+            local,
             source,
-            own_source,
+            local_source,
             encoder.values,
             tuple(encoder.segments),
             tuple(encoder.key),
@@ -95,7 +95,7 @@ class RowSelector:
             )
         return rows
 
-    def _select_own(self, arguments: Arguments, options: CallOptions) -> OwnRows | None:
+    def _select_local(self, arguments: Arguments, options: CallOptions) -> OwnRows | None:
         sliceable = arguments.lengths.sliceable
         if not sliceable:
             if options.local_batch is not None:
@@ -115,14 +115,14 @@ class RowSelector:
         return select_own(options.local_batch, lengths[:1] if options.solo else lengths)
 
     def _check_agreement(
-        self, arguments: Arguments, rows: Rows, own: OwnRows, partition: Partition
+        self, arguments: Arguments, rows: Rows, local: OwnRows, partition: Partition
     ) -> None:
         """Raises `PartitionError` if a rank has unequal numbers of sharded and sliceable rows: a
         launch has one number.
         """
         sliceable = next(iter(arguments.lengths.sliceable))
         divided = partition.counts(rows.count)
-        for rank, (count, expected) in enumerate(zip(own.counts, divided, strict=True)):
+        for rank, (count, expected) in enumerate(zip(local.counts, divided, strict=True)):
             if expected != count:
                 raise PartitionError(
                     f"{self._name}: rank {rank} gets {expected} rows of the sharded arguments but "
@@ -130,12 +130,12 @@ class RowSelector:
                     "select with batch and local_batch."
                 )
 
-    def _check_shards(self, arguments: Arguments, rows: Rows | None, own: OwnRows | None) -> None:
+    def _check_shards(self, arguments: Arguments, rows: Rows | None, local: OwnRows | None) -> None:
         """Raises `ArgumentError` if there are no rows to cut into shards, or an argument depends
         on the world size.
         """
         problem: str | None
-        if own is not None:
+        if local is not None:
             problem = (
                 f"{next(iter(arguments.lengths.sliceable))} is a sliceable variable, whose rows "
                 "are already divided over the ranks"
@@ -190,17 +190,17 @@ class _Encoder:
         self.key.append(source.kind)
         return source
 
-    def own(self, own: OwnRows) -> OwnSource:
-        lengths, ranges = own.counts, own.ranges
+    def local(self, local: OwnRows) -> OwnSource:
+        lengths, ranges = local.counts, local.ranges
         unknown = (0,) * len(lengths)
-        if own.whole:
+        if local.whole:
             source = OwnSource("all", lengths)
         elif ranges is not None:
             source = OwnSource("range", unknown)
             for rows in ranges:
                 self.values += (rows.start, rows.step, rows.count)
         else:
-            source = OwnSource("list", unknown, self._list("own", own.indices()))
+            source = OwnSource("list", unknown, self._list("local", local.indices()))
             self.values += lengths
         self.key.append(source.kind)
         return source
@@ -221,20 +221,21 @@ class _Encoder:
         return HostArray(segment.id, dtype, (segment.size // dtype.itemsize,))
 
 
-def _check_writable(arguments: Arguments, rows: Rows | None, own: OwnRows | None) -> None:
+def _check_writable(arguments: Arguments, rows: Rows | None, local: OwnRows | None) -> None:
     """Raises `BatchError` if a written row is listed twice: which rank's or slice's value
     remains is undefined.
     """
+    by_rank = () if local is None else local.rows
+    if not any(isinstance(selected, Listed) for selected in (rows, *by_rank)):
+        return
     sharded, sliceable = arguments.written()
     if sharded and _repeats(rows):
         raise BatchError(
             f"batch lists a row twice, and {sharded[0]} is in inout=, so its rows are "
             f"written; list each row once"
         )
-    if not sliceable or own is None:
-        return
-    for rank, selected in enumerate(own.rows):
-        if _repeats(selected):
+    for rank, selected in enumerate(by_rank):
+        if sliceable and _repeats(selected):
             raise BatchError(
                 f"local_batch lists a row twice on rank {rank}, and {sliceable[0]} is in inout=, "
                 "so its rows are written; list each row once"

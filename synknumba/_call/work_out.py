@@ -115,9 +115,9 @@ class WorkedCall:
     def program(self, function: int) -> Program:
         """Returns the program for the ranks, given the number of the function there."""
         call, built, options = self.call, self.built, self.call.options
-        reads, subset = frozenset[str](), options.subset
+        reads = frozenset[str]()
         if self.is_kernel:
-            reads, subset = _only_read(self.planner.function, call), None
+            reads = _only_read(self.planner.function, call)
         parameters = call.parameters | built.results
         if self.updates is not None:
             parameters |= self.updates.parameters
@@ -128,12 +128,12 @@ class WorkedCall:
             parameters=tuple((name, parameters[name]) for name in self.planner.parameters),
             rows=call.rows.source,
             partition=call.run_partition,
-            own=call.rows.own_source,
+            own=call.rows.local_source,
             num_slices=options.num_slices,
             values=values + "q" * built.lent,
             solo=options.solo,
             ops=self.ops,
-            subset=subset,
+            subset=None if self.is_kernel else options.subset,
             lent=built.lent,
             only_read=reads,
             shards=options.shards,
@@ -271,11 +271,12 @@ class Planner:
             self._check_launch,
         ):
             check(call, source)
-        wanted, built, small = list[str](), Built(used=used or 0), None
+        # other calls of a sequence may read results, which are then not lent to the script
+        built = Built(used=used or 0, lends=used is None)
+        wanted, small = list[str](), None
         if self.options.style == "kernel":
             wanted = self.builder.wanted(call.options.subset)
-            # other calls of a sequence may read results, which are then not lent to the script
-            built = self.builder.build(call, wanted, used or 0, lends=used is None)
+            self.builder.build(built, call, wanted)
             self.builder.check_count(call.total, wanted)
         elif used is not None:
             small = self._room(used)
@@ -312,7 +313,7 @@ class Planner:
         source: it would be lost.
         """
         if call.variables and not self._is_generated:
-            check_passed(self.name, self.function, self.options, call.arguments.whole)
+            check_passed(self.name, self.function, self.options, call.arguments.passed)
         if self._written is None:
             self._written = written_parameters(self.function)
         _check_writes(self.name, self.function, self._written, call)
@@ -320,7 +321,7 @@ class Planner:
     def _check_values(self, call: Call, _source: str | None) -> None:
         """Raises `ArgumentError` for more numbers than the ranks have room for."""
         room = VALUE_BYTES // 8 - ROW_VALUES - len(self.options.outputs)
-        if call.rows.own is not None:
+        if call.rows.local is not None:
             room = max(0, room - OWN_VALUES * call.partition.parts)
         count = len(call.arguments.values)
         if count > room:
@@ -415,14 +416,15 @@ def _check_writes(
     """
     for path, line in written.items():
         param = call.parameters.get(path)
-        is_input = isinstance(param, Broadcast)
-        if isinstance(param, Sharded | HeldRows):
-            is_input = not param.writable
-        is_old_value = isinstance(param, Held) and param.read_only
-        if not (is_input or is_old_value):
-            continue
+        match param:
+            case Broadcast() | Sharded(writable=False):
+                pass
+            case Held(read_only=True) | HeldRows(writable=False):
+                pass
+            case _:
+                continue
         place = f"{name} ({function.__code__.co_filename}:{line})"
-        if is_old_value:
+        if isinstance(param, Held):
             arguments = call.arguments
             alias = arguments.alias(arguments.variables[path], arguments.arrays_of(path), path)
             if alias is not None:
@@ -468,9 +470,8 @@ def _only_read(function: Callable[..., Any], call: Call) -> frozenset[str]:
     """
     frozen = set()
     for name, param in call.parameters.items():
-        if isinstance(param, Sharded | Broadcast):
-            array = param.array
-            if array.version and array.dtype.names is None:
+        match param:
+            case Sharded(array) | Broadcast(array) if array.version and array.dtype.names is None:
                 frozen.add(name)
     return _certainly_read(function, call) & frozen if frozen else frozenset()
 

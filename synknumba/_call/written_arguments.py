@@ -19,7 +19,7 @@ def check_contents(function: str, arguments: Arguments, inout: Collection[str]) 
     can be; None is allowed.
     """
     for name in inout:
-        value, leaves = arguments.whole.get(name), list(leaves_of(arguments.parameters[name]))
+        value, leaves = arguments.passed.get(name), list(leaves_of(arguments.parameters[name]))
         if value is None or not leaves or any(isinstance(leaf, _WRITABLE) for leaf in leaves):
             continue
         problem = f"of type {type(value).__name__}, without any"
@@ -68,8 +68,8 @@ def check_aliases(arguments: Arguments, inout: Collection[str]) -> None:
             if is_written:
                 writers[segment] = path
     for target, array, _ in arguments.write_back:
-        for name in inout & arguments.whole.keys():
-            for path, data in _data_in(name, arguments.whole[name]):
+        for name in inout & arguments.passed.keys():
+            for path, data in _data_in(name, arguments.passed[name]):
                 if share_memory(array, data.data):
                     raise ArgumentError(
                         f"{_both(target, path)} in inout=, and {target} is an array "
