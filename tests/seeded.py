@@ -270,8 +270,8 @@ FAULTS = (
     Fault(
         "call-scalar-of-another-dtype",
         "synknumba/_call/bind.py",
-        "call.key.append((fmt, dtype))",
-        "call.key.append(fmt)",
+        "key.append((letter, dtype))",
+        "key.append(letter)",
         ("tests/conformance/test_arguments.py",),
     ),
     Fault(

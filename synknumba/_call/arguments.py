@@ -79,13 +79,13 @@ def per_rank(values: Iterable[Any]) -> PerRankValues:
     Raises:
         ArgumentError: a value is not a scalar.
     """
-    told = tuple(values)
-    for rank, value in enumerate(told):
+    scalars = tuple(values)
+    for rank, value in enumerate(scalars):
         if not isinstance(value, bool | int | float | complex | np.generic):
             raise ArgumentError(
                 f"per_rank takes one scalar per rank; entry {rank} is a {type(value).__name__}"
             )
-    return PerRankValues(told)
+    return PerRankValues(scalars)
 
 
 ShapeRule = Shape | int | Callable[[Mapping[str, Any]], Shape | int] | None
@@ -149,13 +149,13 @@ def output(
         ArgumentError: neither `shape` nor `like` is given, and the op is not "gather", "argmin" or
             "argmax".
     """
-    known = reduction.as_op(op, "output", identity)
-    if isinstance(known, UserOp) and known.identity is None:
+    checked = reduction.as_op(op, "output", identity)
+    if isinstance(checked, UserOp) and checked.identity is None:
         raise ReductionError(
-            f"output: op {known!r} is a function and needs identity=…: its "
+            f"output: op {checked!r} is a function and needs identity=…: its "
             f"neutral element, as 0 in a sum"
         )
-    if shape is None and like is None and known not in reduction.BY_ROWS:
+    if shape is None and like is None and checked not in reduction.BY_ROWS:
         raise ArgumentError(
             "output needs shape=… (() for one number) or like=… (the name of a parameter)"
         )
@@ -164,5 +164,5 @@ def output(
             dtype = np.dtype(dtype)
         except TypeError as error:
             raise ReductionError(f"dtype must be a NumPy dtype, got {dtype!r}") from error
-        reduction.check_dtype(known, dtype, "dtype")
-    return Output(known, shape, dtype, like)
+        reduction.check_dtype(checked, dtype, "dtype")
+    return Output(checked, shape, dtype, like)

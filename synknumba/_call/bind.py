@@ -13,23 +13,26 @@ All errors in arguments are found here, in the coordinator, before anything is s
 import array as buffers
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
 from synknumba._call.arguments import IndexRange, PerRankValues, array_hint
-from synknumba._call.call import Call, leaves_of
-from synknumba._call.options import FunctionOptions
+from synknumba._call.call import Arguments
+from synknumba._call.kinds import Kind, kind_of
+from synknumba._call.options import CallOptions, FunctionOptions
 from synknumba._call.variable_rows import fill_in, own_by_rank, shapes_by_rank
+from synknumba._call.written_arguments import check_aliases, check_contents, check_target
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
 from synknumba._host.file_data import FileData, over_file, refuse_truncated
-from synknumba._host.foreign import OWN, adopted, is_foreign
+from synknumba._host.foreign import adopted
 from synknumba._host.signals import is_of_handler
 from synknumba._host.stored import StoredData
-from synknumba._ops.tree import LEAF, flatten, is_nested, paths
+from synknumba._ops.rows import Partition
+from synknumba._ops.tree import LEAF, Structure, flatten, is_nested, paths
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._progress import refusal
 from synknumba._tracing import Number
@@ -37,7 +40,22 @@ from synknumba._types import Array, Op, RankConstant, Shape, shown, unknown_keyw
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Branch, Variable, state_of
 from synknumba._wire import function_pickling as pickling
-from synknumba._wire import program
+from synknumba._wire.program import (
+    Broadcast,
+    Constant,
+    Dynamic,
+    Filled,
+    Held,
+    HeldRows,
+    HostArray,
+    IndexSpan,
+    Param,
+    PerRank,
+    Sharded,
+    Tree,
+    Update,
+)
+from synknumba._world.engine import Engine
 
 RESERVED = ("batch", "local_batch", "num_slices", "output_subset", "progress", "shards")
 _MISSING = inspect.Parameter.empty
@@ -76,8 +94,20 @@ def signature_names(
     return names
 
 
+@final
 class Binder:
-    """Binds the arguments of one function, whose `parameters` come with their defaults."""
+    """Binds the arguments of one function, whose `parameters` come with their defaults.
+
+    Attributes:
+        name: name of the function, for messages.
+        options: those of the decorator.
+        passed: names of the parameters that callers pass.
+        fixed: `Data` and variables that the decorator has bound; part of the key of every call.
+        updated: ids of the variables that calls assign.
+        staging: copies of NumPy arrays, by the argument, or leaf of one, that is copied.
+        files: last arrays in files, by the argument: ranks keep the mappings of files that are
+            opened anew.
+    """
 
     def __init__(
         self,
@@ -86,641 +116,573 @@ class Binder:
         options: FunctionOptions,
         reserved: Collection[str] = RESERVED,
     ) -> None:
-        self._name = name
+        self.name = name
+        self.options = options
         self._reserved = reserved  # options of calls
-        self._options = options
         self._defaults = dict(parameters)
         self._outputs = tuple(options.outputs if options.style == "kernel" else ())
-        self._updated = {id(variable) for variable, _ in options.updates.values()}
-        self._made = {*self._outputs, *options.updates}  # allocated for the call, not passed
-        # by callers
-        self.passed = [p for p in parameters if p not in self._made and p not in options.givens]
-        given = [leaf for value in options.givens.values() for leaf in flatten(value)[0]]
-        # `Data` and variables that the decorator has bound are part of the key of every call.
-        self.fixed: list[Data | VariableState] = [
-            one if isinstance(one, Data) else state_of(one)
-            for one in given
-            if isinstance(one, Data | Variable)
+        # not passed by callers, but allocated for the call
+        self._allocated = {*self._outputs, *options.updates}
+        self.passed = [
+            name for name in parameters if name not in {*self._allocated, *options.givens}
         ]
+        self.updated = {id(variable) for variable, _ in options.updates.values()}
+        self.fixed: list[Data | VariableState] = []
+        for value in options.givens.values():
+            for leaf in flatten(value)[0]:
+                if isinstance(leaf, Data):
+                    self.fixed.append(leaf)
+                elif isinstance(leaf, Variable):
+                    self.fixed.append(state_of(leaf))
         self.fixed += (variable for variable, _ in options.updates.values())
-        self._staging: dict[object, Data] = {}
-        # last ones, so that the ranks keep the mappings of files that are opened anew
-        self._files: dict[object, FileData] = {}
+        self.staging: dict[str, Data] = {}
+        self.files: dict[str, FileData] = {}
 
     def match(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns argument values by name, in the order of the signature; each parameter that
         callers pass has one.
         """
         if len(args) > len(self.passed):
-            plural = "s" * (len(self.passed) != 1)
-            message = (
-                f"{self._name} takes {len(self.passed)} argument{plural} "
-                f"({', '.join(self.passed)}), got {len(args)}"
-            )
-            kinds = ("outputs", self._outputs), ("updates", self._options.updates)
-            made = [f"{what} ({', '.join(names)})" for what, names in kinds if names]
-            if made:
-                message += f"; {' and '.join(made)} are allocated for the call and not passed"
-            raise ArgumentError(message)
-        given = dict(zip(self.passed, args, strict=False))
+            raise ArgumentError(self._too_many(len(args)))
+        values = dict(zip(self.passed, args, strict=False))
         for name, value in kwargs.items():
-            self._check_keyword(name, given)
-            given[name] = value
+            self._check_keyword(name, values)
+            values[name] = value
         missing = [
-            name for name in self.passed if name not in given and self._defaults[name] is _MISSING
+            name for name in self.passed if name not in values and self._defaults[name] is _MISSING
         ]
         if missing:
             raise ArgumentError(
-                f"{self._name} is missing the argument{'s' if len(missing) > 1 else ''} "
+                f"{self.name} is missing the argument{'s' if len(missing) > 1 else ''} "
                 f"{', '.join(missing)}"
             )
-        given.update(self._options.givens)
+        values.update(self.options.givens)
         return {
-            name: given.get(name, default)
+            name: values.get(name, default)
             for name, default in self._defaults.items()
-            if name not in self._made
+            if name not in self._allocated
         }
 
-    def _check_keyword(self, name: str, given: Mapping[str, Any]) -> None:
+    def _too_many(self, count: int) -> str:
+        """Returns the message for so many arguments by position."""
+        plural = "s" * (len(self.passed) != 1)
+        message = (
+            f"{self.name} takes {len(self.passed)} argument{plural} "
+            f"({', '.join(self.passed)}), got {count}"
+        )
+        allocated = [
+            f"{option} ({', '.join(names)})"
+            for option, names in (("outputs", self._outputs), ("updates", self.options.updates))
+            if names
+        ]
+        if allocated:
+            message += f"; {' and '.join(allocated)} are allocated for the call and not passed"
+        return message
+
+    def _check_keyword(self, name: str, values: Mapping[str, Any]) -> None:
         if name in self._outputs:
             message = (
-                f"{name} is an output of {self._name}: it is allocated for the call "
+                f"{name} is an output of {self.name}: it is allocated for the call "
                 f"and returned. Leave it out."
             )
-        elif name in self._options.updates:
+        elif name in self.options.updates:
             message = (
-                f"{name} of {self._name} is bound by updates=: it is allocated "
+                f"{name} of {self.name} is bound by updates=: it is allocated "
                 f"for the call. Leave it out."
             )
-        elif name in self._options.givens:
-            message = f"{name} of {self._name} is bound by givens=; leave it out"
+        elif name in self.options.givens:
+            message = f"{name} of {self.name} is bound by givens=; leave it out"
+        elif name == "progress" and name not in self._defaults:
+            message = refusal(self.name)
         elif name not in self._defaults:
-            message = unknown_keyword(self._name, name, self.passed, self._reserved)
-            if name == "progress":
-                message = refusal(self._name)
-        elif name in given:
-            message = f"{self._name} got the argument {name} twice"
+            message = unknown_keyword(self.name, name, self.passed, self._reserved)
+        elif name in values:
+            message = f"{self.name} got the argument {name} twice"
         else:
             return
         raise ArgumentError(message)
 
-    def bind(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+    def bind(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: CallOptions,
+        partition: Partition,
+        world: Engine | None,
+    ) -> Arguments:
         """Binds a call's arguments; copies NumPy arrays into shared memory, and places new
-        variables. Returns the call.
+        variables. Without a world, nothing is copied or placed.
         """
-        given = self.match(args, kwargs)
-        call.shared = _passed_twice(given.values(), may_nest=self._options.style == "function")
-        for name, value in given.items():
-            is_other = not isinstance(value, OWN) and is_foreign(value)
-            array = adopted(value, f"{name} of {self._name}") if is_other else value
-            call.whole[name] = array
-            call.parameters[name] = self._param(call, name, name, array)
-        for name, (variable, op) in self._options.updates.items():
-            call.parameters[name] = self._update(call, name, variable, op)
-        if call.filled:
-            fill_in(self._name, call)
-        self._check_written(call)
-        self._check_aliases(call)
-        return call
+        values = self.match(args, kwargs)
+        binding = _Binding(self, options, partition, world, self._shared_arrays(values.values()))
+        arguments = binding.arguments
+        for name, value in values.items():
+            binding.add(name, value)
+        for name, (variable, op) in self.options.updates.items():
+            arguments.parameters[name] = binding.update(name, variable, op)
+        if binding.filled:
+            fill_in(self.name, arguments, partition, binding.filled)
+        if self.options.inout:
+            check_contents(self.name, arguments, self.options.inout)
+            if world is not None:
+                check_aliases(arguments, self.options.inout)
+        return arguments
 
-    def _staged(self, slot: object, name: str, array: Array) -> Data:
-        """Returns a NumPy array as `Data`, which is kept for the slot and refilled at each call."""
-        staged = self._staging.get(slot)
-        try:
-            # objects are refused below
-            fits = staged is not None and staged.ndim == array.ndim and not array.dtype.hasobject
-            if staged is not None and fits and staged.dtype == array.dtype.newbyteorder("="):
-                staged.set_value(array)
-            else:
-                staged = self._staging[slot] = Data(array)
-        except DataError as error:
-            raise DataError(f"{name}: {error}") from None
-        return staged
+    def _shared_arrays(self, values: Iterable[Any]) -> set[tuple[int, int]]:
+        """Returns the arrays of variables, by id of the state and leaf, that several arguments
+        are.
+        """
+        seen, twice = set[tuple[int, int]](), set[tuple[int, int]]()
+        may_nest = self.options.style == "function"
+        for value in values:
+            for leaf in flatten(value)[0] if may_nest and is_nested(value) else (value,):
+                if isinstance(leaf, Variable):
+                    variable = state_of(leaf)
+                    arrays = {(id(variable), index) for index in variable.leaves()}
+                elif isinstance(leaf, Branch):
+                    arrays = {(id(leaf.variable), index) for index in leaf.arrays}
+                else:
+                    continue
+                twice |= arrays & seen
+                seen |= arrays
+        return twice
 
-    # ---- one parameter
 
-    def _param(self, call: Call, name: str, slot: Any, value: Any) -> program.Param:
-        """Returns the parameter for an argument, or for a leaf of a nested one."""
-        path = _path(name, slot)
-        if isinstance(value, Variable):
-            return self._variable(call, name, path, state_of(value))
-        if isinstance(value, Branch):
-            return self._branch(call, name, path, value)
-        nested = self._options.style == "function" and is_nested(value)
-        if name in self._options.sliceable and not nested:
-            raise ArgumentError(
-                f"{path} of {self._name} is in sliceable=, which takes variables; got "
-                f"a {type(value).__name__}"
+_Memory: TypeAlias = int  # number of a variable's memory; its id in a call that is only planned
+
+
+@final
+class _Binding:
+    """The arguments of one call, while they are bound.
+
+    In all methods, `name` is the parameter, and `path` the same, or the leaf of a nested argument.
+
+    Attributes:
+        arguments: what is bound so far.
+        filled: constants among the arguments and their leaves.
+    """
+
+    def __init__(
+        self,
+        binder: Binder,
+        options: CallOptions,
+        partition: Partition,
+        world: Engine | None,
+        shared: set[tuple[int, int]],
+    ) -> None:
+        self._binder = binder
+        self._options = binder.options
+        self._call_options = options
+        self._partition = partition
+        self._world = world
+        self._shared = shared  # as `Binder._shared_arrays`
+        self.arguments = Arguments()
+        self.filled: set[RankConstant] = set()
+
+    def _label(self, path: str) -> str:
+        return f"{path} of {self._binder.name}"
+
+    def _refused(self, path: str, problem: str) -> ArgumentError:
+        return ArgumentError(f"{path} of {self._binder.name} {problem}")
+
+    def add(self, name: str, value: Any) -> None:
+        """Binds an argument."""
+        kind = kind_of(value)
+        if kind == "foreign":
+            value = adopted(value, self._label(name))
+            kind = kind_of(value)
+        self.arguments.passed[name] = value
+        self.arguments.parameters[name] = self._param(name, name, value, kind)
+
+    def _param(self, name: str, path: str, value: Any, kind: Kind) -> Param:
+        if kind == "tree" and self._options.style == "kernel":
+            kind = "constant"
+        if name in self._options.sliceable and kind not in _SLICEABLE:
+            raise self._refused(
+                path, f"is in sliceable=, which takes variables; got a {type(value).__name__}"
             )
-        if isinstance(value, Data):
-            return self._array(call, name, slot, value)
-        # before numbers, which it may be
-        if isinstance(value, Enum) and not isinstance(value, RankConstant):
-            return self._constant(call, path, value)
-        if isinstance(value, bool | int | float | complex | np.generic):
-            return self._scalar(call, path, value)
-        if isinstance(value, Number):
-            call.key.append("number")
-            return call.add_value(value, value.letter, value.dtype)
-        if isinstance(value, np.ndarray):
-            return self._numpy(call, name, slot, value)
-        if isinstance(value, IndexRange | RankConstant | PerRankValues):
-            return self._filled(call, name, path, value)
-        if nested:
-            leaves, structure = flatten(value)
-            call.key.append(structure)
-            params = tuple(
-                self._param(call, name, (slot, one), leaf)
-                for one, leaf in zip(paths(structure), leaves, strict=True)
-            )
-            return program.Tree(structure, params)
-        if (hasattr(value, "__array__") or is_foreign(value)) and not isinstance(value, tuple):
-            array = adopted(value, f"{path} of {self._name}")
-            return (
-                self._array(call, name, slot, array)
-                if isinstance(array, Data)
-                else self._numpy(call, name, slot, array)
-            )
-        return self._constant(call, path, value)
+        return _METHODS[kind](self, name, path, value)
+
+    def _tree(self, name: str, path: str, tree: Any) -> Param:
+        leaves, structure = flatten(tree)
+        self.arguments.key.append(structure)
+        params = []
+        for step, leaf in zip(paths(structure), leaves, strict=True):
+            params.append(self._param(name, path + step, leaf, kind_of(leaf)))
+        return Tree(structure, tuple(params))
 
     # ---- variables
 
-    def _variable(self, call: Call, name: str, path: str, variable: VariableState) -> program.Param:
+    def _variable(self, name: str, path: str, value: Variable) -> Param:
         """Returns the parameter for a variable: each rank's own arrays, or rows of them if it is
         sliceable.
         """
-        if variable.is_tree and self._options.style == "kernel":
-            raise ArgumentError(
-                f"{path} of {self._name} is a tree, but a kernel takes single arrays; "
-                f"make one variable per array"
+        variable, options = state_of(value), self._options
+        if variable.is_tree and options.style == "kernel":
+            raise self._refused(
+                path, "is a tree, but a kernel takes single arrays; make one variable per array"
             )
-        read_only = id(variable) in self._updated
-        if read_only and name not in self._options.givens:
-            raise ArgumentError(
-                f"{path} of {self._name} is {variable.label}, which the call also assigns "
-                "(updates=); bind it with givens= to read its old value"
+        is_updated = id(variable) in self._binder.updated
+        if is_updated and name not in options.givens:
+            raise self._refused(
+                path,
+                f"is {variable.label}, which the call also assigns (updates=); bind it with "
+                "givens= to read its old value",
             )
-        sliceable, writable = name in self._options.sliceable, name in self._options.inout
-        self._claim(call, name, path, variable)
-        number = self._hold(call, path, variable)
-        for leaf, by_rank in enumerate(shapes_by_rank(call, variable) if sliceable else ()):
+        self._claim(name, path, variable, variable.leaves())
+        memory = self._hold(path, variable)
+        leaves = variable.leaves()
+        if name in options.sliceable:
+            self._measure(path, variable)
+            writable = name in options.inout
+            rows = [HeldRows(memory, leaf, writable) for leaf in leaves]
+            return self._held(variable, variable.structure(), rows, is_changed=writable)
+        self.arguments.intact[path] = variable
+        held = [
+            Held(memory, leaf, is_updated or self._is_shared(variable, leaf)) for leaf in leaves
+        ]
+        is_changed = not all(param.read_only for param in held)
+        return self._held(variable, variable.structure(), held, is_changed=is_changed)
+
+    def _held(
+        self,
+        variable: VariableState,
+        structure: Structure,
+        params: Sequence[Param],
+        *,
+        is_changed: bool,
+    ) -> Param:
+        if is_changed:
+            self.arguments.changed.append(variable)
+        return params[0] if structure == LEAF else Tree(structure, tuple(params))
+
+    def _is_shared(self, variable: VariableState, leaf: int) -> bool:
+        return (id(variable), leaf) in self._shared
+
+    def _measure(self, path: str, variable: VariableState) -> None:
+        """Notes the numbers of rows of a sliceable variable."""
+        steps = paths(variable.structure())
+        for leaf, by_rank in enumerate(shapes_by_rank(variable, self._partition)):
             if not by_rank[0]:
-                raise ArgumentError(
-                    f"{path} of {self._name} is in sliceable=, but "
-                    f"{variable.label_of(leaf)} is 0-d and has no rows"
+                raise self._refused(
+                    path,
+                    f"is in sliceable=, but {variable.label_of(leaf)} is 0-d and has no rows",
                 )
             owned = own_by_rank(variable, by_rank)
-            key = f"{path}{paths(variable.structure())[leaf]}"
-            call.own_lengths[key] = tuple(own.stop - own.start for own in owned)
-        if not sliceable:
-            call.intact[path] = variable
-        params: list[program.Param]
-        if sliceable:
-            params = [program.HeldRows(number, leaf, writable) for leaf in variable.leaves()]
-        else:
-            shared = {leaf for one, leaf in call.shared if one == id(variable)}
-            params = [
-                program.Held(number, leaf, read_only or leaf in shared)
-                for leaf in variable.leaves()
-            ]
-        if (
-            writable
-            if sliceable
-            else any(isinstance(one, program.Held) and not one.read_only for one in params)
-        ):
-            call.changed.append(variable)
-        return program.Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
+            lengths = tuple(own.stop - own.start for own in owned)
+            self.arguments.lengths.sliceable[path + steps[leaf]] = lengths
 
-    def _update(self, call: Call, name: str, variable: VariableState, op: Op) -> program.Param:
+    def update(self, name: str, variable: VariableState, op: Op) -> Param:
         """Returns the parameter for an accumulator, which has the shape of a variable."""
+        arguments, function = self.arguments, self._binder.name
         if variable.is_tree and self._options.style == "kernel":
             raise ArgumentError(
-                f"updates[{name!r}] of {self._name} is a tree, but a kernel takes single arrays; "
+                f"updates[{name!r}] of {function} is a tree, but a kernel takes single arrays; "
                 f"make one variable per array"
             )
-        if not any(variable is one for one in call.variables.values()):
-            call.variables[name] = variable
-        if call.options.shards is not None and variable.sharded:
+        if not any(variable is passed for passed in arguments.variables.values()):
+            arguments.variables[name] = variable
+        if self._call_options.shards is not None and variable.sharded:
             raise ArgumentError(
-                f"{self._name} got shards=…, so that updates[{name!r}] gets the same value on "
+                f"{function} got shards=…, so that updates[{name!r}] gets the same value on "
                 f"every rank, but the rows of {variable.label} are divided over the ranks; leave "
                 "shards out, or update a replica"
             )
-        number = self._hold(call, name, variable, assigned=True)
-        call.changed.append(variable)
-        call.intact[name] = variable
-        shapes = shapes_by_rank(call, variable)
+        memory = self._hold(name, variable, assigned=True)
+        arguments.intact[name] = variable
+        shapes, dtypes = shapes_by_rank(variable, self._partition), variable.dtypes()
         params = [
-            program.Update(number, leaf, op, variable.dtypes()[leaf], shapes[leaf])
-            for leaf in variable.leaves()
+            Update(memory, leaf, op, dtypes[leaf], shapes[leaf]) for leaf in variable.leaves()
         ]
-        return program.Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
+        return self._held(variable, variable.structure(), params, is_changed=True)
 
-    def _branch(self, call: Call, name: str, path: str, branch: Branch) -> program.Param:
+    def _branch(self, name: str, path: str, branch: Branch) -> Param:
         """Returns the parameter for a part of a variable that is a tree."""
-        variable = branch.variable
-        if name in self._options.sliceable or id(variable) in self._updated:
-            what = (
-                "in sliceable="
-                if name in self._options.sliceable
-                else "a part of a variable that updates= names"
-            )
-            raise ArgumentError(
-                f"{path} of {self._name} is {branch.label}, and {what}; make one variable per array"
-            )
+        variable, arrays = branch.variable, branch.arrays
+        role = "a part of a variable that updates= names"
+        if name in self._options.sliceable:
+            role = "in sliceable="
+        if name in self._options.sliceable or id(variable) in self._binder.updated:
+            raise self._refused(path, f"is {branch.label}, and {role}; make one variable per array")
         if branch.structure != LEAF and self._options.style == "kernel":
-            raise ArgumentError(
-                f"{path} of {self._name} is {branch.label}, a tree, but a "
-                f"kernel takes single arrays"
+            raise self._refused(
+                path, f"is {branch.label}, a tree, but a kernel takes single arrays"
             )
-        self._claim(call, name, path, variable, branch.arrays)
-        call.branches[path] = branch.arrays
+        self._claim(name, path, variable, arrays)
+        self.arguments.branches[path] = arrays
+        is_vector = branch.leaves.start == VECTOR
         # of a vector, rows are elements of several arrays
-        if branch.leaves and branch.leaves.start != VECTOR:
-            call.intact[path] = variable
-        number = self._hold(call, path, variable)
-        call.key.append((branch.structure, branch.leaves.start))
-        shared = {leaf for one, leaf in call.shared if one == id(variable)}
-        params: tuple[program.Held, ...]
-        if branch.leaves.start == VECTOR:
-            params = (
-                program.Held(
-                    number, VECTOR, not shared.isdisjoint(branch.arrays), len(branch.arrays)
-                ),
-            )
+        if branch.leaves and not is_vector:
+            self.arguments.intact[path] = variable
+        memory = self._hold(path, variable)
+        self.arguments.key.append((branch.structure, branch.leaves.start))
+        if is_vector:
+            read_only = any(self._is_shared(variable, leaf) for leaf in arrays)
+            held = [Held(memory, VECTOR, read_only, len(arrays))]
         else:
-            params = tuple(program.Held(number, leaf, leaf in shared) for leaf in branch.leaves)
-        if not all(one.read_only for one in params):
-            call.changed.append(variable)
-        return params[0] if branch.structure == LEAF else program.Tree(branch.structure, params)
+            held = [Held(memory, leaf, self._is_shared(variable, leaf)) for leaf in arrays]
+        is_changed = not all(param.read_only for param in held)
+        return self._held(variable, branch.structure, held, is_changed=is_changed)
 
-    def _claim(
-        self, call: Call, name: str, path: str, variable: VariableState, leaves: range | None = None
-    ) -> None:
+    def _claim(self, name: str, path: str, variable: VariableState, arrays: range) -> None:
         """Notes a variable of a call; raises `ArgumentError` for one whose rows are written, and
         that is passed twice.
         """
-        other = same_variable(call, variable, leaves)
-        if other is not None:
-            rows = self._options.sliceable & self._options.inout
-            written = (
-                name
-                if name in rows
-                else next(
-                    (one for one in rows if other == one or other.startswith(f"{one}[")), None
-                )
-            )
-            if written is not None:
-                raise ArgumentError(
-                    f"{path} and {other} of {self._name} are the same variable{_named(variable)}, "
-                    f"and the rows of {written}, which is in inout=, are written; pass a copy of "
-                    "it as another variable"
-                )
-        call.variables[path] = variable
-
-    def _hold(
-        self, call: Call, path: str, variable: VariableState, *, assigned: bool = False
-    ) -> int:
-        """Makes a variable part of the call's key, places it, and returns the number of its
-        memory; its id if only planned.
-        """
-        if call.options.solo and variable.sharded:  # the root lacks the other ranks' rows
+        other = self.arguments.alias(variable, arrays)
+        written = None if other is None else self._written_rows(name, other)
+        if written is not None:
+            label = "" if variable.name is None else f" {variable.name!r}"
             raise ArgumentError(
-                f"{path} of {self._name} is {variable.label}, whose rows are divided over the "
-                "ranks; as_serial needs all rows on the root"
+                f"{path} and {other} of {self._binder.name} are the same variable{label}, "
+                f"and the rows of {written}, which is in inout=, are written; pass a copy of "
+                "it as another variable"
             )
-        if call.world is None:
-            call.key.append(id(variable))
+        self.arguments.variables[path] = variable
+
+    def _written_rows(self, name: str, other: str) -> str | None:
+        """Returns which of a parameter and another, or leaf of one, has rows that are written."""
+        written = self._options.sliceable & self._options.inout
+        if name in written:
+            return name
+        for parameter in written:
+            if other == parameter or other.startswith(f"{parameter}["):
+                return parameter
+        return None
+
+    def _hold(self, path: str, variable: VariableState, *, assigned: bool = False) -> _Memory:
+        """Makes a variable part of the call's key, and places it."""
+        if self._call_options.solo and variable.sharded:  # the root lacks the other ranks' rows
+            raise self._refused(
+                path,
+                f"is {variable.label}, whose rows are divided over the ranks; as_serial needs all "
+                "rows on the root",
+            )
+        if self._world is None:
+            self.arguments.key.append(id(variable))
             return id(variable)
-        number = (
-            variable.place_to_assign(call.world) if assigned else variable.place(call.world)
-        ).number
-        call.key.append(variable._layout)  # noqa: SLF001  # as for Data
-        return number
+        place = variable.place_to_assign if assigned else variable.place
+        storage = place(self._world)
+        self.arguments.key.append(variable._layout)  # noqa: SLF001  # as for Data
+        return storage.number
 
-    # ---- arrays and numbers
+    # ---- arrays
 
-    def _numpy(self, call: Call, name: str, slot: Any, array: Array) -> program.Param:
-        path = _path(name, slot)
-        if array.ndim == 0 and array.dtype.kind in "biufc":
+    def _foreign(self, name: str, path: str, value: Any) -> Param:
+        array = adopted(value, self._label(path))
+        return self._param(name, path, array, kind_of(array))
+
+    def _numpy(self, name: str, path: str, array: Array) -> Param:
+        if array.ndim == 0 and array.dtype.kind in _LETTERS:
             if np.ma.is_masked(array):
                 raise DataError(
-                    f"{path} of {self._name} is masked, and ranks have no masks; pass a number, or "
+                    f"{self._label(path)} is masked, and ranks have no masks; pass a number, or "
                     f"{path}.filled(…) of an array"
                 )
-            return self._scalar(call, path, array[()])
-        if name in self._options.inout:
-            self._check_write_back(call, path, array)
-            refuse_truncated(array, f"{path} of {self._name}")
-        elif (mapped := self._in_file(slot, path, array)) is not None:
-            return self._array(call, name, slot, mapped)
-        if call.world is None:
-            host = program.HostArray(-1, array.dtype, self._shape(name, array))
-            return self._place(call, name, slot, host, by_position=False)
-        staged = self._staged(slot, path, array)
-        if name in self._options.inout:
-            call.write_back.append((path, array, staged))
-        return self._array(call, name, slot, staged)
-
-    def _in_file(self, slot: object, name: str, array: Array) -> FileData | None:
-        """Returns an array in a file that is mapped for reading only as `Data` over the file;
-        None for other arrays.
-        """
-        found = over_file(array, f"{name} of {self._name}")
-        if found is None:
-            self._files.pop(slot, None)
+            return self._number(name, path, array[()])
+        is_written = name in self._options.inout
+        if is_written:
+            check_target(self.arguments, path, array)
+            refuse_truncated(array, self._label(path))
         else:
-            self._files[slot] = found
-        return found
+            mapped = over_file(array, self._label(path))
+            if mapped is not None:
+                self._binder.files[path] = mapped
+                return self._data(name, path, mapped)
+            self._binder.files.pop(path, None)
+        if self._world is None:
+            planned = HostArray(-1, array.dtype, self._shape(name, array))
+            return self._place(name, path, planned, by_position=False)
+        staged = self._staged(path, array)
+        if is_written:
+            self.arguments.write_back.append((path, array, staged))
+        return self._data(name, path, staged)
 
-    @staticmethod
-    def _check_write_back(call: Call, name: str, array: Array) -> None:
-        if not array.flags.writeable:
-            raise ArgumentError(
-                f"{name} is in inout=, so its rows are written back, but the array passed is "
-                f"read-only; pass a writable one"
-            )
-        for other, written, _ in call.write_back:
-            if share_memory(array, written):
-                raise ArgumentError(
-                    f"{_both(name, other)} in inout=, and their arrays overlap: one would "
-                    f"overwrite the other. Pass a copy."
-                )
+    def _staged(self, path: str, array: Array) -> Data:
+        """Returns a NumPy array as `Data`, which is kept for the argument and refilled at each
+        call.
+        """
+        staging = self._binder.staging
+        staged = staging.get(path)
+        try:
+            if staged is not None and _fits(staged, array):
+                staged.set_value(array)
+            else:
+                staged = staging[path] = Data(array)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+        return staged
 
-    def _array(self, call: Call, name: str, slot: Any, data: Data) -> program.Param:
-        segment = data._segment  # noqa: SLF001  # shared with this module
-        if not isinstance(data, StoredData):
-            call.segments.append(segment)
-        if segment.is_file:
-            call.files.add(segment.id)
-        if isinstance(data, FileData | StoredData) and name in self._options.inout:
-            raise ArgumentError(
-                f"{_path(name, slot)} of {self._name} is in inout=, so its rows are written, but "
-                f"it is over the file {data.path}, which ranks only read; pass a copy, as "
-                "np.array(...) of it"
+    def _data(self, name: str, path: str, data: Data) -> Param:
+        segment, is_stored = data._segment, isinstance(data, StoredData)  # noqa: SLF001  # shared with this module
+        if not is_stored:
+            self.arguments.segments.append(segment)
+        is_written = name in self._options.inout
+        if is_written and isinstance(data, FileData | StoredData):
+            raise self._refused(
+                path,
+                f"is in inout=, so its rows are written, but it is over the file {data.path}, "
+                "which ranks only read; pass a copy, as np.array(...) of it",
             )
         try:
-            call.key.append(data._layout)  # noqa: SLF001
+            self.arguments.key.append(data._layout)  # noqa: SLF001
         except DataError as error:  # of a file
-            raise DataError(f"{_path(name, slot)} of {self._name}: {error}") from None
-        if data.frozen and name in self._options.inout:
-            raise ArgumentError(
-                f"{_path(name, slot)} of {self._name} is in inout=, so its rows are written, but "
-                "it is frozen; call thaw() first"
+            raise DataError(f"{self._label(path)}: {error}") from None
+        if is_written and data.frozen:
+            raise self._refused(
+                path,
+                "is in inout=, so its rows are written, but it is frozen; call thaw() first",
             )
-        # as it is since `_layout` looked at the file
-        source = data.source if isinstance(data, StoredData) else None
-        array = program.HostArray(
+        array = HostArray(
             segment.id,
             data.dtype,
             self._shape(name, data),
             data._offset,  # noqa: SLF001
             data._version,  # noqa: SLF001
-            source,
+            data.source if isinstance(data, StoredData) else None,  # as `_layout` found it
         )
-        return self._place(call, name, slot, array, by_position=data.minibatch)
+        return self._place(name, path, array, by_position=data.minibatch)
 
     def _shape(self, name: str, array: Array | Data) -> Shape:
         """Returns the shape that the function sees."""
         if name not in self._options.flat:
             return array.shape
-        kept = 0 if name in self._options.broadcast else 1
-        return (*array.shape[:kept], math.prod(array.shape[kept:]))
+        axis = 0 if name in self._options.broadcast else 1
+        return (*array.shape[:axis], math.prod(array.shape[axis:]))
 
-    def _place(
-        self, call: Call, name: str, slot: Any, array: program.HostArray, *, by_position: bool
-    ) -> program.Param:
+    def _place(self, name: str, path: str, array: HostArray, *, by_position: bool) -> Param:
         """Returns the parameter for an array, sharded or broadcast."""
         if name in self._options.broadcast or not array.shape:
-            return program.Broadcast(array)
-        path, writable, length = _path(name, slot), name in self._options.inout, array.shape[0]
+            return Broadcast(array)
+        writable, lengths, length = (
+            name in self._options.inout,
+            self.arguments.lengths,
+            array.shape[0],
+        )
         if path != name and length == 0 and not writable:
-            call.empties[path] = 0
-            return program.Broadcast(array)
-        (call.minibatches if by_position else call.lengths)[path] = length
-        return program.Sharded(array, by_position, writable)
-
-    def _scalar(self, call: Call, name: str, value: Any) -> program.Param:
-        """Returns the parameter for a number, which is sent with each call."""
-        if isinstance(value, np.generic):
-            kind = value.dtype.kind
+            lengths.empty[path] = 0
+            return Broadcast(array)
+        if by_position:
+            lengths.minibatches[path] = length
         else:
-            kind = (
-                "b"
-                if isinstance(value, bool)
-                else "i"
-                if isinstance(value, int)
-                else "f"
-                if isinstance(value, float)
-                else "c"
-            )
-        if kind not in "biufc" or isinstance(value, np.longdouble | np.clongdouble):
-            return self._constant(call, name, value)
-        dtype = value.dtype.name if isinstance(value, np.generic) else None
+            lengths.sharded[path] = length
+        return Sharded(array, by_position, writable)
+
+    # ---- numbers and constants
+
+    def _number(self, name: str, path: str, value: Any) -> Param:
+        """Returns the parameter for a number, which is sent with each call."""
+        dtype, kind = None, ""
+        if isinstance(value, np.generic):
+            dtype, kind = value.dtype.name, value.dtype.kind
+            if kind not in _LETTERS or isinstance(value, np.longdouble | np.clongdouble):
+                return self._constant(name, path, value)
+            value = value.item()
+        else:
+            kind = next(kind for base, kind in _NUMBERS if isinstance(value, base))
+        key, letter = self.arguments.key, _LETTERS[kind]
         if kind == "c":
-            call.key.append(("c", dtype))
-            first = call.add_value(value.real, "d", None)
-            call.add_value(value.imag, "d", None)
-            return program.Dynamic(first.index, dtype, is_complex=True)
-        fmt = {"b": "?", "i": "q", "u": "Q", "f": "d"}[kind]
+            key.append((kind, dtype))
+            first = self._value(value.real, letter, None)
+            self._value(value.imag, letter, None)
+            return Dynamic(first.index, dtype, is_complex=True)
         if kind == "i" and not -(2**63) <= value < 2**63:
             if not 0 <= value < 2**64:
                 raise ArgumentError(
-                    f"{name}={shown(value)} does not fit in 64 bits; pass a float, or an array"
+                    f"{path}={shown(value)} does not fit in 64 bits; pass a float, or an array"
                 )
             # a function gets an int of Python's
-            fmt, dtype = (
-                "Q",
-                None if self._options.style == "function" else "uint64",
-            )
-        call.key.append((fmt, dtype))
-        return call.add_value(
-            value if dtype is None else value.item() if isinstance(value, np.generic) else value,
-            fmt,
-            dtype,
-        )
+            letter, dtype = "Q", None if self._options.style == "function" else "uint64"
+        key.append((letter, dtype))
+        return self._value(value, letter, dtype)
 
-    def _filled(self, call: Call, name: str, path: str, value: Any) -> program.Param:
+    def _stand_in(self, _name: str, _path: str, number: Number) -> Param:
+        self.arguments.key.append("number")
+        return self._value(number, number.letter, number.dtype)
+
+    def _value(self, value: Any, letter: str, dtype: str | None) -> Dynamic:
+        """Adds a scalar that is sent with each call, and returns its parameter."""
+        self.arguments.values.append(value)
+        self.arguments.letters.append(letter)
+        return Dynamic(len(self.arguments.values) - 1, dtype)
+
+    def _filled(
+        self, name: str, path: str, value: IndexRange | RankConstant | PerRankValues
+    ) -> Param:
         """Returns the parameter for a value that each rank fills in."""
+        arguments = self.arguments
         if isinstance(value, PerRankValues):
-            call.key.append(_exact(value.values))
-            call.per_rank[path] = len(value.values)
-            return program.PerRank(value.values)
-        call.key.append(value)
+            arguments.key.append(_exact(value.values))
+            return PerRank(value.values)
+        arguments.key.append(value)
         if isinstance(value, IndexRange):
-            call.lengths[path] = value.length
-            call.contiguous.append(name)
-            return program.IndexSpan()
+            arguments.lengths.sharded[path] = value.length
+            arguments.lengths.contiguous.append(name)
+            return IndexSpan()
         if value is RankConstant.OFFSET:
-            call.contiguous.append(name)
-        call.filled.add(value)
-        return program.Filled(value)
+            arguments.lengths.contiguous.append(name)
+        self.filled.add(value)
+        return Filled(value)
 
-    def _constant(self, call: Call, name: str, value: Any) -> program.Param:
+    def _constant(self, _name: str, path: str, value: Any) -> Param:
         """Returns the parameter for a value that is part of the plan.
 
         Its key is its pickle, since the value may be mutable, and 1 == 1.0 == True.
         """
         # arrays to a script, whole and copied here
         if isinstance(value, memoryview | bytearray | buffers.array):
-            raise ArgumentError(
-                f"{name} of {self._name} is a {type(value).__name__}, whose rows are not "
-                f"divided; {array_hint(value)}"
+            raise self._refused(
+                path,
+                f"is a {type(value).__name__}, whose rows are not divided; {array_hint(value)}",
             )
-        if not (
-            isinstance(value, tuple | Enum | np.generic)
-            or value is None
-            or self._options.style == "function"
-        ):
-            raise ArgumentError(
-                f"{name} of {self._name} is a {type(value).__name__}, which cannot be passed to a "
-                f"{self._options.style}; {array_hint(value)}"
+        style = self._options.style
+        if style == "kernel" and not isinstance(value, tuple | Enum | np.generic | None):
+            raise self._refused(
+                path,
+                f"is a {type(value).__name__}, which cannot be passed to a {style}; "
+                f"{array_hint(value)}",
             )
         try:
-            call.key.append(value if value is None or type(value) is str else _exact(value))
+            is_key = value is None or type(value) is str
+            self.arguments.key.append(value if is_key else _exact(value))
         # what a class of the script raises in its __reduce__
-        except (
-            Exception,
-            SystemExit,
-        ) as error:
+        except (Exception, SystemExit) as error:
             if is_of_handler(error):
                 raise
-            raise ArgumentError(
-                f"{name} of {self._name} is a {type(value).__name__}, which cannot be sent to the "
-                f"ranks ({error}); pass an array, Data, a number, or a picklable object"
+            raise self._refused(
+                path,
+                f"is a {type(value).__name__}, which cannot be sent to the ranks ({error}); pass "
+                "an array, Data, a number, or a picklable object",
             ) from error
-        if call.world is not None:
-            call.world.holdings.code.uses([value], f"{name} of {self._name}")
-        return program.Constant(value)
-
-    def _check_written(self, call: Call) -> None:
-        """Raises `ArgumentError` if an argument is to be written back and contains no array that
-        can be; None is allowed.
-        """
-        for name in self._options.inout:
-            value, leaves = call.whole.get(name), list(leaves_of(call.parameters[name]))
-            if value is None or not leaves or any(isinstance(leaf, _WRITTEN) for leaf in leaves):
-                continue
-            what = (
-                "0-d, and ranks get it as a number"
-                if np.ndim(value) == 0 and isinstance(value, np.ndarray | Data)
-                else ""
-            )
-            raise ArgumentError(
-                f"{name} of {self._name} is in inout=, so its rows are written back, but it is "
-                f"{what or f'of type {type(value).__name__}, without any'}; pass an "
-                f"array with rows, or Data"
-            )
-
-    def _check_aliases(self, call: Call) -> None:
-        """Raises `ArgumentError` if a `Data` whose rows are written is also read through another
-        argument.
-        """
-        if not self._options.inout or call.world is None:
-            return
-        owners: dict[int, str] = {}
-        written: dict[int, str] = {}
-        leaves = [one for name, param in call.parameters.items() for one in _leaves(name, param)]
-        named = [
-            (name, leaf)
-            for name, leaf in leaves
-            if isinstance(leaf, program.Sharded | program.Broadcast)
-        ]
-        for name, leaf in named:
-            segment, writable = (
-                leaf.array.segment,
-                isinstance(leaf, program.Sharded) and leaf.writable,
-            )
-            other = owners.get(segment) if writable else written.get(segment)
-            if other is not None:
-                raise ArgumentError(
-                    f"{name} and {other} are the same Data, and {name if writable else other} is "
-                    "in inout=; ranks would read rows that others write. Pass a copy."
-                )
-            owners[segment] = name
-            if writable:
-                written[segment] = name
-        for name, array, _ in call.write_back:
-            for other in self._options.inout & call.whole.keys():
-                whole = call.whole[other]
-                values, structure = flatten(whole) if is_nested(whole) else ([whole], LEAF)
-                for path, value in zip(paths(structure), values, strict=True):
-                    if isinstance(value, Data) and share_memory(array, value.data):
-                        raise ArgumentError(
-                            f"{_both(name, f'{other}{path}')} in inout=, and {name} is an array "
-                            f"over the memory of the Data passed as {other}{path}: one would "
-                            "overwrite the other. Pass a copy."
-                        )
+        if self._world is not None:
+            self._world.holdings.code.uses([value], self._label(path))
+        return Constant(value)
 
 
-def same_variable(
-    call: Call, variable: VariableState, leaves: range | None = None, besides: str = ""
-) -> str | None:
-    """Returns the path of another argument that is the same variable, or has an array of it;
-    None if there is none.
+_METHODS: Mapping[Kind, Callable[[_Binding, str, str, Any], Param]] = {
+    "variable": _Binding._variable,  # noqa: SLF001  # of this module, as below
+    "branch": _Binding._branch,  # noqa: SLF001
+    "data": _Binding._data,  # noqa: SLF001
+    "array": _Binding._numpy,  # noqa: SLF001
+    "foreign": _Binding._foreign,  # noqa: SLF001
+    "number": _Binding._number,  # noqa: SLF001
+    "stand-in": _Binding._stand_in,  # noqa: SLF001
+    "filled": _Binding._filled,  # noqa: SLF001
+    "tree": _Binding._tree,  # noqa: SLF001
+    "constant": _Binding._constant,  # noqa: SLF001
+}
+_SLICEABLE = ("variable", "branch", "tree")  # with variables, or refused with reasons
+# `struct` letters of the kinds of NumPy's dtypes; a complex number is sent as two
+_LETTERS = {"b": "?", "i": "q", "u": "Q", "f": "d", "c": "d"}
+_NUMBERS = ((bool, "b"), (int, "i"), (float, "f"), (complex, "c"))
+
+
+def _fits(staged: Data, array: Array) -> bool:
+    """Returns whether an array can be written to the copy of an earlier one; `Data` refuses
+    objects.
     """
-    mine = {*(variable.leaves() if leaves is None else leaves)}
-    paths_of = (path for path, one in call.variables.items() if one is variable and path != besides)
-    return next(
-        (
-            path
-            for path in paths_of
-            if not mine.isdisjoint(call.branches.get(path, variable.leaves()))
-        ),
-        None,
-    )
-
-
-def _passed_twice(values: Iterable[Any], *, may_nest: bool) -> frozenset[tuple[int, int]]:
-    """Returns the arrays of variables, by id of the state and leaf, that several arguments are."""
-    seen: set[tuple[int, int]] = set()
-    twice: set[tuple[int, int]] = set()
-    for value in values:
-        for one in flatten(value)[0] if may_nest and is_nested(value) else (value,):
-            if isinstance(one, Variable | Branch):
-                variable = state_of(one) if isinstance(one, Variable) else one.variable
-                arrays = {
-                    (id(variable), leaf)
-                    for leaf in (variable.leaves() if isinstance(one, Variable) else one.arrays)
-                }
-                twice |= arrays & seen
-                seen |= arrays
-    return frozenset(twice)
-
-
-def _named(variable: VariableState) -> str:
-    return "" if variable.name is None else f" {variable.name!r}"
-
-
-_WRITTEN = (program.Sharded, program.Held, program.HeldRows)  # what a function may write in place
-
-
-def _leaves(name: str, param: program.Param) -> list[tuple[str, program.Param]]:
-    """Returns the leaves of a parameter, with their paths for messages."""
-    if not isinstance(param, program.Tree):
-        return [(name, param)]
-    return [
-        one
-        for path, child in zip(paths(param.structure), param.leaves, strict=True)
-        for one in _leaves(f"{name}{path}", child)
-    ]
-
-
-def _both(name: str, other: str) -> str:
-    return f"{name} is" if name == other else f"{name} and {other} are both"
-
-
-def share_memory(a: Array, b: Array) -> bool:
-    """Returns whether two arrays overlap, or may do so."""
-    try:
-        return bool(np.shares_memory(a, b, max_work=10_000))  # type: ignore[arg-type]  # any int is accepted
-    except np.exceptions.TooHardError:  # deciding whether two strided views overlap can take long
-        return True
-
-
-def _path(name: str, slot: Any) -> str:
-    """Returns the name of a parameter, or of a leaf of a nested one, for messages."""
-    return name if isinstance(slot, str) else f"{name}{slot[1]}"
+    if array.dtype.hasobject or staged.ndim != array.ndim:
+        return False
+    return staged.dtype == array.dtype.newbyteorder("=")
 
 
 def _exact(value: Any) -> tuple[str, bytes]:

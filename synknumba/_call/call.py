@@ -1,29 +1,30 @@
-"""One call: its options, its bound arguments, its rows, and the values that change from call to
-call.
+"""One call, worked out in two stages, each of which makes a frozen record.
+
+arguments ──`Binder.bind`──> Arguments ──`RowSelector.select`──> SelectedRows ──> Call, of both
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from math import prod
+from typing import Any, final
 
 import numpy as np
 
 from synknumba._call.collect import Count, total_rows
+from synknumba._call.kinds import ShapeOf, describe, type_told
 from synknumba._call.options import CallOptions
 from synknumba._host.data import Data
-from synknumba._host.file_data import FileData
 from synknumba._host.segment import Segment
-from synknumba._host.stored import StoredData
 from synknumba._ops.local_rows import OwnRows
 from synknumba._ops.rows import Partition, Rows
-from synknumba._tracing import Number
-from synknumba._types import Array, RankConstant, Shape
+from synknumba._ops.tree import paths
+from synknumba._types import Array, Shape
 from synknumba._variables.state import VariableState
-from synknumba._variables.variable import Branch, Variable, state_of
 from synknumba._wire.program import (
     Broadcast,
     Dynamic,
     HeldRows,
+    HostArray,
     OwnSource,
     Param,
     RowSource,
@@ -32,147 +33,224 @@ from synknumba._wire.program import (
 )
 from synknumba._world.engine import Engine
 
-ShapeOf: TypeAlias = Callable[[VariableState, int], Shape]
-
 OWN_PREFIX = "synk_"  # of parameters of generated kernels that callers do not pass
 
 
-@dataclass(slots=True)
-class Call:
-    """One call, as `Binder.bind` (its arguments) and `RowSelector` (its rows) work it out."""
+@final
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Numbers of rows of a call's arguments, by the argument, or leaf of one, that has them.
 
-    options: CallOptions
-    partition: Partition  # of rows into ranks
-    world: Engine | None = (
-        None  # None for a call that is only planned, so that nothing is copied or placed
-    )
-    parameters: dict[str, Param] = field(default_factory=dict)  # for the ranks
-    # equal for calls that differ in scalar values and array contents only
-    key: list[Any] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)  # scalars that are sent with each call
-    format: str = ""  # `struct` letter of each of these
-    lengths: dict[str, int] = field(default_factory=dict)  # rows of each sharded argument
-    minibatches: dict[str, int] = field(default_factory=dict)  # rows of each minibatch argument
-    # nested arrays without rows, which need not agree with others
-    empties: dict[str, int] = field(default_factory=dict)
-    # number of values of each per-rank argument
-    per_rank: dict[str, int] = field(default_factory=dict)
-    # index ranges and offsets, which require consecutive rows
+    Attributes:
+        sharded: of arrays and index ranges that are divided among the ranks.
+        minibatches: of arrays that are indexed by position in the batch.
+        empty: of nested arrays without rows, which need not agree with others.
+        sliceable: of sliceable variables, on each rank.
+        contiguous: index ranges and offsets, which require consecutive rows.
+    """
+
+    sharded: dict[str, int] = field(default_factory=dict)
+    minibatches: dict[str, int] = field(default_factory=dict)
+    empty: dict[str, int] = field(default_factory=dict)
+    sliceable: dict[str, tuple[int, ...]] = field(default_factory=dict)
     contiguous: list[str] = field(default_factory=list)
-    segments: list[Segment] = field(default_factory=list)  # which the ranks must have mapped
-    files: set[int] = field(default_factory=set)  # ids of those that are files
-    # (parameter, NumPy array to write to, staged copy)
-    write_back: list[tuple[str, Array, Data]] = field(default_factory=list)
-    # arguments as they were passed, for output shapes
-    whole: dict[str, Any] = field(default_factory=dict)
-    # rows on each rank of each sliceable variable
-    own_lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    # by the parameter, or leaf of one, that receives them
-    variables: dict[str, VariableState] = field(default_factory=dict)
-    # arrays of those that are passed in part only
-    branches: dict[str, range] = field(default_factory=dict)
-    # arrays of variables, by id and leaf, that several arguments are
-    shared: frozenset[tuple[int, int]] = frozenset()
-    # those of them that ranks get whole, not in rows
-    intact: dict[str, VariableState] = field(default_factory=dict)
-    # constants that an argument, or a leaf of one, is
-    filled: set[RankConstant] = field(default_factory=set)
-    whose: str | None = (
-        # argument with the variable whose rows OWN, and in a call without rows OFFSET and ROWS, are
-        None
-    )
-    changed: list[VariableState] = field(default_factory=list)  # that ranks may write to
-    rows: Rows | None = (
-        None  # of the sharded arguments that `batch` selects; None if nothing is sharded
-    )
-    own: OwnRows | None = (
-        None  # of the sliceable variables that `local_batch` selects; None if there are none
-    )
-    # encoding of `rows` for the ranks
-    source: RowSource = field(default_factory=lambda: RowSource("none"))
-    own_source: OwnSource | None = None  # encoding of `own` for the ranks
-    # those parts of the encodings that are sent with each call, after `values`
-    row_values: tuple[int, ...] = ()
 
     @property
-    def run_partition(self) -> Partition:
-        """Partition of rows into the ranks that run."""
-        return Partition.even(1) if self.options.solo else self.partition
+    def divided(self) -> dict[str, int]:
+        """Those of the arrays that `batch` selects rows of."""
+        return self.sharded or self.minibatches or self.empty
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The bound arguments of a call. Variables are by the argument, or leaf of one, that gets them.
+
+    Attributes:
+        passed: arguments as the script passes them, for output shapes.
+        parameters: what ranks get for each of them, and for accumulators.
+        key: equal for calls that differ in scalar values and array contents only.
+        values: scalars that are sent with each call.
+        letters: `struct` letter of each of these.
+        lengths: numbers of rows.
+        variables: the variables.
+        branches: indices of the arrays of variables that are passed in part.
+        intact: variables that ranks get whole, not in rows.
+        changed: variables that ranks may write to.
+        segments: memory that the ranks must have mapped.
+        write_back: parameter, NumPy array to write to, and staged copy.
+    """
+
+    passed: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Param] = field(default_factory=dict)
+    key: list[Any] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    letters: list[str] = field(default_factory=list)
+    lengths: Lengths = field(default_factory=Lengths)
+    variables: dict[str, VariableState] = field(default_factory=dict)
+    branches: dict[str, range] = field(default_factory=dict)
+    intact: dict[str, VariableState] = field(default_factory=dict)
+    changed: list[VariableState] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    write_back: list[tuple[str, Array, Data]] = field(default_factory=list)
+
+    def arrays_of(self, path: str) -> range:
+        """Returns the indices of the arrays that an argument gets of its variable."""
+        return self.branches.get(path, self.variables[path].leaves())
+
+    def first_array(self, path: str) -> int:
+        """Returns the index of the first array that an argument gets of its variable."""
+        return self.branches.get(path, range(1)).start
+
+    def alias(self, variable: VariableState, arrays: range, besides: str = "") -> str | None:
+        """Returns the path of another argument that has some of these arrays of a variable."""
+        for path, passed in self.variables.items():
+            is_other = passed is variable and path != besides
+            if is_other and not set(arrays).isdisjoint(self.arrays_of(path)):
+                return path
+        return None
+
+    def leaves(self) -> Iterator[tuple[str, Param]]:
+        """Yields the leaves of all parameters, by parameter."""
+        for name, param in self.parameters.items():
+            for leaf in leaves_of(param):
+                yield name, leaf
+
+    def written(self) -> tuple[list[str], list[str]]:
+        """Returns the parameters whose rows are written back: those of sharded arguments, and
+        those of sliceable variables.
+        """
+        sharded, sliceable = list[str](), list[str]()
+        for name, leaf in self.leaves():
+            match leaf:
+                case Sharded(by_position=False, writable=True):
+                    sharded.append(name)
+                case HeldRows(writable=True):
+                    sliceable.append(name)
+        return sharded, sliceable
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SelectedRows:
+    """The rows of a call, and their encoding for the ranks.
+
+    Attributes:
+        sharded: those of the sharded arguments that `batch` selects; None if nothing is sharded.
+        local: those of the sliceable variables that `local_batch` selects; None if there are none.
+        source: encoding of `sharded`.
+        local_source: encoding of `local`.
+        values: what of the encodings is sent with each call, after the scalars.
+        segments: memory of row numbers.
+        key: as for `Arguments`.
+    """
+
+    sharded: Rows | None
+    local: OwnRows | None
+    source: RowSource
+    local_source: OwnSource | None
+    values: tuple[Any, ...]
+    segments: tuple[Segment, ...]
+    key: tuple[Any, ...]
 
     @property
     def count(self) -> Count:
         """Number of rows; by rank if they are the ranks' own; None if the call has no rows."""
-        if self.rows is not None:
-            return self.rows.count
-        return None if self.own is None else self.own.counts
+        if self.sharded is not None:
+            return self.sharded.count
+        return None if self.local is None else self.local.counts
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the number of rows is part of the plan, rather than sent with each call."""
+        if self.local_source is not None and self.local_source.kind != "all":
+            return False
+        return self.source.kind in {"all", "none"}
+
+    @property
+    def letters(self) -> str:
+        """`struct` letter of each of the values."""
+        if self.local_source is None:
+            return self.source.values
+        return self.source.values + self.local_source.values
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call, of which the arguments are bound and the rows selected.
+
+    Attributes:
+        options: those of the call.
+        partition: of rows into ranks.
+        world: that of the ranks; None for a call that is only planned.
+        arguments: its arguments.
+        rows: its rows.
+    """
+
+    options: CallOptions
+    partition: Partition
+    world: Engine | None
+    arguments: Arguments
+    rows: SelectedRows
+
+    @property
+    def parameters(self) -> dict[str, Param]:
+        """What ranks get, by parameter."""
+        return self.arguments.parameters
+
+    @property
+    def variables(self) -> dict[str, VariableState]:
+        """The variables, by the argument, or leaf of one, that gets them."""
+        return self.arguments.variables
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """What is sent with each call: scalars, and what encodes the rows."""
+        return (*self.arguments.values, *self.rows.values)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Memory that the ranks must have mapped."""
+        return (*self.arguments.segments, *self.rows.segments)
+
+    @property
+    def run_partition(self) -> Partition:
+        """Partition of rows into the ranks that run."""
+        return self.options.run_partition(self.partition)
+
+    @property
+    def count(self) -> Count:
+        """Number of rows, as `SelectedRows.count`."""
+        return self.rows.count
 
     @property
     def total(self) -> int | None:
         """Number of rows on all ranks; None if the call has no rows."""
-        return total_rows(self.count)
-
-    @property
-    def exact(self) -> bool:
-        """Whether the number of rows is part of the plan, rather than sent with each call."""
-        return self.source.kind in ("all", "none") and (
-            self.own_source is None or self.own_source.kind == "all"
-        )
+        return total_rows(self.rows.count)
 
     @property
     def follows_lines(self) -> bool:
         """Whether lines of row numbers may change without the host, as `Program.line_offset`
         tells ranks.
         """
-        leaves = (leaf for param in self.parameters.values() for leaf in leaves_of(param))
-        writes = any(isinstance(leaf, Sharded) and leaf.writable for leaf in leaves)
-        return self.options.num_slices == 1 and self.options.shards is None and not writes
+        if self.options.num_slices != 1 or self.options.shards is not None:
+            return False
+        return not any(
+            isinstance(leaf, Sharded) and leaf.writable for _, leaf in self.arguments.leaves()
+        )
 
-    def leaf_of(self, path: str) -> int:
-        """Returns the index of the first array that an argument gets of its variable."""
-        return self.branches[path].start if path in self.branches else 0
-
-    def written(self) -> tuple[list[str], list[str]]:
-        """Returns the parameters whose rows are written back: those of sharded arguments, and
-        those of sliceable variables.
-        """
-        leaves = [
-            (name, leaf) for name, param in self.parameters.items() for leaf in leaves_of(param)
-        ]
-        sharded = [
-            name
-            for name, leaf in leaves
-            if isinstance(leaf, Sharded) and leaf.writable and not leaf.by_position
-        ]
-        return sharded, [
-            name for name, leaf in leaves if isinstance(leaf, HeldRows) and leaf.writable
-        ]
-
-    def sizes(
-        self, *, frozen: bool = False, files: bool = False, sent: bool = False
-    ) -> tuple[int, int]:
-        """Returns the bytes per row of all sharded arguments, and the bytes of all broadcast ones.
-
-        Of frozen ones only, with `frozen`; of those in files only, with `files`; of those that
-        other machines are sent only, as they cannot open them themselves, with `sent`.
+    def sizes(self, counts: Callable[[HostArray], bool] = lambda _: True) -> tuple[int, int]:
+        """Returns the bytes per row of all sharded arguments, and the bytes of all broadcast ones;
+        of those arrays only for which `counts` is true.
         """
         per_row = whole = 0
-        for leaf in (leaf for param in self.parameters.values() for leaf in leaves_of(param)):
+        for _, leaf in self.arguments.leaves():
             match leaf:
-                case Sharded(array) | Broadcast(array) if frozen and not array.version:
-                    pass
-                case Sharded(array) | Broadcast(array) if sent and array.source is not None:
-                    pass
-                case Sharded(array) | Broadcast(array) if files and array.segment not in self.files:
-                    pass
-                case Sharded(array):
-                    per_row += (
-                        int(np.prod(array.shape[1:], dtype=np.int64))
-                        * np.dtype(array.dtype).itemsize
-                    )
-                case Broadcast(array):
-                    whole += (
-                        int(np.prod(array.shape, dtype=np.int64)) * np.dtype(array.dtype).itemsize
-                    )
+                case Sharded(array) if counts(array):
+                    per_row += _nbytes(array, array.shape[1:])
+                case Broadcast(array) if counts(array):
+                    whole += _nbytes(array, array.shape)
         return per_row, whole
 
     def texts(
@@ -184,24 +262,19 @@ class Call:
         A `lasting` one holds for all calls of a plan: of arguments that change between calls, it
         gives only the type. `shape_of` is as for `describe`.
         """
-        changing = {
-            name
-            for name, param in self.parameters.items()
-            if lasting and isinstance(param, Dynamic | Tree)
-        }
-        passed = (
-            (name, value) for name, value in self.whole.items() if not name.startswith(OWN_PREFIX)
-        )
-        return tuple(
-            f"{name}: {type_told(one) if name in changing else describe(one, shape_of)}"
-            for name, one in passed
-        )
+        texts = []
+        for name, value in self.arguments.passed.items():
+            if name.startswith(OWN_PREFIX):
+                continue
+            if lasting and isinstance(self.parameters[name], Dynamic | Tree):
+                texts.append(f"{name}: {type_told(value)}")
+            else:
+                texts.append(f"{name}: {describe(value, shape_of)}")
+        return tuple(texts)
 
-    def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
-        """Adds a scalar that is sent with each call, and returns its parameter."""
-        self.values.append(value)
-        self.format += fmt
-        return Dynamic(len(self.values) - 1, dtype)
+
+def _nbytes(array: HostArray, shape: Shape) -> int:
+    return prod(shape) * np.dtype(array.dtype).itemsize
 
 
 def leaves_of(param: Param) -> Iterator[Param]:
@@ -209,44 +282,14 @@ def leaves_of(param: Param) -> Iterator[Param]:
     if not isinstance(param, Tree):
         yield param
         return
-    for one in param.leaves:
-        yield from leaves_of(one)
+    for leaf in param.leaves:
+        yield from leaves_of(leaf)
 
 
-def type_told(value: Any) -> str:
-    """Describes the type of an argument; of a number of a sequence, that of what ranks get."""
-    if isinstance(value, Number):
-        return value.dtype or ("int" if value.is_int else "float")
-    return type(value).__name__
-
-
-def describe(value: Any, shape_of: ShapeOf = VariableState.root_shape) -> str:
-    """Describes an argument briefly: dtype and shape of an array, the value of a number.
-
-    `shape_of` returns the shape of a variable's array, given its index: by default that on the
-    root.
-    """
-    if isinstance(value, Data | np.ndarray):
-        where = (
-            f" in {value.path}"
-            if isinstance(value, FileData | StoredData)
-            else " in a file"
-            if type(value) is np.memmap
-            else ""
-        )
-        return f"{value.dtype} {value.shape}{where}"
-    if isinstance(value, Variable):  # its repr shows what changes from call to call
-        state = state_of(value)
-        return (
-            "variable, a tree" if state.is_tree else f"variable {value.dtype} {shape_of(state, 0)}"
-        )
-    if isinstance(value, Branch):
-        first = value.leaves.start
-        many = len(value.leaves) > 1
-        return (
-            "variable, a tree"
-            if many
-            else f"variable {value.variable.dtypes()[first]} {shape_of(value.variable, first)}"
-        )
-    text = repr(value)
-    return text if len(text) <= 40 else type(value).__name__
+def named_leaves(name: str, param: Param) -> Iterator[tuple[str, Param]]:
+    """Yields the leaves of a parameter, with their paths for messages."""
+    if not isinstance(param, Tree):
+        yield name, param
+        return
+    for path, leaf in zip(paths(param.structure), param.leaves, strict=True):
+        yield from named_leaves(f"{name}{path}", leaf)

@@ -43,8 +43,8 @@ from synknumba._world.transport_setup import join
 SEQUENTIAL_SUM = 8
 
 Count: TypeAlias = int | tuple[int, ...] | None
-"""Rows of a call: in all, or by rank where they are the ranks' own; None where it is not about
-rows.
+"""Row count of a call: a total, a tuple with one count per rank (sliceable variables), or None if
+the call has no rows.
 """
 
 
@@ -59,33 +59,30 @@ def row_weights(count: Count, partition: Partition) -> Array:
     """
     if count is None:
         return np.ones(partition.parts, np.int64)
-    return np.array(count if isinstance(count, tuple) else partition.counts(count), np.int64)
+    counts = count if isinstance(count, tuple) else partition.counts(count)
+    return np.array(counts, np.int64)
 
 
 Collector: TypeAlias = Callable[[Count], Any]
-"""Combines what there is now; of the rows of the call."""
+"""Combines the parts that are in memory now, given the row count of the call."""
 
 
 def make_collector(op: Op, parts: Array, weights: Callable[[Count], Array]) -> Collector:
     """Returns a collector for an op, which reads the parts when it is called and returns memory
     of its own.
     """
+    if op is None and parts.ndim == 1:
+        return lambda _: list(parts)
     if op is None:
-        return lambda _: [
-            private_copy(value) if isinstance(value, np.ndarray) else value for value in parts
-        ]
+        return lambda _: [private_copy(part) for part in parts]
     if op == "mean":
         return lambda count: reduction.combine("mean", parts, weights(count))
     if len(parts) == 1:
         return (lambda _: parts[0]) if parts.ndim == 1 else (lambda _: private_copy(parts[0]))
     if isinstance(op, UserOp):
         return lambda _: fold_kernel.fold(op, parts)
-    if (
-        op == "sum"
-        and parts.ndim == 1
-        and parts.dtype == np.float64
-        and len(parts) < SEQUENTIAL_SUM
-    ):
+    are_few = parts.ndim == 1 and len(parts) < SEQUENTIAL_SUM
+    if op == "sum" and are_few and parts.dtype == np.float64:
         return lambda _: np.float64(_add(parts.tolist()))
     reduce = partial(reduction.UFUNCS[op].reduce, parts, 0, parts.dtype)
     return lambda _: reduce()
@@ -98,11 +95,11 @@ class Selection:
     """
 
     def __init__(self, program: Program, segments: Sequence[Callable[[], Segment | None]]) -> None:
-        own = "" if program.own is None else program.own.values
+        after = program.lent if program.own is None else program.lent + len(program.own.values)
         self._source = program.rows
         self._segments = segments
         # value that selects rows
-        self.first = len(program.values) - len(program.rows.values) - len(own) - program.lent
+        self.first = len(program.values) - len(program.rows.values) - after
         self.values: tuple[Any, ...] = ()  # of the last call, from that one on
 
     def data_rows(self, positions: Any) -> Any:
@@ -114,9 +111,11 @@ class Selection:
             return positions
         indices = self._source.indices
         assert indices is not None  # always present for a "list"
-        found = [segment for one in self._segments for segment in [one()] if segment is not None]
-        (segment,) = [one for one in found if one.id == indices.segment]
-        return segment.array(np.int64, indices.shape)[positions]
+        for reference in self._segments:
+            segment = reference()
+            if segment is not None and segment.id == indices.segment:
+                return segment.array(np.int64, indices.shape)[positions]
+        raise AssertionError  # a call keeps its segments
 
 
 def make_locator(op: Op, values: Array, rows: Array, selection: Selection) -> Collector:
@@ -156,10 +155,8 @@ def is_worthwhile(world: Engine, nbytes: int) -> bool:
         return nbytes >= CORES_BYTES
     if DRIVERS[world.life.transport].in_shared_memory or nbytes < DEVICES_BYTES:
         return False
-    join(world)
-    return not DRIVERS[
-        world.life.transport
-    ].in_shared_memory  # "host" by now if it could not be set up
+    join(world)  # the transport is "host" by now if it could not be set up
+    return not DRIVERS[world.life.transport].in_shared_memory
 
 
 @final
@@ -169,30 +166,34 @@ class Combining:
     """
 
     def __init__(
-        self, world: Engine, told: Combination, info: CallInfo, lenders: Mapping[str, ResultLeases]
+        self,
+        world: Engine,
+        program: Combination,
+        info: CallInfo,
+        lenders: Mapping[str, ResultLeases],
     ) -> None:
         self._world = world
-        self._told = told
+        self._program = program
         self._info = info
-        self._lenders = [lenders[result.name] for result in told.results]
-        fields = len(told.results) + (world.world_size if told.weighted else 0)
+        self._lenders = [lenders[result.name] for result in program.results]
+        fields = len(program.results) + (world.world_size if program.weighted else 0)
         self._pack = struct.Struct(f"<{fields}q").pack_into
         self._memory = world.ranks.values.data
-        world.command(Install(None, told), info=info)
+        world.command(Install(None, program), info=info)
 
     def run(self, weights: Callable[[], Array]) -> None:
         """Has the ranks combine their results; calls `weights` for the rows on each rank if one
         of the results is a mean.
         """
         values: list[Any] = [lender.choose() for lender in self._lenders]
-        if self._told.weighted:
+        if self._program.weighted:
             values += weights().tolist()
         self._pack(self._memory, 0, *values)
-        self._world.run(self._told.number, self._info, _nothing_to_learn)
+        self._world.run(self._program.number, self._info, _nothing_to_learn)
 
     def forget(self) -> None:
         """Makes the ranks drop the program."""
-        self._world.forget("program", self._told.number)
+        self._world.forget("program", self._program.number)
 
 
 def _nothing_to_learn(_: object) -> None:

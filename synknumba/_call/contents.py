@@ -106,11 +106,14 @@ def contents(values: Iterable[tuple[str, Any]]) -> Contents:
 def _children(tree: Any) -> Iterator[tuple[str, Any]]:
     """Yields the children of an inner node, by path."""
     if isinstance(tree, dict):
-        yield from ((f"[{key!r}]", child) for key, child in tree.items())
+        for key, child in tree.items():
+            yield f"[{key!r}]", child
     elif hasattr(tree, "_fields"):
-        yield from ((f".{name}", child) for name, child in zip(tree._fields, tree, strict=True))
+        for name, child in zip(tree._fields, tree, strict=True):
+            yield f".{name}", child
     else:
-        yield from ((f"[{index}]", child) for index, child in enumerate(tree))
+        for index, child in enumerate(tree):
+            yield f"[{index}]", child
 
 
 def _content(label: str, value: Any) -> Content:
@@ -128,7 +131,9 @@ def _content(label: str, value: Any) -> Content:
         assign = partial(array.__setitem__, ...) if array is value else None
         return Content(array, is_result, assign=assign)
     text = repr(value)
-    return Content(type(value).__name__ if " at 0x" in text else text, is_result)
+    if " at 0x" in text:
+        text = type(value).__name__
+    return Content(text, is_result)
 
 
 def _of_variable(label: str, state: VariableState) -> Contents:
@@ -137,11 +142,12 @@ def _of_variable(label: str, state: VariableState) -> Contents:
         wholes = state.whole_arrays()
     except SynkError:
         return {label: Content(BY_RANK)}
-    labels = [label + path for path in state.leaf_paths()] if state.is_tree else [label]
-    return {
-        label: Content(whole, is_replica=not state.sharded, assign=partial(_set_leaf, state, leaf))
-        for leaf, (label, whole) in enumerate(zip(labels, wholes, strict=True))
-    }
+    steps = state.leaf_paths() if state.is_tree else [""]
+    arrays: Contents = {}
+    for leaf, (step, whole) in enumerate(zip(steps, wholes, strict=True)):
+        assign = partial(_set_leaf, state, leaf)
+        arrays[label + step] = Content(whole, is_replica=not state.sharded, assign=assign)
+    return arrays
 
 
 def _set_leaf(state: VariableState, leaf: int, whole: Array) -> None:
@@ -185,12 +191,9 @@ def _own_variables(function: Any) -> Iterator[tuple[str, VariableState]]:
 
     These are in updates=, in givens=, among globals and closure values, and those of training.
     """
-    plain = getattr(function, "py_func", None)
-    values = (
-        [(read.name, read.value) for read in reads_of(plain)]
-        if isinstance(plain, FunctionType)
-        else []
-    )
+    plain, values = getattr(function, "py_func", None), list[tuple[str, Any]]()
+    if isinstance(plain, FunctionType):
+        values += ((read.name, read.value) for read in reads_of(plain))
     options = getattr(function, "_options", None)
     if options is not None:
         values += options.givens.items()

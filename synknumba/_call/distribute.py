@@ -31,7 +31,7 @@ from synknumba._host.signals import is_of_handler
 from synknumba._types import WeakTable
 from synknumba._wire import function_pickling as pickling
 from synknumba._wire.messages import Install
-from synknumba._wire.program import FunctionSpec, Program
+from synknumba._wire.program import FunctionSpec, FunctionStyle, Program
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.holdings import Uses
@@ -50,7 +50,7 @@ _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 def make_spec(
     world: Engine,
-    one: "Distributed",
+    sender: "Distributed",
     function: Callable[..., Any],
     options: FunctionOptions | None = None,
     sent: Mapping[int, Any] = _NOTHING,
@@ -58,28 +58,29 @@ def make_spec(
     """Returns a function in the form in which it is sent to the ranks; raises `ArgumentError` if it
     cannot be pickled.
 
-    `function` is what the ranks get as `one`. `options` are those of the decorator; a device
+    `function` is what the ranks get as `sender`. `options` are those of the decorator; a device
     function that kernels call has none. `sent` are objects that the ranks already have, by number:
     they are pickled as references.
     """
-    told = (None, {}) if options is None else (options.launch, dict(options.compile_options))
+    launch = None if options is None else options.launch
+    compile_options = {} if options is None else dict(options.compile_options)
     try:
-        pickled = pickling.dump((function, *told), sent)
+        pickled = pickling.dump((function, launch, compile_options), sent)
     except (Exception, SystemExit) as error:  # what a class of the script raises in its __reduce__
         if is_of_handler(error):
             raise
         raise ArgumentError(
-            f"{one.name} cannot be sent to the ranks: {error}. Pass what it needs as "
+            f"{sender.name} cannot be sent to the ranks: {error}. Pass what it needs as "
             f"arguments, or make it picklable."
         ) from error
-    style = "function" if options is None else options.style
-    reads, texts = one._reads, _texts_for(world)  # noqa: SLF001
+    style: FunctionStyle = "function" if options is None else options.style
+    reads = sender._reads  # noqa: SLF001
     return FunctionSpec(
-        one._number,  # noqa: SLF001
-        one.name,
+        sender._number,  # noqa: SLF001
+        sender.name,
         style,
         pickled,
-        texts,
+        _texts_for(world),
         reads.of_modules,
         reads.revision,
     )
@@ -136,10 +137,8 @@ class Decorated:
         """Pickles the place of the function; raises `ArgumentError` if no module has it under
         its name.
         """
-        module, path = (
-            getattr(self.py_func, "__module__", None),
-            getattr(self.py_func, "__qualname__", None),
-        )
+        module = getattr(self.py_func, "__module__", None)
+        path = getattr(self.py_func, "__qualname__", None)
         if module is None or path is None or _attribute(module, path) is not self:
             raise ArgumentError(
                 f"{self.name} is decorated by synknumba, and such functions are pickled by "
@@ -159,22 +158,22 @@ def find_decorated(module: str, path: str) -> Decorated:
     has none there.
     """
     importlib.import_module(module)
-    found = _attribute(module, path)
-    if not isinstance(found, Decorated):
+    function = _attribute(module, path)
+    if not isinstance(function, Decorated):
         raise ArgumentError(
             f"{module}.{path}, decorated by synknumba, was pickled by reference, but the module "
             f"{module} here has no such function. Decorate it in a module that both processes "
             "import, or send a plain function and decorate it here."
         )
-    return found
+    return function
 
 
 def _attribute(module: str, path: str) -> Any:
     """Returns what a loaded module has under a dotted name; None if it has nothing there."""
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for name in path.split("."):
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 @cache
@@ -207,7 +206,7 @@ def _make_result(function: str, names: tuple[str, ...], values: tuple[Any, ...])
 _ids = itertools.count()
 next_id = _ids.__next__
 _NO_VALUES = ReadValues(())
-_made: "WeakTable[Distributed, None]" = WeakTable()
+_alive: "WeakTable[Distributed, None]" = WeakTable()
 
 
 class Distributed(ABC):
@@ -223,7 +222,7 @@ class Distributed(ABC):
         # worlds that have it, and its numbers there
         self._places: set[tuple[weakref.ref[Engine], int]] = set()
         when_gone(self, partial(_forget, self._places))
-        _made[self] = None
+        _alive[self] = None
 
     def _number_now(self, world: Engine) -> int:
         """Returns the number of the function with the values that it reads now; between the
@@ -301,17 +300,16 @@ class InnerFunction(Distributed):
     def _compiled(self) -> tuple[Any, Any]:
         # deferred: the import takes 0.3 s
         compiled, copies = cuda_module().jit(device=True), dict[Any, Any]()
-        return compiled(self.py_func), compiled(
-            with_values(self.py_func, lambda value: _value_of_now(value, copies))
-        )
+        snapshot = with_values(self.py_func, lambda value: _value_of_now(value, copies))
+        return compiled(self.py_func), compiled(snapshot)
 
     def renew(self) -> None:
         """Drops all that was made from the function, as the values that it reads may be others
         when it is sent again.
         """
         self.__dict__.pop("_compiled", None)
-        for made in self.dependent:
-            made.clear()
+        for products in self.dependent:
+            products.clear()
 
     def _roots(self) -> list[Any]:
         return [self.py_func]
@@ -446,21 +444,7 @@ class SentFunction(Decorated, Distributed):
         """Installs a program on the ranks, and the function before its first program."""
         spec = None
         if self._number not in world.holdings.shipped:
-            if self._inner is None:
-                self._check_ops()
-                self._reads = world.holdings.values.read(self._roots())
-            if world.traits.compiled_by_simt and self._options.style == "kernel":
-                # raises here, with name and line, instead of on every rank
-                check_kernel(self.py_func)
-            for op in self._options.user_ops():
-                fold_kernel.check(op)
-                if self._options.style == "function":  # of results whose dtype is not known yet
-                    fold_kernel.check_any(op, f"outputs of {self.name}")
-            sent = {}
-            if self._inner is not None:
-                self._inner._send(world)  # noqa: SLF001
-                sent[self._inner.number] = self._inner.device_function
-            spec = make_spec(world, self, self.py_func, self._options, sent)
+            spec = self._spec(world)
         if program is not None:
             log.debug(
                 "%s is planned as program %d, and compiled for its types at "
@@ -472,6 +456,24 @@ class SentFunction(Decorated, Distributed):
         if spec is not None:
             self._note_sent(world, spec)
             log.debug("%s has been sent to the ranks, %d bytes", self.name, len(spec.payload))
+
+    def _spec(self, world: Engine) -> FunctionSpec:
+        """Returns the function as it is sent, after the checks that need no rank."""
+        if self._inner is None:
+            self._check_ops()
+            self._reads = world.holdings.values.read(self._roots())
+        if world.traits.compiled_by_simt and self._options.style == "kernel":
+            # raises here, with name and line, instead of on every rank
+            check_kernel(self.py_func)
+        for op in self._options.user_ops():
+            fold_kernel.check(op)
+            if self._options.style == "function":  # of results whose dtype is not known yet
+                fold_kernel.check_any(op, f"outputs of {self.name}")
+        sent = {}
+        if self._inner is not None:
+            self._inner._send(world)  # noqa: SLF001
+            sent[self._inner.number] = self._inner.device_function
+        return make_spec(world, self, self.py_func, self._options, sent)
 
     def _send(self, world: Engine) -> None:
         """Sends the function, unless the ranks have it."""
@@ -508,18 +510,19 @@ def distribute() -> None:
     world = current_world()
     world.begin()
     try:
-        for one in _made:
-            if isinstance(one, InnerFunction) and one.number not in world.holdings.shipped:
-                one.renew()
-        for one in sorted(_made, key=lambda one: one._number):  # noqa: SLF001
-            one._send(world)  # noqa: SLF001
+        for function in _alive:
+            match function:
+                case InnerFunction(number=number) if number not in world.holdings.shipped:
+                    function.renew()
+        for function in sorted(_alive, key=lambda function: function._number):  # noqa: SLF001
+            function._send(world)  # noqa: SLF001
     finally:
         world.end()
 
 
 def _forget(places: "set[tuple[weakref.ref[Engine], int]]") -> None:
     """Makes the ranks drop a function."""
-    for world, number in places:
-        alive = world()
-        if alive is not None:
-            alive.forget("function", number)
+    for reference, number in places:
+        world = reference()
+        if world is not None:
+            world.forget("function", number)

@@ -186,16 +186,13 @@ class Function(SentFunction, Generic[P, R]):
                     if look(place, MISSING) is not value:
                         self._read_again(world)
                         break
-            plain = (
+            if (
                 batch is None
                 and local_batch is None
                 and num_slices == 1
                 and output_subset is None
+                and progress is None
                 and not kwargs
-            )
-            plain = plain and progress is None
-            if (
-                plain
                 and world is self._world
                 and (shards is None or (type(shards) is int and not wanted(None, self.name)))
             ):
@@ -317,9 +314,16 @@ class Function(SentFunction, Generic[P, R]):
     def _launch_bound(
         self, world: Engine, then: Callable[[Engine, Any], Any] | None, call: Call, plan: Plan
     ) -> Future[Any]:
-        values = (*call.values, *call.row_values)
+        arguments = call.arguments
         return self._launch(
-            world, plan, values, call.count, call.changed, then, call.write_back, keep=call
+            world,
+            plan,
+            call.values,
+            call.count,
+            arguments.changed,
+            then,
+            arguments.write_back,
+            keep=call,
         )
 
     def _launch(
@@ -377,20 +381,18 @@ class Function(SentFunction, Generic[P, R]):
             )
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
             raise LaunchError(f"{self.name}: write {self.name}[grid, block](...), got [{config!r}]")
-        grid, block, stream, smem_bytes = (
-            (*config, 0, 0)[:4] if len(config) == 2 else (*config, 0)[:4]
-        )
+        grid, block, stream, smem_bytes = (*config, 0, 0)[:4]
         if stream is not None and not (isinstance(stream, int) and stream == 0):
             raise LaunchError(
                 f"{self.name}: each rank launches on a stream of its own; pass 0 as "
                 f"the stream, got {stream!r}"
             )
-        key = (_hashable(grid), _hashable(block), smem_bytes)
+        grid, block = _hashable(grid), _hashable(block)
+        key = (grid, block, smem_bytes)
         function = self._launched.get(key)
         if function is None:
-            options = replace(
-                self._options, launch=named_launch(self.name, key[1], key[0], smem_bytes)
-            )
+            launch = named_launch(self.name, block, grid, smem_bytes)
+            options = replace(self._options, launch=launch)
             if len(self._launched) >= LAUNCHES_KEPT:
                 self._launched.pop(next(iter(self._launched)))
             function = Function(self.py_func, options, self.name, self._inner)
@@ -514,15 +516,16 @@ class Function(SentFunction, Generic[P, R]):
         return plan
 
     def _run(self, world: Engine, call: Call, plan: Plan) -> Any:
-        for variable in call.changed:
+        changed = call.arguments.changed
+        for variable in changed:
             self._mark(world, variable)
         shows = call.options.progress
         with (
             slices_shown(world, plan.program, self.name, shows) if shows else nullcontext(),
-            writing(world, call.changed) if call.changed else nullcontext(),
+            writing(world, changed) if changed else nullcontext(),
         ):
-            result = plan.execute((*call.values, *call.row_values), call.count)
-        self._succeeded(world, call.write_back)
+            result = plan.execute(call.values, call.count)
+        self._succeeded(world, call.arguments.write_back)
         return result
 
     def _succeeded(self, world: Engine, write_back: Sequence[tuple[str, Array, Data]]) -> None:
@@ -557,27 +560,25 @@ class Function(SentFunction, Generic[P, R]):
                 inputs.
             DataError: as for `data`.
         """
-        inputs = {
-            name: value
-            for name, value in self._planner.binder.match(values, named).items()
-            if name in self._planner.binder.passed
-        }
+        binder = self._planner.binder
+        matched = binder.match(values, named)
+        inputs = {name: matched[name] for name in binder.passed}
         casts = self._flags("force_cast", force_cast, inputs)
         minibatches = self._flags("minibatch", minibatch, inputs)
-        made = tuple(
-            Data(value, name=name, force_cast=cast, oversize=oversize, minibatch=by_position)
-            for (name, value), cast, by_position in zip(
-                inputs.items(), casts, minibatches, strict=True
+        data = []
+        for (name, value), cast, by_position in zip(
+            inputs.items(), casts, minibatches, strict=True
+        ):
+            data.append(
+                Data(value, name=name, force_cast=cast, oversize=oversize, minibatch=by_position)
             )
-        )
-        return made[0] if len(made) == 1 else made
+        return data[0] if len(data) == 1 else tuple(data)
 
     def _flags(self, option: str, value: Any, inputs: Collection[str]) -> list[bool]:
         """Returns an option of `build_inputs` as one flag per input."""
         flags = value if isinstance(value, list | tuple) else [value] * len(inputs)
-        if len(flags) != len(inputs) or not all(
-            isinstance(flag, bool | np.bool_) for flag in flags
-        ):
+        are_flags = all(isinstance(flag, bool | np.bool_) for flag in flags)
+        if len(flags) != len(inputs) or not are_flags:
             raise ArgumentError(
                 f"{option} of {self.name}.build_inputs must be True or False, or a list with one "
                 f"of them for each of {', '.join(inputs)}; got {value!r}"
@@ -665,14 +666,14 @@ class Function(SentFunction, Generic[P, R]):
                 as for a call.
         """
         if ranks is not None:
-            # deferred: no other call needs it
-            from synknumba._call.compared_ranks import check_ranks
-
             if world_size is not None:
                 raise ArgumentError(
                     f"check of {self.name}: pass world_size= for one number of "
                     f"ranks, or ranks= for several"
                 )
+            # deferred: no other call needs it
+            from synknumba._call.compared_ranks import check_ranks
+
             rows = {"batch": batch, "local_batch": local_batch}
             kwargs |= {name: value for name, value in rows.items() if value is not None}
             check_ranks(self, ranks, args, kwargs)

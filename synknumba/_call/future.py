@@ -97,8 +97,8 @@ class Future(concurrent.futures.Future[R]):
         """
         self._wait(timeout)
         self._flight.raise_error()
-        found = self._flight.result
-        return cast("R", found) if self._value is None else self._value(found)
+        result = self._flight.result
+        return cast("R", result) if self._value is None else self._value(result)
 
     def exception(self, timeout: float | None = None) -> Exception | None:
         """Waits until the call has ended, and returns its error, or None if it has a result.

@@ -19,9 +19,10 @@ from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, U
 
 def row_plan(call: Call) -> RowPlan:
     """Returns the division of the rows of a call."""
-    count = None if call.rows is None else call.rows.count
-    own = None if call.own is None else call.own.counts
-    return RowPlan(call.run_partition, call.options.shards, call.options.num_slices, count, own)
+    rows, options = call.rows, call.options
+    count = None if rows.sharded is None else rows.sharded.count
+    local = None if rows.local is None else rows.local.counts
+    return RowPlan(call.run_partition, options.shards, options.num_slices, count, local)
 
 
 def sized_by(call: Call, launch: LaunchConfig, limits: Limits) -> str | None:
@@ -31,39 +32,33 @@ def sized_by(call: Call, launch: LaunchConfig, limits: Limits) -> str | None:
     several, it is the largest of those with whose lengths the kernel compares positions wherever it
     uses them; without any, the first, of variables the first scattered one.
     """
-    parameters = call.parameters.items()
     for kind in (Sharded, HeldRows):
-        several = [name for name, param in parameters if isinstance(param, kind)]
-        if several:
-            return _largest(several, call, launch, limits)
-    held = [
-        name
-        for name, param in parameters
-        if isinstance(param, Held) and call.variables[name].root_shape(param.leaf)
-    ]
-    return _largest(
-        sorted(held, key=lambda name: not call.variables[name].sharded), call, launch, limits
-    )
+        names = [name for name, param in call.parameters.items() if isinstance(param, kind)]
+        if names:
+            return _largest(names, call, launch, limits)
+    names = []
+    for name, param in call.parameters.items():
+        if isinstance(param, Held) and call.variables[name].root_shape(param.leaf):
+            names.append(name)
+    names.sort(key=lambda name: not call.variables[name].sharded)
+    return _largest(names, call, launch, limits)
 
 
 def _largest(names: list[str], call: Call, launch: LaunchConfig, limits: Limits) -> str | None:
     """Returns the largest of the arguments with which positions are compared, or the first."""
     by_elements = launch.grid == ELEMENTS
-    compared = {limit.parameter for limit in limits.lengths if by_elements or not limit.length}
 
     def size(name: str) -> tuple[int, ...]:
-        param = call.parameters[name]
-        shape = (
-            call.variables[name].root_shape(param.leaf)
-            if isinstance(param, Held | HeldRows)
-            else ()
-        )
-        shape = param.array.shape if isinstance(param, Sharded) else shape
+        match call.parameters[name]:
+            case Sharded(array):
+                shape = array.shape
+            case Held(leaf=leaf) | HeldRows(leaf=leaf):
+                shape = call.variables[name].root_shape(leaf)
         return (len(shape), math.prod(shape)) if by_elements else shape[:1]
 
-    return max(
-        (name for name in names if name in compared), key=size, default=next(iter(names), None)
-    )
+    compared = {limit.parameter for limit in limits.lengths if by_elements or not limit.length}
+    among = [name for name in names if name in compared] or names[:1]
+    return max(among, key=size, default=None)
 
 
 def check_launches(name: str, launch: LaunchConfig, call: Call, source: str | None) -> None:
@@ -85,12 +80,12 @@ def _without_rows(call: Call) -> str:
     """
     if call.count is not None or call.variables:
         return ""
-    found = [
-        f"{one} is {value!r}"
-        for one, value in call.whole.items()
+    values = ", ".join(
+        f"{name} is {value!r}"
+        for name, value in call.arguments.passed.items()
         if value is None or np.ndim(value) == 0
-    ]
-    return f". {', '.join(found)}: pass an array for rows" if found else ""
+    )
+    return f". {values}: pass an array for rows" if values else ""
 
 
 def launches(
@@ -111,16 +106,22 @@ def launches(
 
 def held_shapes(call: Call, rank: int) -> dict[str, Shape]:
     """Returns the shapes of a rank's own arrays of variables, in a call without rows."""
-    held = {name for name, param in call.parameters.items() if isinstance(param, Held | Update)}
-    return {name: shape for name, shape in _shapes(call, rank, None).items() if name in held}
+    shapes = _shapes(call, rank, None)
+    return {
+        name: shape
+        for name, shape in shapes.items()
+        if isinstance(call.parameters[name], Held | Update)
+    }
 
 
 def _shapes(call: Call, rank: int, rows: int | None) -> dict[str, Shape]:
     """Returns the shapes of the arrays of one launch on a rank, with so many rows."""
-    found = (
-        (name, _shape(call, name, param, rank, rows)) for name, param in call.parameters.items()
-    )
-    return {name: shape for name, shape in found if shape is not None}
+    shapes = {}
+    for name, param in call.parameters.items():
+        shape = _shape(call, name, param, rank, rows)
+        if shape is not None:
+            shapes[name] = shape
+    return shapes
 
 
 def _shape(call: Call, name: str, param: Param, rank: int, rows: int | None) -> Shape | None:
@@ -132,13 +133,15 @@ def _shape(call: Call, name: str, param: Param, rank: int, rows: int | None) -> 
         case Broadcast(array):
             return array.shape
         case Held(leaf=leaf):
-            shapes = [by_rank[rank] for by_rank in shapes_by_rank(call, call.variables[name])]
+            shapes = [
+                by_rank[rank] for by_rank in shapes_by_rank(call.variables[name], call.partition)
+            ]
             if leaf == VECTOR:
                 return (sum(map(math.prod, shapes)),)
             return shapes[leaf] or (1,)  # as kernels get 0-d ones
         case HeldRows():
             assert rows is not None  # as above
-            return (rows, *shapes_by_rank(call, call.variables[name])[0][rank][1:])
+            return (rows, *shapes_by_rank(call.variables[name], call.partition)[0][rank][1:])
         case Update(shapes=shapes):
             return shapes[rank] or (1,)
     return None

@@ -1,5 +1,6 @@
 """Decorated methods: a function or a sequence with the object through which it was looked up."""
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType, MethodType
@@ -16,8 +17,8 @@ class Method(partial[Any]):
         """Returns an attribute of the function; a method that takes the arguments of a call gets
         the object first.
         """
-        found = getattr(self.func, name)
-        return partial(found, *self.args) if name in _CALLS else found
+        attribute = getattr(self.func, name)
+        return partial(attribute, *self.args) if name in _CALLS else attribute
 
 
 def unbound(function: Callable[..., Any]) -> tuple[Callable[..., Any], Any, str | None]:
@@ -26,10 +27,7 @@ def unbound(function: Callable[..., Any]) -> tuple[Callable[..., Any], Any, str 
     """
     if isinstance(function, MethodType):
         return function.__func__, function.__self__, function.__name__
-    call = next(
-        (vars(kind)["__call__"] for kind in type(function).__mro__ if "__call__" in vars(kind)),
-        None,
-    )
+    call = inspect.getattr_static(type(function), "__call__", None)
     # with a signature of its own
     is_wrapper = hasattr(function, "__wrapped__") or hasattr(function, "__signature__")
     if isinstance(call, FunctionType) and not is_wrapper:

@@ -10,6 +10,7 @@ from synknumba._call.arguments import Output
 from synknumba._errors import ArgumentError, BatchError, PartitionError, ReductionError
 from synknumba._ops import reduction
 from synknumba._ops.launch import LaunchConfig
+from synknumba._ops.rows import Partition
 from synknumba._ops.tree import flatten
 from synknumba._progress import Progress
 from synknumba._types import Batch, Op, UserOp
@@ -87,6 +88,10 @@ class CallOptions:
         is_whole = self.batch is None and self.local_batch is None and self.output_subset is None
         return is_whole and self.num_slices == 1 and not self.solo and not self.progress
 
+    def run_partition(self, partition: Partition) -> Partition:
+        """Returns the partition of rows into the ranks that run."""
+        return Partition.even(1) if self.solo else partition
+
     def key(self) -> tuple[Any, ...]:
         """Returns the options' part of the plan key."""
         return (self.num_slices, self.subset, self.solo, self.shards, bool(self.progress))
@@ -103,7 +108,7 @@ class CallOptions:
                     "the script, and a variable's values are on the ranks; read them first, as in "
                     f"{option}=v.get_value()"
                 )
-        if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
+        if not _is_count(slices):
             raise PartitionError(f"num_slices must be an integer of at least 1, got {slices!r}")
         for name, count in (("num_slices", slices), ("shards", shards)):
             if count is not None and hasattr(count, "__index__") and count > MOST_PARTS:
@@ -111,27 +116,28 @@ class CallOptions:
                     f"{name} must be at most {MOST_PARTS:,}; parts beyond the "
                     f"number of rows have none"
                 )
-        if shards is not None and (
-            isinstance(shards, bool) or not hasattr(shards, "__index__") or shards < 1
-        ):
+        if shards is not None and not _is_count(shards):
             raise PartitionError(
                 f"shards must be an integer of at least 1, or None for one per rank, got {shards!r}"
             )
-        if self.output_subset is not None and not isinstance(
-            self.output_subset, str | int | np.integer | Iterable
-        ):
+        if not isinstance(self.output_subset, str | int | np.integer | Iterable | None):
             raise ReductionError(
                 f"output_subset must list outputs of {function}, got {self.output_subset!r}"
             )
         subset = self.subset or ()
-        for position, one in enumerate(subset):
-            if isinstance(one, bool):
+        for position, output in enumerate(subset):
+            if isinstance(output, bool):
                 raise ReductionError(
                     f"output_subset must list outputs of {function} by name "
-                    f"or position, got {one!r}"
+                    f"or position, got {output!r}"
                 )
-            if one in subset[:position]:
-                raise ReductionError(f"output_subset names {one!r} twice")
+            if output in subset[:position]:
+                raise ReductionError(f"output_subset names {output!r} twice")
+
+
+def _is_count(value: Any) -> bool:
+    """Returns whether a value is an integer of at least 1."""
+    return not isinstance(value, bool) and hasattr(value, "__index__") and value >= 1
 
 
 # roles that one parameter may have
@@ -146,15 +152,16 @@ def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[Vari
     """Returns the updates given to a decorator, by parameter, after checking variables, ops and
     dtypes.
     """
-    seen: dict[int, str] = {}
+    parameters: dict[int, str] = {}  # by id of the variable
+    checked: dict[str, tuple[VariableState, Op]] = {}
     for parameter, value in updates.items():
-        if not (
-            isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Variable)
-        ):
-            raise ArgumentError(
-                f"updates[{parameter!r}] of {name} needs (variable, op), got {value!r}"
-            )
-        variable, op = state_of(value[0]), value[1]
+        match value:
+            case (Variable() as passed, op):
+                variable = state_of(passed)
+            case _:
+                raise ArgumentError(
+                    f"updates[{parameter!r}] of {name} needs (variable, op), got {value!r}"
+                )
         if op not in ("sum", "prod", "min", "max"):
             raise ReductionError(
                 f'updates[{parameter!r}] of {name}: op must be one of "sum", "prod", '
@@ -162,13 +169,14 @@ def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[Vari
             )
         for dtype in variable.dtypes():
             reduction.check_dtype(op, dtype, f"updates[{parameter!r}] of {name}")
-        if id(variable) in seen:
+        if id(variable) in parameters:
             raise ArgumentError(
-                f"updates= of {name} names {variable.label} for both {seen[id(variable)]!r} and "
-                f"{parameter!r}; use each variable once"
+                f"updates= of {name} names {variable.label} for both {parameters[id(variable)]!r} "
+                f"and {parameter!r}; use each variable once"
             )
-        seen[id(variable)] = parameter
-    return {parameter: (state_of(value[0]), value[1]) for parameter, value in updates.items()}
+        parameters[id(variable)] = parameter
+        checked[parameter] = variable, op
+    return checked
 
 
 def check_names(name: str, parameters: Collection[str], options: FunctionOptions) -> None:
@@ -183,22 +191,23 @@ def check_names(name: str, parameters: Collection[str], options: FunctionOptions
         "updates": options.updates,
         "sliceable": options.sliceable,
     }
-    owners: dict[str, list[str]] = {}
+    roles_of: dict[str, list[str]] = {}
     for role, names in roles.items():
-        for one in names:
-            if role == "outputs" and one.startswith("_"):
+        for parameter in names:
+            if role == "outputs" and parameter.startswith("_"):
                 raise ArgumentError(
-                    f"outputs= names {one!r} of {name}, but outputs become fields of a named "
+                    f"outputs= names {parameter!r} of {name}, but outputs become fields of a named "
                     "tuple, which cannot start with an underscore; rename it"
                 )
-            if one not in parameters:
+            if parameter not in parameters:
                 raise ArgumentError(
-                    f"{role}= names {one!r}, which is not a parameter of {name}; it has "
+                    f"{role}= names {parameter!r}, which is not a parameter of {name}; it has "
                     f"{', '.join(parameters) or 'none'}"
                 )
-            for other in owners.setdefault(one, []):
-                if {role, other} not in _COMPATIBLE:
+            for earlier in roles_of.setdefault(parameter, []):
+                if {role, earlier} not in _COMPATIBLE:
                     raise ArgumentError(
-                        f"{one!r} of {name} is in both {other}= and {role}=; use only one of them"
+                        f"{parameter!r} of {name} is in both {earlier}= and {role}=; "
+                        "use only one of them"
                     )
-            owners[one].append(role)
+            roles_of[parameter].append(role)

@@ -2,6 +2,7 @@
 part.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,9 +27,25 @@ from synknumba._wire.program import HeldRows, HostArray, Result, Sharded
 SMALL_RESULT_BYTES = 16 * 1024  # a larger output gets a segment of its own
 
 
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64
+
+
+def _way_to_rows(call: Call) -> str:
+    """Returns what to write where an output needs rows and the call has none."""
+    for name, variable in call.variables.items():
+        if variable.sharded:
+            return (
+                f"name {name} in sliceable=, for its rows on each rank, or gather a "
+                f"function of it, as def frame({name}, own): return "
+                f"{name}[own.start:own.stop] by frame({name}, synk.OWN)"
+            )
+    return "use None"
+
+
 def _place_small(built: "Built", nbytes: int) -> int | None:
     """Returns where a result lies among the ranks' small results; None if it is none of them."""
-    start = -(-built.used // 64) * 64
+    start = _aligned(built.used)
     if nbytes > SMALL_RESULT_BYTES or start + nbytes > RESULT_BYTES:
         return None
     built.used = start + nbytes
@@ -75,7 +92,7 @@ class OutputBuilder:
         count = call.total
         if not self._gathers or not count:
             return 0
-        return count if call.exact else 1 << (count - 1).bit_length()
+        return count if call.rows.is_exact else 1 << (count - 1).bit_length()
 
     def wanted(self, subset: Sequence[str | int] | None) -> list[str]:
         """Returns the names of the outputs to return, in order; raises `ReductionError` if one
@@ -84,78 +101,67 @@ class OutputBuilder:
         names = [name for name, output in self._outputs.items() if not output.scratch]
         if subset is None:
             return names
-        out: list[str] = []
-        for one in subset:
-            known = (
-                one in names
-                if isinstance(one, str)
-                else hasattr(one, "__index__") and -len(names) <= one < len(names)
-            )
-            if not known:
+        selected: list[str] = []
+        for item in subset:
+            name: str | None = None
+            if isinstance(item, str):
+                name = item if item in names else None
+            elif hasattr(item, "__index__") and -len(names) <= item < len(names):
+                name = names[item]
+            if name is None:
                 raise ReductionError(
-                    f"output_subset names {one!r}, which is not an output of {self._name}; it has "
+                    f"output_subset names {item!r}, which is not an output of {self._name}; it has "
                     f"{', '.join(names) or 'none'}"
                 )
-            name = one if isinstance(one, str) else names[one]
-            if name in out:
+            if name in selected:
                 raise ReductionError(f"output_subset names {name!r} twice")
-            out.append(name)
-        return out
+            selected.append(name)
+        return selected
 
     def check_count(self, count: int | None, wanted: Sequence[str]) -> None:
         """Raises `ReductionError` if an output is a mean or an extremum of rows, and there are
         no rows.
         """
-        of_rows = {"mean", *reduction.LOCATING}
-        found = [
-            (name, op)
-            for name in wanted
-            for op in [self._outputs[name].op]
-            if isinstance(op, str) and op in of_rows
-        ]
-        if found and count == 0:
-            name, op = found[0]
-            raise ReductionError(
-                f'{name} of {self._name} is a "{op}" of no rows; pass at least one row'
-            )
+        if count != 0:
+            return
+        for name in wanted:
+            op = self._outputs[name].op
+            if op == "mean" or op in reduction.LOCATING:
+                raise ReductionError(
+                    f'{name} of {self._name} is a "{op}" of no rows; pass at least one row'
+                )
 
     def check_rows(self, call: Call) -> None:
         """Raises `BatchError` if an output locates a row, and rows have no index in the whole
         data.
         """
-        located = [
-            name for name, output in self._outputs.items() if output.op in reduction.LOCATING
-        ]
-        if located and call.rows is None and call.own is not None and not call.own.whole:
-            op = self._outputs[located[0]].op
-            raise BatchError(
-                f"{located[0]} of {self._name} has op {op!r}, which returns a global "
-                f"row index, but rows of a "
-                'local_batch have none; use "gather"'
-            )
+        rows = call.rows
+        if rows.sharded is not None or rows.local is None or rows.local.whole:
+            return
+        for name, output in self._outputs.items():
+            if output.op in reduction.LOCATING:
+                raise BatchError(
+                    f"{name} of {self._name} has op {output.op!r}, which returns a global row "
+                    'index, but rows of a local_batch have none; use "gather"'
+                )
 
-    def build(
-        self, call: Call, wanted: Sequence[str], used: int = 0, *, lends: bool = True
-    ) -> Built:
-        """Returns all outputs, and places those in `wanted`; without a world, only small ones have
+    def build(self, built: Built, call: Call, wanted: Sequence[str]) -> None:
+        """Builds all outputs, and places those in `wanted`; without a world, only small ones have
         memory.
-
-        The first `used` bytes of the ranks' small results belong to others. With `lends`, a single
-        rank's large results may be returned without a copy.
         """
-        built = Built(used=used, lends=lends)
         for name, output in self._outputs.items():
             dtype, shape = self.resolve(name, output, call)
             result = Result(name, output.op, dtype, shape, None, filled=output.filled)
             if isinstance(output.op, UserOp):
                 fold_kernel.check_identity(output.op, dtype, f"{name} of {self._name}")
-            built.results[name] = self._place(built, result, call) if name in wanted else result
-        return built
+            if name in wanted:
+                result = self._place(built, result, call)
+            built.results[name] = result
 
     def _place(self, built: Built, result: Result, call: Call) -> Result:
         world, shards = call.world, call.options.shards
         dtype = reduction.result_dtype(result.op, np.dtype(result.dtype))
-        nbytes = int(np.prod(result.shape, dtype=np.int64)) * dtype.itemsize
+        nbytes = math.prod(result.shape) * dtype.itemsize
         if result.op not in reduction.BY_ROWS and shards is None:
             start = _place_small(built, nbytes)
             if start is not None:
@@ -184,8 +190,8 @@ class OutputBuilder:
         of their rows.
         """
         shape = (participants, *result.shape)
-        dtype, count = np.dtype(result.dtype), int(np.prod(shape, dtype=np.int64))
-        start = -(-count * dtype.itemsize // 64) * 64
+        dtype, count = np.dtype(result.dtype), math.prod(shape)
+        start = _aligned(count * dtype.itemsize)
         segment = built.segments[result.name] = Segment(start + 8 * count)
         rows = HostArray(segment.id, np.dtype(np.int64), shape, start)
         return replace(result, parts=HostArray(segment.id, dtype, shape), rows=rows)
@@ -197,7 +203,7 @@ class OutputBuilder:
         """Allocates a segment for a result; with `lend`, one that may itself be returned to the
         caller.
         """
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         segment = built.segments[result.name] = Segment(nbytes)
         if not lend or nbytes < lent_results.LENT_BYTES:
             return replace(result, parts=HostArray(segment.id, dtype, shape))
@@ -206,37 +212,26 @@ class OutputBuilder:
 
     def resolve(self, name: str, output: Output, call: Call) -> tuple["np.dtype[Any]", Shape]:
         """Returns dtype and shape on one rank; for ops by rows, the shape of one row."""
-        like = self._like(name, output, call)
-        declared = (
-            output.dtype if output.dtype is not None else np.float64 if like is None else like[0]
-        )
+        like_dtype, shape = self._like(name, output, call) or (np.dtype(np.float64), ())
         # native, like `Data`, whatever the byte order of the argument
-        dtype = np.dtype(declared).newbyteorder("=")
+        dtype = np.dtype(like_dtype if output.dtype is None else output.dtype).newbyteorder("=")
         reduction.check_dtype(output.op, dtype, name)
         if output.op in reduction.BY_ROWS and call.total is None:
-            divided = [name for name, variable in call.variables.items() if variable.sharded]
-            way_out = "use None"
-            if divided:
-                way_out = (
-                    f"name {divided[0]} in sliceable=, for its rows on each rank, or gather a "
-                    f"function of it, as def frame({divided[0]}, own): return "
-                    f"{divided[0]}[own.start:own.stop] by frame({divided[0]}, synk.OWN)"
-                )
             raise ReductionError(
                 f"{name} of {self._name} has op {output.op!r}, which works on rows, but no "
-                f"argument is sharded; {way_out}"
+                f"argument is sharded; {_way_to_rows(call)}"
             )
-        if output.shape is not None:
-            shape = output.shape
-            return dtype, self._shape_by(name, shape, call) if callable(
-                shape
-            ) else self._checked_shape(name, shape)
-        return dtype, () if like is None else like[1]
+        if callable(output.shape):
+            shape = self._shape_by(name, output.shape, call)
+        elif output.shape is not None:
+            shape = self._checked_shape(name, output.shape)
+        return dtype, shape
 
     def _like(self, name: str, output: Output, call: Call) -> "tuple[np.dtype[Any], Shape] | None":
+        """Returns dtype and shape of the argument that an output is like, if it is."""
         if output.like is None:
             return None
-        value = call.whole.get(output.like)
+        value = call.arguments.passed.get(output.like)
         if isinstance(value, Variable) and not state_of(value).is_tree:
             return self._like_variable(name, output, call, state_of(value))
         if not isinstance(value, Data | np.ndarray):
@@ -247,8 +242,8 @@ class OutputBuilder:
         if sharded and output.shape is None:
             raise ReductionError(
                 f"{name} of {self._name} is like={output.like!r}, which is sharded, so its shape "
-                f"differs between ranks and "
-                f'cannot be combined with {output.op!r}; give shape=…, or use "gather"'
+                f"differs between ranks and cannot be combined with {output.op!r}; give shape=…, "
+                'or use "gather"'
             )
         return value.dtype, value.shape
 
@@ -256,43 +251,48 @@ class OutputBuilder:
         """Returns why an output cannot be like an argument that is no array, and what to declare
         instead.
         """
-        what, dtype = f"a {type(value).__name__}, not an array argument", "float64"
-        if isinstance(value, IndexRange):
-            what, dtype = "synknumba.arange: indices, not an array argument", "int64"
-        elif isinstance(value, bool | int):
-            dtype = "bool" if isinstance(value, bool) else "int64"
-        wanted = [] if output.shape is not None else ["shape=()"]
-        wanted.append(f'dtype="{dtype if output.dtype is None else np.dtype(output.dtype).name}"')
+        kind, dtype = f"a {type(value).__name__}, not an array argument", "float64"
+        match value:
+            case IndexRange():
+                kind, dtype = "synknumba.arange: indices, not an array argument", "int64"
+            case bool():
+                dtype = "bool"
+            case int():
+                dtype = "int64"
+        if output.dtype is not None:
+            dtype = np.dtype(output.dtype).name
+        shape = "shape=(), " if output.shape is None else ""
         return (
-            f"{name} of {self._name} is like={output.like!r}, which is {what}; write "
-            f"{', '.join(wanted)} in place of like="
+            f"{name} of {self._name} is like={output.like!r}, which is {kind}; write "
+            f'{shape}dtype="{dtype}" in place of like='
         )
 
     def _like_variable(
         self, name: str, output: Output, call: Call, value: VariableState
     ) -> "tuple[np.dtype[Any], Shape]":
-        sliceable = isinstance(call.parameters.get(str(output.like)), HeldRows)
+        is_sliceable = isinstance(call.parameters.get(str(output.like)), HeldRows)
         shape = value.root_shapes()[0]
-        if output.op in reduction.BY_ROWS and sliceable:
+        if output.op in reduction.BY_ROWS and is_sliceable:
             return value.dtypes()[0], shape[1:]
-        if output.shape is None and (
-            sliceable or not (call.world is None or value.storage().layout.leaves[0].uniform)
-        ):
+        differs = is_sliceable
+        if call.world is not None and not is_sliceable:
+            differs = not value.storage().layout.leaves[0].uniform
+        if output.shape is None and differs:
             raise ReductionError(
                 f"{name} of {self._name} is like={output.like!r}, whose shape differs between "
-                f"ranks, so it cannot be combined "
-                f'with {output.op!r}; give shape=…, or use "gather"'
+                f'ranks, so it cannot be combined with {output.op!r}; give shape=…, or use "gather"'
             )
         return value.dtypes()[0], shape
 
     def _shape_by(self, name: str, rule: Callable[..., Any], call: Call) -> Shape:
         """Returns the shape that a function of the arguments gives."""
         try:
-            shape = rule(call.whole)
+            shape = rule(call.arguments.passed)
         except Exception as error:  # the function is the user's
             raise ReductionError(
                 f"the shape of {name} of {self._name} is a function, which raised "
-                f"{type(error).__name__}: {error}; it gets a dict with {', '.join(call.whole)}"
+                f"{type(error).__name__}: {error}; it gets a dict with "
+                f"{', '.join(call.arguments.passed)}"
             ) from error
         return self._checked_shape(name, shape)
 

@@ -10,6 +10,7 @@ rings the ranks, and combines their results. A submitted call does this in two s
 `finish`, between which the script goes on.
 """
 
+import math
 import struct
 import weakref
 from abc import ABC, abstractmethod
@@ -86,7 +87,9 @@ class Plan(ABC):
         self.program = program
         self.info = info
         self._inputs = tuple(map(weakref.ref, call.segments))
-        self._variables = tuple(weakref.ref(one.storage()) for one in call.variables.values())
+        self._variables = tuple(
+            weakref.ref(variable.storage()) for variable in call.variables.values()
+        )
         self._number = program.number
         self.weights = partial(row_weights, partition=program.shard_partition)
         self._pack = struct.Struct("<" + program.values).pack_into if program.values else None
@@ -146,8 +149,9 @@ class Plan(ABC):
     def stale(self) -> bool:
         """Whether memory that the plan refers to is gone, so that no call will use it again."""
         segments = [segment() for segment in self._inputs]
-        gone = any(variable() is None for variable in self._variables)
-        return gone or any(segment is None or segment.closed for segment in segments)
+        if any(segment is None or segment.closed for segment in segments):
+            return True
+        return any(variable() is None for variable in self._variables)
 
     @property
     @abstractmethod
@@ -188,30 +192,32 @@ class KernelPlan(Plan):
     ) -> None:
         super().__init__(world, program, info, call)
         results, segments = built.results, built.segments
-        lent = sorted((param.lent, key) for key, param in results.items() if param.lent is not None)
-        self._lenders = {key: self._lender(results[key], segments[key]) for _, key in lent}
+        self._lenders: dict[str, ResultLeases] = {}
+        self._segments: dict[str, Segment] = {}
+        for key, result in results.items():  # in the order of their values
+            if result.lent is not None:
+                self._lenders[key] = self._lender(result, segments[key])
+            elif key in segments:
+                self._segments[key] = segments[key]
         self.lenders = tuple(self._lenders.values())
-        self._segments = {
-            key: segment for key, segment in segments.items() if key not in self._lenders
-        }
-        self._combining = (
-            self._combine([results[key] for key in sorted(built.combined)])
-            if built.combined
-            else None
-        )
+        self._combining: Combining | None = None
+        if built.combined:
+            self._combining = self._combine([results[key] for key in sorted(built.combined)])
         self._lent_mean = any(results[key].op == "mean" for key in self._lenders)
         self._selection = selection = Selection(program, self._inputs)
+        self.wanted = {key: results[key] for key in wanted}
         self._collectors = [
-            self._collector(results[key], selection, world.ranks.results) for key in wanted
+            self._collector(result, selection, world.ranks.results)
+            for result in self.wanted.values()
         ]
         self._alone = self._collectors[0] if len(wanted) == 1 else None
         self._finish = result_class(name, tuple(wanted)) if len(wanted) > 1 else None
-        self.wanted = {key: results[key] for key in wanted}
 
     @property
     def nbytes(self) -> int:
-        places = sum(lender.nbytes for lender in self._lenders.values())
-        return sum(segment.size for segment in self._segments.values()) + places + self.update_bytes
+        lent = sum(lender.nbytes for lender in self._lenders.values())
+        fixed = sum(segment.size for segment in self._segments.values())
+        return lent + fixed + self.update_bytes
 
     def trim(self) -> None:
         for lender in self._lenders.values():
@@ -259,9 +265,8 @@ class KernelPlan(Plan):
             return lambda count: private_copy(parts[: total_rows(count)])
         parts = parts[: self.program.shard_partition.parts]
         if result.rows is not None:
-            rows = self._segments[result.name].array(
-                result.rows.dtype, result.rows.shape, result.rows.offset
-            )
+            place = result.rows
+            rows = self._segments[result.name].array(place.dtype, place.shape, place.offset)
             return make_locator(result.op, parts, rows[: len(parts)], selection)
         return make_collector(result.op, parts, self.weights)
 
@@ -288,24 +293,20 @@ class KernelPlan(Plan):
 
     def _combine(self, results: Sequence[Result]) -> Combining:
         """Prepares the combination of some results by the ranks, in memory of its own."""
-        told = []
+        outputs, stays = [], results[0].stays  # the same for all results
         for result in results:
             assert result.parts is not None  # only wanted outputs are combined
-            dtype, count = np.dtype(result.parts.dtype), int(np.prod(result.shape, dtype=np.int64))
+            dtype, count = np.dtype(result.parts.dtype), math.prod(result.shape)
             place = Segment(count * dtype.itemsize)
             self.world.attach([place], self.info)
             self._lenders[result.name] = self._lender(result, place)
-            parts = (
-                None
-                if result.stays
-                else replace(result.parts, segment=self._segments[result.name].id)
-            )
-            told.append(Combined(result.name, result.op, dtype, count, parts))
-        weighted = any(one.op == "mean" for one in told)
-        transport = (
-            self.world.life.transport if results[0].stays else None
-        )  # the same for all results
-        combination = Combination(next_number(), self._number, tuple(told), weighted, transport)
+            parts = None
+            if not stays:
+                parts = replace(result.parts, segment=self._segments[result.name].id)
+            outputs.append(Combined(result.name, result.op, dtype, count, parts))
+        weighted = any(output.op == "mean" for output in outputs)
+        transport = self.world.life.transport if stays else None
+        combination = Combination(next_number(), self._number, tuple(outputs), weighted, transport)
         return Combining(self.world, combination, self.info, self._lenders)
 
 
@@ -324,9 +325,9 @@ class FunctionPlan(Plan):
         self._part = "rank" if program.shards is None else "shard"
         first, nbytes = program.small or (0, world.ranks.results.shape[1])
         self._results = world.ranks.results
-        own = self._results[:, first : first + nbytes]
-        self._readers = [ResultReader(memory) for memory in own]
-        self._numbers = own[:, :8].view(np.int64)[:, 0]
+        room = self._results[:, first : first + nbytes]
+        self._readers = [ResultReader(memory) for memory in room]
+        self._numbers = room[:, :8].view(np.int64)[:, 0]
         self._combiners: Cache[tuple[int, ...], Collector] = Cache(COMBINERS_KEPT)
 
     @property
@@ -361,14 +362,13 @@ class FunctionPlan(Plan):
             # The shards that have rows are as many as there are rows, or all, so the same numbers
             # always mean the same shards.
             ran = np.flatnonzero(self.weights(count)).tolist()
-            returns = [shard for one in returns for shard in one.apart()]
+            returns = [shard for rank_return in returns for shard in rank_return.apart()]
         structure = self._common_structure(ran, returns)
-        ops = enumerate(self._leaf_ops(structure))
-        collectors = [
-            self._leaf_collector(op, [one.leaves[i] for one in returns], ran, structure)
-            for i, op in ops
-        ]
-        if structure == ("leaf",):
+        collectors = []
+        for index, op in enumerate(self._leaf_ops(structure)):
+            leaves = [part.leaves[index] for part in returns]
+            collectors.append(self._leaf_collector(op, leaves, ran, structure))
+        if structure == LEAF:
             return collectors[0]
         finish = partial(unflatten, structure)
         return lambda count: finish([collector(count) for collector in collectors])
@@ -383,11 +383,11 @@ class FunctionPlan(Plan):
 
     def _common_structure(self, ran: Sequence[int], returns: Sequence[RankReturn]) -> Structure:
         first = returns[0].structure
-        for rank, one in zip(ran, returns, strict=True):
-            if one.structure != first:
+        for rank, part in zip(ran, returns, strict=True):
+            if part.structure != first:
                 raise ReductionError(
                     f"{self.info} returned {result_told(first)} on {self._part} {ran[0]} but "
-                    f"{result_told(one.structure)} on {self._part} {rank}; results must have the "
+                    f"{result_told(part.structure)} on {self._part} {rank}; results must have the "
                     f"same structure on every {self._part} to be combined"
                 )
         return first
@@ -408,9 +408,8 @@ class FunctionPlan(Plan):
         ops = spread(self.program.ops, structure)
         if ops is None:
             extra, missing = unmatched(self.program.ops, structure)
-            reasons = [f"no op for {path}" for path in extra] + [
-                f"nothing returned for {path}" for path in missing
-            ]
+            reasons = [f"no op for {path}" for path in extra]
+            reasons += (f"nothing returned for {path}" for path in missing)
             raise ReductionError(
                 f"{self.info} returned {result_told(structure)}, and outputs={self.program.ops!r} "
                 f"does not fit that structure{': ' if reasons else ''}{', '.join(reasons)}"
@@ -421,24 +420,21 @@ class FunctionPlan(Plan):
         self, op: Op, leaves: Sequence[Array], ran: Sequence[int], structure: Structure
     ) -> Collector:
         if op is None:
-            places: list[Array | None] = [None] * self.program.shard_partition.parts
+            readers = [_nothing] * self.program.shard_partition.parts
             for part, leaf in zip(ran, leaves, strict=True):
-                places[part] = leaf
-            return lambda _: [
-                leaf if leaf is None else leaf.copy() if leaf.ndim else leaf[()] for leaf in places
-            ]
+                readers[part] = leaf.copy if leaf.ndim else partial(leaf.__getitem__, ())
+            return lambda _: [read() for read in readers]
         if op == "gather":
             return self._gatherer(leaves, structure)
         shapes = {leaf.shape for leaf in leaves}
         if len(shapes) > 1:
-            told = ", ".join(
+            listed = ", ".join(
                 f"{leaf.shape} on {self._part} {rank}"
                 for rank, leaf in zip(ran, leaves, strict=True)
             )
             raise ReductionError(
                 f'{self.info}: results of different shapes cannot be combined with "{op}": '
-                f'{told}. Use "gather", or '
-                f"None for a list."
+                f'{listed}. Use "gather", or None for a list.'
             )
         dtype = np.result_type(*leaves)  # dtypes may differ between ranks
         reduction.check_dtype(op, dtype, self.info.function)
@@ -449,12 +445,11 @@ class FunctionPlan(Plan):
             (leaf,) = leaves
             if leaf.dtype != dtype:
                 return lambda _: leaf.astype(dtype)[()]
-            return lambda _: leaf.copy() if leaf.ndim else leaf[()]
+            return (lambda _: leaf.copy()) if leaf.ndim else (lambda _: leaf[()])
         together = self._strided(leaves)
         if op == "mean":
-            return lambda count: reduction.combine(
-                "mean", together(), self.weights(count)[list(ran)]
-            )
+            ranks = list(ran)
+            return lambda count: reduction.combine("mean", together(), self.weights(count)[ranks])
         if isinstance(op, UserOp):
             return lambda _: fold_kernel.fold(op, together().astype(dtype, copy=False))
         reduce = reduction.UFUNCS[op].reduce
@@ -499,3 +494,7 @@ class FunctionPlan(Plan):
                 f"{[leaf.shape for leaf in leaves]}"
             )
         return lambda _: np.concatenate(leaves, axis=0)
+
+
+def _nothing() -> Any:
+    """Returns None, the result of a rank that did not run."""

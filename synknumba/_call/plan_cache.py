@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, final
 from synknumba._call.bind import Binder
 from synknumba._call.call import Call
 from synknumba._call.collect import Count
+from synknumba._call.kinds import repeated_key
 from synknumba._call.plan import Plan
 from synknumba._errors import DataError
 from synknumba._host.data import Data
@@ -17,17 +18,13 @@ from synknumba._host.log import log
 from synknumba._host.stored import StoredData
 from synknumba._types import Cache, RankConstant
 from synknumba._variables.state import VariableState
-from synknumba._variables.variable import Variable, layout_of
+from synknumba._variables.variable import Variable
 
-BYTES_KEPT = (
-    256 << 20
-    # of results in shared memory, per function, so that a loop over ever new lengths does not fill
-    # /dev/shm
-)
+# of results in shared memory, per function, so that a loop over ever new lengths does not fill
+# /dev/shm
+BYTES_KEPT = 256 << 20
 PLANS_KEPT = 128  # per function: enough for the different shapes of an epoch
 
-
-_ARRAYS = (Data, FileData, StoredData, Variable)
 
 KnownCall: TypeAlias = tuple[Plan, Count, "tuple[weakref.ref[VariableState], ...]"]
 """An entry of the fast path: plan and number of rows of a call, and the variables that ranks may
@@ -71,7 +68,7 @@ class KeptPlans:
         """
         key: list[Any] = [shards]
         if self._binder.fixed:
-            key += [one._layout for one in self._binder.fixed]  # noqa: SLF001  # as below
+            key += [value._layout for value in self._binder.fixed]  # noqa: SLF001  # as below
         values: list[Any] = []
         for arg in args:
             kind = arg.__class__
@@ -100,7 +97,7 @@ class KeptPlans:
         """Adds a plan. Drops stale ones, and the least recently used if there are too many or
         they hold too much memory.
         """
-        for stale in [k for k, old in self._plans.items() if old.stale]:
+        for stale in [stored for stored, old in self._plans.items() if old.stale]:
             self._plans.drop(stale)
         if len(self._plans) == PLANS_KEPT:
             log.debug(
@@ -112,15 +109,16 @@ class KeptPlans:
         if self._nbytes > BYTES_KEPT:
             for old in self._plans.values():
                 old.trim()
-        with_results = [k for k, old in self._plans.items() if old.nbytes and old is not plan]
-        for oldest in with_results:
+        for oldest, old in list(self._plans.items()):
             nbytes = self._nbytes
             if nbytes <= BYTES_KEPT:
                 break
-            log.debug(
-                "a plan is dropped, since the results of the function's plans hold %d bytes", nbytes
-            )
-            self._plans.drop(oldest)
+            if old.nbytes and old is not plan:
+                log.debug(
+                    "a plan is dropped, since the results of the function's plans hold %d bytes",
+                    nbytes,
+                )
+                self._plans.drop(oldest)
 
     @property
     def _nbytes(self) -> int:
@@ -132,18 +130,19 @@ class KeptPlans:
         key = repeated_key(args)
         if key is None or len(args) != len(self._binder.passed):
             return
-        scalars = [arg for arg in args if type(arg) in (float, int)]
-        arrays = [arg for arg in args if type(arg) in _ARRAYS]
         fixed = self._binder.fixed
         # Numbers and NumPy arrays bound by givens= exclude the fast path: they are not in `args`,
         # but are packed, or copied to shared memory, at each call.
-        kept = sum(
-            isinstance(one, Data) and not isinstance(one, StoredData) for one in (*arrays, *fixed)
-        )
-        copied = len(call.segments) > kept
-        if scalars == call.values and not copied:
+        scalars = tuple(arg for arg in args if type(arg) in (float, int))
+        in_segments = [
+            value
+            for value in (*args, *fixed)
+            if isinstance(value, Data) and not isinstance(value, StoredData)
+        ]
+        is_copied = len(call.segments) > len(in_segments)
+        if scalars == call.values and not is_copied:
             layouts = [value._layout for value in fixed]  # noqa: SLF001  # as above
-            changed = tuple(map(weakref.ref, call.changed))
+            changed = tuple(map(weakref.ref, call.arguments.changed))
             self._known[call.options.shards, *layouts, *key] = plan, call.count, changed
 
 
@@ -152,25 +151,3 @@ def _forget(known: dict[tuple[Any, ...], KnownCall], plan: Plan) -> None:
     for key in [key for key, call in known.items() if call[0] is plan]:
         del known[key]
     plan.forget()
-
-
-def repeated_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Returns what stands for arguments in the key of a fast path; None if one is of a kind that
-    it does not take.
-
-    The fast paths, of functions and of sequences, look at arguments inline, in the same way.
-    """
-    key: list[Any] = []
-    for arg in args:
-        kind = type(arg)
-        if kind is Variable:
-            key.append(layout_of(arg))
-        elif kind in _ARRAYS:
-            key.append(arg._layout)  # noqa: SLF001  # as above
-        elif kind is float or (kind is int and -(2**63) <= arg < 2**63):
-            key.append(kind)
-        elif kind is RankConstant:
-            key.append(arg)
-        else:
-            return None
-    return tuple(key)

@@ -46,36 +46,32 @@ class RankReport:
     @property
     def row_text(self) -> str:
         """Its rows as text."""
-        own = "" if self.own_rows is None else f", {self.own_rows} of its own,"
-        return f"rows {self.rows[0]}..{self.rows[1]}{own} in {len(self.slices)} slice(s), "
+        of_its_own = "" if self.own_rows is None else f", {self.own_rows} of its own,"
+        start, stop = self.rows
+        return f"rows {start}..{stop}{of_its_own} in {len(self.slices)} slice(s), "
 
     @property
     def held_text(self) -> str:
         """Its arrays of variables as text."""
-        return (
-            f"has {', '.join(f'{name} {shape}' for name, shape in self.held)}, "
-            if self.held
-            else ""
-        )
+        arrays = ", ".join(f"{name} {shape}" for name, shape in self.held)
+        return f"has {arrays}, " if arrays else ""
 
     @property
     def input_text(self) -> str:
         """What it reads, as text."""
-        return (
-            f"reads {self.input_bytes:,} "
-            f"bytes{f', {self.file_bytes:,} of them from files' if self.file_bytes else ''}"
-        )
+        of_files = f", {self.file_bytes:,} of them from files" if self.file_bytes else ""
+        return f"reads {self.input_bytes:,} bytes{of_files}"
 
     @property
     def launch_text(self) -> str:
         """Grids and blocks as text, each once."""
         if self.launches is None:
             return ""
-        told = (
+        sizes = (
             f"grid {told_size(grid)} of blocks {told_size(block)}"
             for grid, block in dict.fromkeys(self.launches)
         )
-        return f", launches {' and '.join(told) or 'nothing'}"
+        return f", launches {' and '.join(sizes) or 'nothing'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +90,16 @@ class MachineReport:
     ranks: tuple[int, int]
     sent_bytes: int
     frozen_bytes: int
+
+    @property
+    def text(self) -> str:
+        """What it is sent, as text."""
+        first, after = self.ranks
+        ranks = f"rank {first}" if after == first + 1 else f"ranks {first} to {after - 1}"
+        text = f"({self.host}), {ranks}: is sent {self.sent_bytes:,} bytes"
+        if self.frozen_bytes:
+            text += f", {self.frozen_bytes:,} of them once: they are frozen"
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,35 +132,24 @@ class PlanReport:
 
     def __str__(self) -> str:
         """Formats the report as a small table."""
-        cut = "" if self.shards is None else f" in {self.shards} shards"
+        part, cut, target = "rank", "", "each rank's variable"
+        if self.shards is not None:
+            part, cut = "shard", f" in {self.shards} shards"
+            target = "the variable on every rank, the same"
+        has_rows = self.rows is not None
         lines = [f"{self.function}({', '.join(self.arguments)})"]
         lines.append(
-            "no rows to divide: every rank runs once"
-            if self.rows is None
-            else f"{self.rows} rows{cut}"
+            f"{self.rows} rows{cut}" if has_rows else "no rows to divide: every rank runs once"
         )
-        lines += [
-            f"  rank {rank.rank}: "
-            f"{rank.held_text if self.rows is None else rank.row_text}"
-            f"{rank.input_text}{rank.launch_text}"
-            for rank in self.ranks
-        ]
-        for number, one in enumerate(self.machines, 1):
-            once = (
-                f", {one.frozen_bytes:,} of them once: they are frozen" if one.frozen_bytes else ""
-            )
-            lines.append(
-                f"  machine {number} ({one.host}), {_ranks(*one.ranks)}: is sent "
-                f"{one.sent_bytes:,} bytes{once}"
-            )
-        listed = f"a list, one value per {'rank' if self.shards is None else 'shard'}"
-        lines += [f"  {name}: {listed if op is None else op}" for name, op in self.outputs]
-        whose = (
-            "each rank's variable"
-            if self.shards is None
-            else "the variable on every rank, the same"
+        for rank in self.ranks:
+            share = rank.row_text if has_rows else rank.held_text
+            lines.append(f"  rank {rank.rank}: {share}{rank.input_text}{rank.launch_text}")
+        lines += (
+            f"  machine {number} {machine.text}" for number, machine in enumerate(self.machines, 1)
         )
-        lines += [f"  {name}: {whose}, {op}" for name, op in self.updates]
+        for name, op in self.outputs:
+            lines.append(f"  {name}: {f'a list, one value per {part}' if op is None else op}")
+        lines += (f"  {name}: {target}, {op}" for name, op in self.updates)
         return "\n".join(lines)
 
     def _repr_html_(self) -> str | None:
@@ -165,25 +160,35 @@ class PlanReport:
 def make_report(worked: WorkedCall) -> PlanReport:
     """Returns the report on a call."""
     options, call, source = worked.options, worked.call, worked.source
-    (per_row, whole), (file_row, file_whole) = call.sizes(), call.sizes(files=True)
+    files = {segment.id for segment in call.segments if segment.is_file}
+    per_row, constant = call.sizes()
+    file_row, file_constant = call.sizes(
+        lambda array: array.source is not None or array.segment in files
+    )
     ranks = []
     plan, launch = row_plan(call), options.launch
     for rank in range(plan.partition.parts):
         start, stop = plan.span(rank, rank + 1)
-        slices = tuple((part.start, part.stop) for part in plan.slices(rank))
-        own = None if plan.own is None else plan.own[rank]
-        grids = None if launch is None else launches(launch, call, rank, source)
-        read, from_files = per_row * (stop - start) + whole, file_row * (stop - start) + file_whole
-        held = () if call.count is not None else tuple(held_shapes(call, rank).items())
-        ranks.append(RankReport(rank, (start, stop), slices, read, own, grids, held, from_files))
-    ops = options.ops if options.style == "function" else None
+        count = stop - start
+        ranks.append(
+            RankReport(
+                rank,
+                (start, stop),
+                tuple((part.start, part.stop) for part in plan.slices(rank)),
+                per_row * count + constant,
+                None if plan.own is None else plan.own[rank],
+                None if launch is None else launches(launch, call, rank, source),
+                tuple(held_shapes(call, rank).items()) if call.count is None else (),
+                file_row * count + file_constant,
+            )
+        )
     outputs = tuple((key, output.op) for key, output in options.outputs.items())
-    if not outputs and ops is not None:
-        outputs = (("result", ops),)
+    if options.style == "function" and not outputs and options.ops is not None:
+        outputs = (("result", options.ops),)
     updates = tuple((key, op) for key, (_, op) in options.updates.items())
     return PlanReport(
         worked.planner.name,
-        call.texts(shape_of=partial(planned_shape, call)),
+        call.texts(shape_of=partial(planned_shape, call.partition)),
         call.total,
         call.options.num_slices,
         tuple(ranks),
@@ -194,10 +199,6 @@ def make_report(worked: WorkedCall) -> PlanReport:
     )
 
 
-def _ranks(first: int, after: int) -> str:
-    return f"rank {first}" if after == first + 1 else f"ranks {first} to {after - 1}"
-
-
 def _machines(call: Call, ranks: Sequence[RankReport]) -> tuple[MachineReport, ...]:
     """Returns what a call sends to other machines, if the open world has several and as many
     ranks.
@@ -205,16 +206,14 @@ def _machines(call: Call, ranks: Sequence[RankReport]) -> tuple[MachineReport, .
     world = open_world()
     if world is None or world.world_size != len(ranks):
         return ()
-    found = []
+    # machines open stored arrays themselves
+    per_row, constant = call.sizes(lambda array: array.source is None)
+    frozen_row, frozen_constant = call.sizes(
+        lambda array: array.source is None and array.version > 0
+    )
+    reports = []
     for host, first, after in world.machines[1:]:
         rows = sum(rank.rows[1] - rank.rows[0] for rank in ranks[first:after])
-        (per_row, whole), (frozen_row, frozen_whole) = (
-            call.sizes(sent=True),
-            call.sizes(frozen=True, sent=True),
-        )
-        found.append(
-            MachineReport(
-                host, (first, after), per_row * rows + whole, frozen_row * rows + frozen_whole
-            )
-        )
-    return tuple(found)
+        sent, frozen = per_row * rows + constant, frozen_row * rows + frozen_constant
+        reports.append(MachineReport(host, (first, after), sent, frozen))
+    return tuple(reports)

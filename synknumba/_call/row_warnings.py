@@ -11,7 +11,6 @@ from synknumba._call.work_out import WorkedCall
 from synknumba._errors import depth_of_script
 from synknumba._ops.launch import ELEMENTS
 from synknumba._ops.tree import flatten
-from synknumba._types import Shape
 from synknumba._wire.program import Sharded
 
 
@@ -23,14 +22,14 @@ def warn_of_means(worked: WorkedCall) -> None:
     """
     options, call = worked.options, worked.call
     ops = [*flatten(options.ops)[0], *(output.op for output in options.outputs.values())]
-    if "mean" not in ops or call.lengths or call.own_lengths:
+    lengths = call.arguments.lengths
+    if "mean" not in ops or lengths.sharded or lengths.sliceable:
         return
     for parameter, variable in call.variables.items():
         if not variable.sharded or variable.halo is not None:
             continue
-        rows = tuple(
-            shape[0] if shape else 0 for shape in variable.shapes()[call.leaf_of(parameter)]
-        )
+        shapes = variable.shapes()[call.arguments.first_array(parameter)]
+        rows = tuple(shape[0] if shape else 0 for shape in shapes)
         if len(set(rows)) > 1:
             warnings.warn(
                 f"the op 'mean' of {worked.planner.name} counts each rank equally, since the call "
@@ -50,14 +49,15 @@ def warn_of_all_rows(worked: WorkedCall) -> None:
     launch, limits, call = worked.options.launch, worked.planner.limits, worked.call
     if launch is None:
         return
-    numbers = [limit for limit in limits.numbers if type(call.whole.get(limit.parameter)) is int]
+    passed = call.arguments.passed
+    numbers = [limit for limit in limits.numbers if type(passed.get(limit.parameter)) is int]
     total, most, axes = _rows(call, worked.source) if numbers else (0, 0, 1)
     if launch.grid == ELEMENTS:
         numbers = [limit for limit in numbers if limit.axis == axes - 1]  # along which the rows are
     elif any(limit.axis for limit in (*limits.numbers, *limits.lengths)):
         return  # the grid does not show which axis has the rows
     for limit in numbers:
-        if most < call.whole[limit.parameter] == total:
+        if most < passed[limit.parameter] == total:
             warnings.warn(
                 f"{worked.planner.name} compares a position in the grid with {limit.parameter}, "
                 f"which is {total}, the number of all rows, and a rank has at most {most} of them; "
@@ -79,12 +79,14 @@ def _rows(call: Call, source: str | None) -> tuple[int, int, int]:
             axes = len(param.array.shape)
         elif source is not None:
             axes = len(call.variables[source].root_shapes()[0])
-        plan = row_plan(call)
-        slices = [part for rank in range(plan.partition.parts) for part in plan.slices(rank)]
-        return call.total, max((part.stop - part.start for part in slices), default=0), axes
-    variable = call.intact.get(source or "")
+        plan, most = row_plan(call), 0
+        for rank in range(plan.partition.parts):
+            for part in plan.slices(rank):
+                most = max(most, part.stop - part.start)
+        return call.total, most, axes
+    variable = call.arguments.intact.get(source or "")
     if source is None or variable is None or not variable.sharded:
         return 0, 0, 0
-    shapes: tuple[Shape, ...] = rows_shapes(call, source)
+    shapes = rows_shapes(call.arguments, source, call.partition)
     total = sum(own.stop - own.start for own in own_by_rank(variable, shapes))
     return total, max(shape[0] for shape in shapes), len(shapes[0])

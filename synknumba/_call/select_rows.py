@@ -6,12 +6,13 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._call.call import Call, leaves_of
+from synknumba._call.call import Arguments, SelectedRows
+from synknumba._call.options import CallOptions
 from synknumba._errors import ArgumentError, BatchError, PartitionError
 from synknumba._host.segment import Segment
 from synknumba._ops import rows as rows_module
 from synknumba._ops.local_rows import OwnRows, select_own
-from synknumba._ops.rows import Listed, Range, Rows
+from synknumba._ops.rows import Listed, Partition, Range, Rows
 from synknumba._tracing import Line
 from synknumba._types import Array, RankConstant
 from synknumba._wire.program import (
@@ -19,7 +20,6 @@ from synknumba._wire.program import (
     FunctionStyle,
     HostArray,
     OwnSource,
-    Param,
     PerRank,
     RowSource,
     Update,
@@ -35,78 +35,94 @@ class RowSelector:
         self._style = style
         self._indices: dict[str, Segment] = {}
 
-    def select(self, call: Call) -> None:
-        """Selects, checks and encodes the rows of a call whose arguments are bound."""
-        local_batch = call.options.local_batch
-        rows = call.rows = self._select_sharded(call)
-        own = call.own = self._select_own(call, local_batch)
-        if own is not None and rows is not None and self._style == "kernel":
-            self._check_agreement(call, rows, own)
-        if own is not None and rows is None and local_batch is not None and call.contiguous:
+    def select(
+        self, arguments: Arguments, options: CallOptions, partition: Partition, *, places: bool
+    ) -> SelectedRows:
+        """Selects, checks and encodes the rows of a call; `places` if row numbers are written to
+        shared memory.
+        """
+        rows = self._select_sharded(arguments, options.batch)
+        local = self._select_local(arguments, options)
+        if local is not None and rows is not None and self._style == "kernel":
+            self._check_agreement(arguments, rows, local, options.run_partition(partition))
+        has_local_batch = options.local_batch is not None
+        if local is not None and rows is None and has_local_batch and arguments.lengths.contiguous:
             raise BatchError(
                 f"{self._name}: synk.OFFSET is a global row index, which rows of "
                 f"a local_batch do not have"
             )
-        if call.options.shards is not None:
-            self._check_shards(call)
-        _check_writable(call)
-        self._encode(call)
+        if options.shards is not None:
+            self._check_shards(arguments, rows, local)
+        _check_writable(arguments, rows, local)
+        encoder = _Encoder(self._indices if places else None)
+        source = encoder.sharded(rows, options.batch)
+        local_source = None if local is None else encoder.local(local)
+        return SelectedRows(
+            rows,
+            local,
+            source,
+            local_source,
+            encoder.values,
+            tuple(encoder.segments),
+            tuple(encoder.key),
+        )
 
-    def _select_sharded(self, call: Call) -> Rows | None:
-        lengths, batch = call.lengths or call.minibatches or call.empties, call.options.batch
-        if not lengths:
-            if batch is not None:
-                other = (
-                    "; local_batch selects rows of sliceable variables" if call.own_lengths else ""
-                )
-                raise BatchError(
-                    f"{self._name} got batch={batch!r}, but none of its arguments is sharded, so "
-                    f"there are no rows to select{other}"
-                )
-            return None
-        agree = len({*lengths.values()}) == 1
+    def _select_sharded(self, arguments: Arguments, batch: Any) -> Rows | None:
+        lengths = arguments.lengths
+        if not lengths.divided:
+            if batch is None:
+                return None
+            hint = ""
+            if lengths.sliceable:
+                hint = "; local_batch selects rows of sliceable variables"
+            raise BatchError(
+                f"{self._name} got batch={batch!r}, but none of its arguments is sharded, so "
+                f"there are no rows to select{hint}"
+            )
         if isinstance(batch, Line):
             batch = batch.data.data[0]  # of the others, the number of rows is the same
-        rows = rows_module.select(
-            batch, rows_module.common_length(lengths, () if agree else call.written()[0])
-        )
-        for name, available in call.minibatches.items():
+        is_common = len(set(lengths.divided.values())) == 1
+        written = () if is_common else arguments.written()[0]
+        rows = rows_module.select(batch, rows_module.common_length(lengths.divided, written))
+        for name, available in lengths.minibatches.items():
             rows_module.minibatch_rows(rows, available, name)
         in_one_piece = isinstance(rows, Range) and (rows.step == 1 or rows.count == 0)
-        if call.contiguous and not in_one_piece:
+        if lengths.contiguous and not in_one_piece:
             raise BatchError(
                 "batch must select consecutive rows (an int, or a slice with step 1) because "
-                f"{call.contiguous[0]} is an index range or synk.OFFSET; to select other rows, "
+                f"{lengths.contiguous[0]} is an index range or synk.OFFSET; to select other rows, "
                 f"pass the indices as an array"
             )
         return rows
 
-    def _select_own(self, call: Call, local_batch: Any) -> OwnRows | None:
-        if not call.own_lengths:
-            if local_batch is not None:
+    def _select_local(self, arguments: Arguments, options: CallOptions) -> OwnRows | None:
+        sliceable = arguments.lengths.sliceable
+        if not sliceable:
+            if options.local_batch is not None:
                 raise ArgumentError(
                     f"{self._name} got local_batch, which selects rows of sliceable variables, but "
                     "it has none; name them in sliceable=(…)"
                 )
             return None
-        first, lengths = next(iter(call.own_lengths.items()))
-        for name, other in call.own_lengths.items():
-            for rank, (mine, theirs) in enumerate(zip(lengths, other, strict=True)):
-                if mine != theirs:
+        first, lengths = next(iter(sliceable.items()))
+        for name, counts in sliceable.items():
+            for rank, (expected, count) in enumerate(zip(lengths, counts, strict=True)):
+                if count != expected:
                     raise PartitionError(
-                        f"{name} has {theirs} rows on rank {rank} but {first} has {mine}; "
+                        f"{name} has {count} rows on rank {rank} but {first} has {expected}; "
                         f"sliceable variables must agree"
                     )
-        return select_own(local_batch, lengths[:1] if call.options.solo else lengths)
+        return select_own(options.local_batch, lengths[:1] if options.solo else lengths)
 
-    def _check_agreement(self, call: Call, rows: Rows, own: OwnRows) -> None:
+    def _check_agreement(
+        self, arguments: Arguments, rows: Rows, local: OwnRows, partition: Partition
+    ) -> None:
         """Raises `PartitionError` if a rank has unequal numbers of sharded and sliceable rows: a
         launch has one number.
         """
-        sliceable = next(iter(call.own_lengths))
-        for rank, (count, expected) in enumerate(
-            zip(own.counts, call.run_partition.counts(rows.count), strict=True)
-        ):
+        sliceable = next(iter(arguments.lengths.sliceable))
+        divided = partition.counts(rows.count)
+        for rank, (count, expected) in enumerate(zip(local.counts, divided, strict=True)):
             if expected != count:
                 raise PartitionError(
                     f"{self._name}: rank {rank} gets {expected} rows of the sharded arguments but "
@@ -114,106 +130,126 @@ class RowSelector:
                     "select with batch and local_batch."
                 )
 
-    def _check_shards(self, call: Call) -> None:
+    def _check_shards(self, arguments: Arguments, rows: Rows | None, local: OwnRows | None) -> None:
         """Raises `ArgumentError` if there are no rows to cut into shards, or an argument depends
         on the world size.
         """
-        if call.own is not None:
-            what = (
-                f"{next(iter(call.own_lengths))} is a sliceable variable, whose rows are "
-                f"already divided over the ranks"
+        problem: str | None
+        if local is not None:
+            problem = (
+                f"{next(iter(arguments.lengths.sliceable))} is a sliceable variable, whose rows "
+                "are already divided over the ranks"
             )
-        elif call.rows is None:
-            what = "none of its arguments is sharded, so there are no rows to cut into shards"
-        elif not (
-            what := next(filter(None, (_varies(*param) for param in call.parameters.items())), "")
-        ):
-            return
-        raise ArgumentError(
-            f"{self._name} got shards=…, whose results do not depend on the number of ranks, but "
-            f"{what}; leave shards out"
-        )
-
-    def _encode(self, call: Call) -> None:
-        """Encodes the selection for the ranks."""
-        rows, own = call.rows, call.own
-        if isinstance(call.options.batch, Line):
-            lines = call.options.batch.data
-            segment = lines._segment  # noqa: SLF001  # shared with this package
-            call.source = RowSource(
-                "line",
-                0,
-                HostArray(segment.id, lines.dtype, lines.shape, lines._offset),  # noqa: SLF001
-            )
-            call.row_values = (call.options.batch.number,)
-            call.segments.append(segment)
-        elif isinstance(rows, Range):
-            every = call.options.batch is None
-            call.source = RowSource("all", rows.count) if every else RowSource("range")
-            call.row_values = () if every else (rows.start, rows.step, rows.count)
-        elif rows is not None:
-            call.source = RowSource("list", 0, self._list(call, "sharded", rows.indices))
-            call.row_values = (rows.count,)
-        call.key.append(call.source.kind)
-        if own is None:
-            return
-        lengths = own.counts
-        if own.whole:
-            call.own_source = OwnSource("all", lengths)
-        elif own.ranges is not None:
-            call.own_source = OwnSource("range", (0,) * len(lengths))
-            call.row_values += tuple(
-                value for one in own.ranges for value in (one.start, one.step, one.count)
-            )
+        elif rows is None:
+            problem = "none of its arguments is sharded, so there are no rows to cut into shards"
         else:
-            call.own_source = OwnSource(
-                "list", (0,) * len(lengths), self._list(call, "own", own.indices())
+            problem = _varying(arguments)
+        if problem is not None:
+            raise ArgumentError(
+                f"{self._name} got shards=…, whose results do not depend on the number of ranks, "
+                f"but {problem}; leave shards out"
             )
-            call.row_values += lengths
-        call.key.append(call.own_source.kind)
 
-    def _list(self, call: Call, kind: str, indices: Array) -> HostArray:
-        """Writes row numbers to shared memory, which grows if necessary, and makes them part of
-        the call; of one that is only planned, nothing is written.
-        """
-        if call.world is None:
-            return HostArray(-1, np.dtype(np.int64), indices.shape)
-        segment = self._indices.get(kind)
+
+@final
+class _Encoder:
+    """Encodes the rows of one call for the ranks.
+
+    Args:
+        memory: memory of row numbers, by use; None for a call that is only planned.
+
+    Attributes:
+        values: what of the encodings is sent with each call.
+        segments: memory of row numbers that the ranks read.
+        key: kinds of the encodings, and what identifies this memory.
+    """
+
+    def __init__(self, memory: dict[str, Segment] | None) -> None:
+        self._memory = memory
+        self.values: tuple[Any, ...] = ()
+        self.segments: list[Segment] = []
+        self.key: list[Any] = []
+
+    def sharded(self, rows: Rows | None, batch: Any) -> RowSource:
+        source = RowSource("none")
+        if isinstance(batch, Line):
+            lines = batch.data
+            segment = lines._segment  # noqa: SLF001  # shared with this package
+            array = HostArray(segment.id, lines.dtype, lines.shape, lines._offset)  # noqa: SLF001
+            source = RowSource("line", 0, array)
+            self.values = (batch.number,)
+            self.segments.append(segment)
+        elif isinstance(rows, Range) and batch is None:
+            source = RowSource("all", rows.count)
+        elif isinstance(rows, Range):
+            source = RowSource("range")
+            self.values = (rows.start, rows.step, rows.count)
+        elif rows is not None:
+            source = RowSource("list", 0, self._list("sharded", rows.indices))
+            self.values = (rows.count,)
+        self.key.append(source.kind)
+        return source
+
+    def local(self, local: OwnRows) -> OwnSource:
+        lengths, ranges = local.counts, local.ranges
+        unknown = (0,) * len(lengths)
+        if local.whole:
+            source = OwnSource("all", lengths)
+        elif ranges is not None:
+            source = OwnSource("range", unknown)
+            for rows in ranges:
+                self.values += (rows.start, rows.step, rows.count)
+        else:
+            source = OwnSource("list", unknown, self._list("local", local.indices()))
+            self.values += lengths
+        self.key.append(source.kind)
+        return source
+
+    def _list(self, use: str, indices: Array) -> HostArray:
+        """Writes row numbers to shared memory, which grows if necessary."""
+        dtype = np.dtype(np.int64)
+        if self._memory is None:
+            return HostArray(-1, dtype, indices.shape)
+        segment = self._memory.get(use)
         if segment is None:
-            segment = self._indices[kind] = Segment(indices.nbytes)
+            segment = self._memory[use] = Segment(indices.nbytes)
         elif segment.size < indices.nbytes:
             segment.grow(indices.nbytes)
-        segment.array(np.int64, indices.shape)[:] = indices
-        call.segments.append(segment)
-        call.key += (segment.id, segment.generation)
-        return HostArray(segment.id, np.dtype(np.int64), (segment.size // 8,))
+        segment.array(dtype, indices.shape)[:] = indices
+        self.segments.append(segment)
+        self.key += (segment.id, segment.generation)
+        return HostArray(segment.id, dtype, (segment.size // dtype.itemsize,))
 
 
-def _check_writable(call: Call) -> None:
+def _check_writable(arguments: Arguments, rows: Rows | None, local: OwnRows | None) -> None:
     """Raises `BatchError` if a written row is listed twice: which rank's or slice's value
     remains is undefined.
     """
-    written, own_written = call.written()
-    if (
-        written
-        and isinstance(call.rows, Listed)
-        and len(np.unique(call.rows.indices)) != call.rows.count
-    ):
+    by_rank = () if local is None else local.rows
+    if not any(isinstance(selected, Listed) for selected in (rows, *by_rank)):
+        return
+    sharded, sliceable = arguments.written()
+    if sharded and _repeats(rows):
         raise BatchError(
-            f"batch lists a row twice, and {written[0]} is in inout=, so its rows are "
+            f"batch lists a row twice, and {sharded[0]} is in inout=, so its rows are "
             f"written; list each row once"
         )
-    for rank, rows in enumerate(call.own.rows if call.own is not None and own_written else ()):
-        if isinstance(rows, Listed) and len(np.unique(rows.indices)) != rows.count:
+    for rank, selected in enumerate(by_rank):
+        if sliceable and _repeats(selected):
             raise BatchError(
-                f"local_batch lists a row twice on rank {rank}, and {own_written[0]} is in inout=, "
+                f"local_batch lists a row twice on rank {rank}, and {sliceable[0]} is in inout=, "
                 "so its rows are written; list each row once"
             )
 
 
-def _varies(name: str, param: Param) -> str | None:
-    """Returns how a parameter depends on the number of ranks, for messages; None if it does not."""
-    for leaf in leaves_of(param):
+def _repeats(rows: Rows | None) -> bool:
+    """Returns whether a row is selected twice."""
+    return isinstance(rows, Listed) and len(np.unique(rows.indices)) != rows.count
+
+
+def _varying(arguments: Arguments) -> str | None:
+    """Returns how an argument depends on the number of ranks, for messages; None if none does."""
+    for name, leaf in arguments.leaves():
         match leaf:
             case Filled(RankConstant.RANK | RankConstant.WORLD_SIZE as constant):
                 return f"{name} is {constant!r}"

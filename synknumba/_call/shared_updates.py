@@ -7,6 +7,7 @@ of ranks.
 Without `shards=`, each rank assigns what its own rows give (`_rank/outputs.py`).
 """  # noqa: E501
 
+import math
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,27 +42,22 @@ class SharedUpdates:
         self._assigned = []
         for name, (variable, op) in updates.items():
             assert isinstance(op, str)  # `check_updates` accepts no function
-            top = call.parameters[name]
-            leaves = [
-                self._apart(leaf) for leaf in (top.leaves if isinstance(top, Tree) else (top,))
-            ]
-            self.parameters[name] = (
-                replace(top, leaves=tuple(leaves)) if isinstance(top, Tree) else leaves[0]
-            )
-            parts = [self._array(leaf.parts) for leaf in leaves if leaf.parts is not None]
+            param, parts = call.parameters[name], list[Array]()
+            if isinstance(param, Tree):
+                leaves = tuple(self._apart(leaf, parts) for leaf in param.leaves)
+                self.parameters[name] = replace(param, leaves=leaves)
+            else:
+                self.parameters[name] = self._apart(param, parts)
             self._assigned.append((weakref.ref(variable), reduction.UFUNCS[op], parts))
 
-    def _apart(self, param: Param) -> Update:
+    def _apart(self, param: Param, parts: list[Array]) -> Update:
         """Returns the parameter of an accumulator, with memory for the parts of all shards."""
         assert isinstance(param, Update)  # what `updates=` names is nothing else
         dtype, shape = np.dtype(param.dtype), (self._shards, *param.shapes[0])
-        self.segments.append(Segment(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize))
-        return replace(param, parts=HostArray(self.segments[-1].id, dtype, shape))
-
-    def _array(self, parts: HostArray) -> Array:
-        return next(one for one in self.segments if one.id == parts.segment).array(
-            parts.dtype, parts.shape
-        )
+        segment = Segment(math.prod(shape) * dtype.itemsize)
+        self.segments.append(segment)
+        parts.append(segment.array(dtype, shape))
+        return replace(param, parts=HostArray(segment.id, dtype, shape))
 
     @property
     def nbytes(self) -> int:
@@ -72,8 +68,8 @@ class SharedUpdates:
         """Combines the parts in the order of the shards, and assigns the variables; between the
         world's `begin` and `end`.
         """
-        for held, ufunc, parts in self._assigned:
-            variable = held()
+        for reference, ufunc, parts in self._assigned:
+            variable = reference()
             assert variable is not None  # the function that is being called holds it
             values = [np.asarray(ufunc.reduce(part, 0, part.dtype)) for part in parts]
             variable.assign(world, dict.fromkeys(self._ranks, values), variable.storage())

@@ -14,131 +14,139 @@ rows instead.
 """  # noqa: E501
 
 import math
+from collections.abc import Collection
 
-from synknumba._call.call import Call
+from synknumba._call.call import Arguments
 from synknumba._errors import ArgumentError, PartitionError
 from synknumba._ops.halo import first_rows
+from synknumba._ops.rows import Partition
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._types import RankConstant, Shape, Span
 from synknumba._variables.state import VariableState
 from synknumba._wire.program import Filled, Param, PerRank, Tree
 
 
-def shapes_by_rank(call: Call, variable: VariableState) -> list[tuple[Shape, ...]]:
-    """Returns the shapes of each array by rank, for the number of ranks of the call, which may
+def shapes_by_rank(variable: VariableState, partition: Partition) -> list[tuple[Shape, ...]]:
+    """Returns the shapes of each array by rank, for the number of ranks of a call, which may
     be planned for other worlds.
     """
-    size = call.partition.parts
-    placed = variable._layout[1] >= 0  # noqa: SLF001  # as for Data
-    if placed and len(variable.shapes()[0]) == size:
+    size = partition.parts
+    is_placed = variable._layout[1] >= 0  # noqa: SLF001  # as for Data
+    if is_placed and len(variable.shapes()[0]) == size:
         return variable.shapes()
     if not variable.sharded:
         return [(shape,) * size for shape in variable.root_shapes()]
     # As if all rows were scattered over that many ranks.
-    return [_scattered(call, variable, leaf) for leaf in variable.leaves()]
+    return [_scattered(variable, leaf, partition) for leaf in variable.leaves()]
 
 
-def _scattered(call: Call, variable: VariableState, leaf: int) -> tuple[Shape, ...]:
-    layout, halo, size = variable.storage().layout, variable.halo, call.partition.parts
-    counts, row = (
-        call.partition.counts(sum(layout.own_counts(leaf))),
-        layout.leaves[leaf].shapes[0][1:],
-    )
+def _scattered(variable: VariableState, leaf: int, partition: Partition) -> tuple[Shape, ...]:
+    layout, halo = variable.storage().layout, variable.halo
+    counts = partition.counts(sum(layout.own_counts(leaf)))
+    row = layout.leaves[leaf].shapes[0][1:]
     if halo is None:
         return tuple((count, *row) for count in counts)
     problem = halo.problem(counts, variable.label)
     if problem is not None:
         raise PartitionError(f"{problem}; plan for fewer ranks")
+    size = partition.parts
     return tuple((halo.length(count, rank, size), *row) for rank, count in enumerate(counts))
 
 
-def planned_shape(call: Call, variable: VariableState, leaf: int) -> Shape:
-    """Returns the shape of an array on the root, for the number of ranks of the call; for
+def planned_shape(partition: Partition, variable: VariableState, leaf: int) -> Shape:
+    """Returns the shape of an array on the root, for the number of ranks of a call; for
     `VECTOR`, of all as one vector.
     """
-    shapes = [by_rank[0] for by_rank in shapes_by_rank(call, variable)]
+    shapes = [by_rank[0] for by_rank in shapes_by_rank(variable, partition)]
     return (sum(map(math.prod, shapes)),) if leaf == VECTOR else shapes[leaf]
 
 
-def rows_shapes(call: Call, path: str) -> tuple[Shape, ...]:
+def rows_shapes(arguments: Arguments, path: str, partition: Partition) -> tuple[Shape, ...]:
     """Returns the shapes by rank of the first array that an argument gets of its variable, whose
     rows are those of the call.
     """
-    return shapes_by_rank(call, call.intact[path])[call.leaf_of(path)]
+    shapes = shapes_by_rank(arguments.intact[path], partition)
+    return shapes[arguments.first_array(path)]
 
 
 def own_by_rank(variable: VariableState, shapes: tuple[Shape, ...]) -> tuple[Span, ...]:
     """Returns the indices of each rank's own rows in an array of a variable, given its shapes by
     rank.
     """
-    if variable.halo is None:
+    halo = variable.halo
+    if halo is None:
         return tuple(Span(0, shape[0]) for shape in shapes)
-    return tuple(
-        variable.halo.own(shape[0], rank, len(shapes)) for rank, shape in enumerate(shapes)
-    )
+    return tuple(halo.own(shape[0], rank, len(shapes)) for rank, shape in enumerate(shapes))
 
 
-def fill_in(name: str, call: Call) -> None:
+def fill_in(
+    name: str, arguments: Arguments, partition: Partition, constants: Collection[RankConstant]
+) -> None:
     """Replaces `synk.OWN`, and `OFFSET` and `ROWS` in a call without rows, by a value for each
-    rank; all arguments are bound.
+    rank; all arguments are bound, and `constants` are among them.
 
     Raises:
         ArgumentError: it is not clear whose rows are meant.
     """
-    has_rows = call.lengths or call.minibatches or call.empties or call.own_lengths
-    wanted = {RankConstant.OWN}
+    has_rows = arguments.lengths.divided or arguments.lengths.sliceable
+    of_rows = {RankConstant.OWN}
     if not has_rows:
-        wanted |= {RankConstant.OFFSET, RankConstant.ROWS}
-    asked = call.filled & wanted
-    path = call.whose = (
-        _whose(name, call, " and ".join(sorted(map(repr, asked)))) if asked else None
-    )
+        of_rows |= {RankConstant.OFFSET, RankConstant.ROWS}
+    of_rows &= set(constants)
+    if not of_rows:
+        return
+    path = _whose(name, arguments, " and ".join(sorted(map(repr, of_rows))))
     if path is None:
-        if RankConstant.OWN in asked:
+        if RankConstant.OWN in of_rows:
             raise ArgumentError(
                 f"{name} gets synk.OWN, the indices of own rows in the array of a variable, but no "
                 "variable with rows that is not in sliceable=; pass one, or synk.arange(n) for the "
                 "rows of the call"
             )
-        if RankConstant.ROWS in asked:
+        if RankConstant.ROWS in of_rows:
             raise ArgumentError(
                 f"{name} gets synk.ROWS, the number of rows that a rank has, but no argument has "
                 "rows: none is divided among the ranks, and none is a variable with an axis. Pass "
                 "the number itself"
             )
         return
-    variable, shapes = call.intact[path], rows_shapes(call, path)
+    variable, shapes = arguments.intact[path], rows_shapes(arguments, path, partition)
     owned = own_by_rank(variable, shapes)
     firsts = first_rows(variable.halo, [own.stop - own.start for own in owned])
     values: dict[RankConstant, PerRank] = {RankConstant.OWN: PerRank(owned)}
     if not has_rows:
         values[RankConstant.OFFSET] = PerRank(firsts if variable.sharded else (0,) * len(firsts))
         values[RankConstant.ROWS] = PerRank(tuple(shape[0] for shape in shapes))
-    call.key.append((owned, firsts, shapes))
-    call.parameters = {one: _replaced(param, values) for one, param in call.parameters.items()}
+    arguments.key.append((owned, firsts, shapes))
+    for parameter, param in arguments.parameters.items():
+        arguments.parameters[parameter] = _replaced(param, values)
 
 
-def _whose(name: str, call: Call, told: str) -> str | None:
+def _whose(name: str, arguments: Arguments, constants: str) -> str | None:
     """Returns the argument with the variable whose rows are meant; None if there is none with
     rows.
     """
-    passed = [
-        (path, one) for path, one in call.intact.items() if one.root_shapes()[call.leaf_of(path)]
-    ]
-    scattered = [(path, one) for path, one in passed if one.sharded] or passed[:1]
-    for path, one in scattered[1:]:
-        first, other = scattered[0]
-        if one.halo != other.halo:
+    first: str | None = None
+    for path, variable in arguments.intact.items():
+        if not variable.root_shapes()[arguments.first_array(path)]:
+            continue
+        if first is None or (variable.sharded and not arguments.intact[first].sharded):
+            first = path
+        halo = arguments.intact[first].halo
+        if variable.sharded and variable.halo != halo:
             raise ArgumentError(
-                f"{name} gets {told}, but {first} has {other.halo or 'no halo'} and {path} has "
-                f"{one.halo or 'no halo'}, so a row has other indices in one than in the other; "
-                "scatter both alike, or pass numbers by synk.per_rank([...])"
+                f"{name} gets {constants}, but {first} has {halo or 'no halo'} and {path} has "
+                f"{variable.halo or 'no halo'}, so a row has other indices in one than in the "
+                "other; scatter both alike, or pass numbers by synk.per_rank([...])"
             )
-    return scattered[0][0] if scattered else None
+    return first
 
 
 def _replaced(param: Param, values: dict[RankConstant, PerRank]) -> Param:
     """Returns a parameter with constants replaced by values."""
-    if isinstance(param, Tree):
-        return Tree(param.structure, tuple(_replaced(leaf, values) for leaf in param.leaves))
-    return values.get(param.constant, param) if isinstance(param, Filled) else param
+    match param:
+        case Tree(structure, leaves):
+            return Tree(structure, tuple(_replaced(leaf, values) for leaf in leaves))
+        case Filled(constant):
+            return values.get(constant, param)
+    return param

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, final
 
-from synknumba._call.bind import Binder, same_variable, signature_names
-from synknumba._call.call import Call
+from synknumba._call.bind import Binder, signature_names
+from synknumba._call.call import Call, named_leaves
 from synknumba._call.launches import check_launches, sized_by
 from synknumba._call.options import MOST_PARTS, CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
@@ -43,6 +43,7 @@ from synknumba._wire.program import (
     Held,
     HeldRows,
     Param,
+    PerRank,
     Program,
     Sharded,
     next_number,
@@ -114,27 +115,25 @@ class WorkedCall:
     def program(self, function: int) -> Program:
         """Returns the program for the ranks, given the number of the function there."""
         call, built, options = self.call, self.built, self.call.options
-        reads, subset = frozenset[str](), options.subset
+        reads = frozenset[str]()
         if self.is_kernel:
-            reads, subset = _only_read(self.planner.function, call), None
+            reads = _only_read(self.planner.function, call)
         parameters = call.parameters | built.results
         if self.updates is not None:
             parameters |= self.updates.parameters
-        values = call.format + call.source.values
-        if call.own_source is not None:
-            values += call.own_source.values
+        values = "".join(call.arguments.letters) + call.rows.letters
         return Program(
             number=next_number(),
             function=function,
             parameters=tuple((name, parameters[name]) for name in self.planner.parameters),
-            rows=call.source,
+            rows=call.rows.source,
             partition=call.run_partition,
-            own=call.own_source,
+            own=call.rows.local_source,
             num_slices=options.num_slices,
             values=values + "q" * built.lent,
             solo=options.solo,
             ops=self.ops,
-            subset=subset,
+            subset=None if self.is_kernel else options.subset,
             lent=built.lent,
             only_read=reads,
             shards=options.shards,
@@ -227,15 +226,18 @@ class Planner:
         options.check(self.name)
         if self._roles is not None:
             self._roles.check(self.binder.passed, args, kwargs)
-        call = self.binder.bind(Call(options, partition, world), args, kwargs)
-        (selector or self._selector).select(call)
+        arguments = self.binder.bind(args, kwargs, options, partition, world)
+        selector = selector or self._selector
+        rows = selector.select(arguments, options, partition, places=world is not None)
+        call = Call(options, partition, world, arguments, rows)
         self.builder.check_rows(call)
         return call
 
     def plan_key(self, call: Call) -> tuple[Any, ...]:
         """Returns what calls have in common that share a plan."""
         options, builder = call.options, self.builder
-        return (*call.key, options.key(), builder.capacity(call), builder.shapes(call))
+        key = (*call.arguments.key, *call.rows.key)
+        return (*key, options.key(), builder.capacity(call), builder.shapes(call))
 
     # ---- checks and outputs
 
@@ -269,11 +271,12 @@ class Planner:
             self._check_launch,
         ):
             check(call, source)
-        wanted, built, small = list[str](), Built(used=used or 0), None
+        # other calls of a sequence may read results, which are then not lent to the script
+        built = Built(used=used or 0, lends=used is None)
+        wanted, small = list[str](), None
         if self.options.style == "kernel":
             wanted = self.builder.wanted(call.options.subset)
-            # other calls of a sequence may read results, which are then not lent to the script
-            built = self.builder.build(call, wanted, used or 0, lends=used is None)
+            self.builder.build(built, call, wanted)
             self.builder.check_count(call.total, wanted)
         elif used is not None:
             small = self._room(used)
@@ -297,18 +300,20 @@ class Planner:
 
     def _check_per_rank(self, call: Call, _source: str | None) -> None:
         ranks = call.partition.parts
-        for path, values in call.per_rank.items():
-            if values != ranks:
-                raise ArgumentError(
-                    f"{path}=per_rank(...) has {values} values for {ranks} ranks; pass one per rank"
-                )
+        for name, param in call.parameters.items():
+            for path, leaf in named_leaves(name, param):
+                if isinstance(leaf, PerRank) and len(leaf.values) != ranks:
+                    raise ArgumentError(
+                        f"{path}=per_rank(...) has {len(leaf.values)} values for {ranks} ranks; "
+                        "pass one per rank"
+                    )
 
     def _check_writes(self, call: Call, _source: str | None) -> None:
         """Raises `ArgumentError` for a write to an input, or to the name of a variable, in the
         source: it would be lost.
         """
         if call.variables and not self._is_generated:
-            check_passed(self.name, self.function, self.options, call.whole)
+            check_passed(self.name, self.function, self.options, call.arguments.passed)
         if self._written is None:
             self._written = written_parameters(self.function)
         _check_writes(self.name, self.function, self._written, call)
@@ -316,11 +321,12 @@ class Planner:
     def _check_values(self, call: Call, _source: str | None) -> None:
         """Raises `ArgumentError` for more numbers than the ranks have room for."""
         room = VALUE_BYTES // 8 - ROW_VALUES - len(self.options.outputs)
-        if call.own is not None:
+        if call.rows.local is not None:
             room = max(0, room - OWN_VALUES * call.partition.parts)
-        if len(call.values) > room:
+        count = len(call.arguments.values)
+        if count > room:
             raise ArgumentError(
-                f"{self.name} got {len(call.values)} numbers, but a call takes at most "
+                f"{self.name} got {count} numbers, but a call takes at most "
                 f"{room}; pass them as an array"
             )
 
@@ -410,16 +416,17 @@ def _check_writes(
     """
     for path, line in written.items():
         param = call.parameters.get(path)
-        is_input = isinstance(param, Broadcast)
-        if isinstance(param, Sharded | HeldRows):
-            is_input = not param.writable
-        is_old_value = isinstance(param, Held) and param.read_only
-        if not (is_input or is_old_value):
-            continue
+        match param:
+            case Broadcast() | Sharded(writable=False):
+                pass
+            case Held(read_only=True) | HeldRows(writable=False):
+                pass
+            case _:
+                continue
         place = f"{name} ({function.__code__.co_filename}:{line})"
-        if is_old_value:
-            variable = call.variables[path]
-            alias = same_variable(call, variable, call.branches.get(path), path)
+        if isinstance(param, Held):
+            arguments = call.arguments
+            alias = arguments.alias(arguments.variables[path], arguments.arrays_of(path), path)
             if alias is not None:
                 raise ArgumentError(
                     f"{place} writes to {path}, and {alias} is the same "
@@ -463,9 +470,8 @@ def _only_read(function: Callable[..., Any], call: Call) -> frozenset[str]:
     """
     frozen = set()
     for name, param in call.parameters.items():
-        if isinstance(param, Sharded | Broadcast):
-            array = param.array
-            if array.version and array.dtype.names is None:
+        match param:
+            case Sharded(array) | Broadcast(array) if array.version and array.dtype.names is None:
                 frozen.add(name)
     return _certainly_read(function, call) & frozen if frozen else frozenset()
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from synknumba._call.bind import share_memory
+from synknumba._call.written_arguments import share_memory
 from synknumba._errors import ArgumentError
 from synknumba._host.data import Data
 from synknumba._host.file_data import over_file

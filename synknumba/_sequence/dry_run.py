@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from synknumba._call.call import Call
-from synknumba._call.options import CallOptions
 from synknumba._call.report import make_report
 from synknumba._call.variable_rows import planned_shape, shapes_by_rank
 from synknumba._call.work_out import WorkedCall
@@ -59,20 +57,20 @@ class DryRun(Recorder):
         call, options, part = worked.call, worked.call.options, len(self._reports)
         for path, variable in call.variables.items():
             self._labels.setdefault(id(variable), variable.name or f"{path} of {function.name}")
-        for value in (*call.values, *call.row_values):
+        for value in call.values:
             if isinstance(value, Number):
                 value.formula  # noqa: B018  # for results that the ranks are to combine
         results = [worked.built.results[name] for name in worked.wanted]
         places = {("result", part, index) for index in range(len(results))}
         access = replace(access, writes=access.writes | places)
-        texts = call.texts(lasting=True, shape_of=partial(planned_shape, call))
+        texts = call.texts(lasting=True, shape_of=partial(planned_shape, self.partition))
         reports = tuple(map(_result_report, results))
         if not worked.is_kernel and worked.options.has_ops:
             reports = (ResultReport("result", worked.ops, None, None),)
         is_repeated = worked.is_kernel
         if worked.options.record and options.is_whole:
-            is_repeated = not any(isinstance(value, Number) for value in call.values)
-        reads_lines = call.source.kind == "line" and not call.follows_lines
+            is_repeated = not any(isinstance(value, Number) for value in call.arguments.values)
+        reads_lines = call.rows.source.kind == "line" and not call.follows_lines
         report = PartReport(
             self.calls,
             f"{function.name}({', '.join(texts)})",
@@ -148,9 +146,8 @@ class DryRun(Recorder):
     ) -> None:
         size = self.partition.parts
         check_rank(root, size)
-        plain = Call(CallOptions(None), self.partition)
         layouts = [
-            variable.layout_with(shapes_by_rank(plain, variable), variable.halo)
+            variable.layout_with(shapes_by_rank(variable, self.partition), variable.halo)
             for variable in states
         ]
         keys = frozenset(
@@ -171,10 +168,8 @@ class DryRun(Recorder):
         self._add(PartReport(self.calls, kind, writes=writes, moved_bytes=moved), accesses)
 
     def _swap(self, first: VariableState, second: VariableState) -> None:
-        plain = Call(CallOptions(None), self.partition)
-        check_alike(
-            first, second, [shapes_by_rank(plain, variable) for variable in (first, second)]
-        )
+        shapes = [shapes_by_rank(variable, self.partition) for variable in (first, second)]
+        check_alike(first, second, shapes)
         names = self._labels[id(first)], self._labels[id(second)]
         self._add(PartReport(0, f"swap of {names[0]} and {names[1]}"), [Access()])
         memory = self._memory

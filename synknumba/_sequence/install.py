@@ -163,7 +163,7 @@ class Installer(Recorder):
         self._functions |= function._numbers()  # noqa: SLF001  # as above
         if isinstance(call.options.batch, Line):
             self.checks.append(Lines(call.options.batch, function.name, rows_of(call)))
-        values = (*call.values, *call.row_values)
+        values = call.values
         if isinstance(plan, KernelPlan):
             plan.select(values)
         self._note_memory(call, plan)
@@ -217,7 +217,7 @@ class Installer(Recorder):
     def _note_memory(self, call: Call, plan: Plan) -> None:
         for variable in call.variables.values():
             self.variables.hold(variable, self.world)
-        for variable in call.changed:
+        for variable in call.arguments.changed:
             self.variables.note_change(variable, differs=self.world.world_size > 1)
         self._segments |= plan.program.segments()
 

@@ -5,7 +5,7 @@ numbers.
 from collections.abc import Iterable
 from typing import Any, final
 
-from synknumba._call.plan_cache import repeated_key
+from synknumba._call.kinds import repeated_key
 from synknumba._host.data import Data
 from synknumba._host.file_data import FileData
 from synknumba._host.stored import StoredData

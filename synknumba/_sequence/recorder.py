@@ -564,4 +564,4 @@ def _dtype_of(number: Number) -> str:
 
 def rows_of(call: Call) -> int:
     """Returns the number of rows of the arrays of a call."""
-    return next(iter(call.lengths.values()))
+    return next(iter(call.arguments.lengths.sharded.values()))

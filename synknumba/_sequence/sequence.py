@@ -19,10 +19,9 @@ from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeAlias, TypeVar,
 
 from synknumba import _tracing as tracing
 from synknumba._call.bind import signature_names
-from synknumba._call.call import Call, describe, type_told
 from synknumba._call.future import Future
+from synknumba._call.kinds import describe, type_told
 from synknumba._call.method import Method
-from synknumba._call.options import CallOptions
 from synknumba._call.progress_bars import iterations_shown
 from synknumba._call.variable_rows import planned_shape
 from synknumba._call.work_out import planned_partition
@@ -392,7 +391,7 @@ class Sequence(Generic[P, R]):
             results = self._body.dry_run(dry_run, structure, arguments)
         for check in dry_run.checks:
             check.check(self.name, times, arguments.scalars)
-        shape_of = partial(planned_shape, Call(CallOptions(None), partition))
+        shape_of = partial(planned_shape, partition)
         texts = []
         for name, leaf in passed:
             text = type_told(leaf) if isinstance(leaf, Number) else describe(leaf, shape_of)
