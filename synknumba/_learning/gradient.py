@@ -37,7 +37,7 @@ from synknumba._ops.rows import Partition, Range, select
 from synknumba._ops.tree import count_leaves, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._rowwise.generate import define
-from synknumba._source.access import element_uses
+from synknumba._source.access import element_uses, is_first_element
 from synknumba._types import Array, Block, Grid, Span, shown
 from synknumba._variables.collectives import get_lengths
 from synknumba._variables.variable import Variable, state_of, vector_of
@@ -154,9 +154,10 @@ class Gradient:
         )
         if meant is not None:
             order += f"; write {meant} behind the parameters and before the slopes"
-        for name, use in element_uses(kernel):
+        for use in element_uses(kernel):
+            name = use.name.id
             place = f"{self.name} ({kernel.__code__.co_filename}:{use.line})"
-            if name in params and use.is_stored:
+            if name in params and use.is_write:
                 way_out = (
                     ""
                     if name == meant
@@ -166,10 +167,9 @@ class Gradient:
                     f"{place} writes to {name}, a parameter of the model, which ranks with other "
                     f"rows would not do{way_out}. {order}"
                 )
-            if name == loss and not use.is_first:
-                element = name if use.index is None else f"{name}[{use.index}]"
+            if name == loss and not is_first_element(use, kernel):
                 raise ArgumentError(
-                    f"{place} {'writes to' if use.is_stored else 'reads'} {element}, but {name} "
+                    f"{place} {'writes to' if use.is_write else 'reads'} {use.element}, but {name} "
                     f"stands where the loss does, which has one element: {name}[0], or "
                     f"cuda.atomic.add({name}, 0, …). {order}"
                 )
