@@ -32,8 +32,10 @@ def check_stores(name: str, function: Callable[..., Any], outputs: Mapping[str, 
             continue
         line = f"{parameter}[0] = …"
         if output.op in _ATOMICS:
-            atomic = f"cuda.atomic.{_ATOMICS[output.op]}({parameter}, 0, …)"
-            line = f"an atomic operation, as {atomic}, or {line}"
+            line = (
+                f"an atomic operation, as cuda.atomic.{_ATOMICS[output.op]}({parameter}, 0, …), or "
+                f"{line}"
+            )
         elif output.op in BY_ROWS:
             line = f"{parameter}[i] = …, with i = cuda.grid(1)"
         value = f"the identity of {output.op!r}"
