@@ -32,51 +32,55 @@ def check_call(worked: WorkedCall) -> None:
     """Runs the launches of a kernel's call under `simt.check`; raises all findings, with the ranks
     that have them.
     """
-    planner, call, source = worked.planner, worked.call, worked.source
-    name, launch, outputs = planner.name, planner.options.launch, planner.options.outputs
+    planner, call = worked.planner, worked.call
+    launch, outputs = planner.options.launch, planner.options.outputs
     assert launch is not None  # it is a kernel
-    signatures = planner.options.compile_options.get("signatures")
-    compiled, found = simt.jit(signatures)(planner.function), list[tuple[int, Finding]]()
-    kernel, parts = simt.check(compiled), list(_parts(call))
+    compiled = simt.jit(planner.options.compile_options.get("signatures"))(planner.function)
+    kernel, parts, findings = simt.check(compiled), [*_parts(call)], list[tuple[int, Finding]]()
     if call.count is not None and len(parts) > 1 and compiled.synchronises_grid:
-        found += [(rank, _GRID_OF_A_RANK) for rank, _, _ in parts]
+        findings += [(rank, _GRID_OF_A_RANK) for rank, _, _ in parts]
     for rank, low, high in parts:
-        count = high - low
-        made = {
-            key: _output(planner.builder, key, output, call, count)
-            for key, output in outputs.items()
+        arguments = {
+            name: _argument(name, param, call, rank, low, high)
+            for name, param in call.parameters.items()
         }
-        given = {
-            one: _argument(one, param, call, rank, low, high)
-            for one, param in call.parameters.items()
-        }
-        shapes = {one: value.shape for one, value in given.items() if isinstance(value, np.ndarray)}
-        extent = Extent.of(None if call.count is None else count, shapes, source)
+        shapes = _shapes(arguments)
+        rows = None if call.count is None else high - low
+        extent = Extent.of(rows, shapes, worked.source)
         if launch.launches_nothing(extent):
             continue
         grid, block = launch.resolve(*extent)
-        every = shapes | {one: array.shape for one, array in made.items()}
-        found += [
-            (rank, finding)
-            for finding in _left_out(planner.limits, launch, call, every, (grid, block))
-        ]
+        for name, output in outputs.items():
+            arguments[name] = _output(planner.builder, name, output, call, high - low)
+        shapes = _shapes(arguments)
+        left_out = _left_out(planner.limits, launch, call, shapes, (grid, block))
+        findings += [(rank, finding) for finding in left_out]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", KernelCheckWarning)
                 kernel[grid, block, 0, launch.smem_bytes](
-                    *({**given, **made}[one] for one in planner.parameters)
+                    *(arguments[name] for name in planner.parameters)
                 )
         except (KernelCheckError, KernelCheckWarning) as error:
-            found += [(rank, _advised(finding, call, outputs, every)) for finding in error.findings]
+            for finding in error.findings:
+                findings.append((rank, _advised(finding, call, outputs, shapes)))
         except Exception as error:
-            error.add_note(f"on rank {rank} of {name}.check(...)")
+            error.add_note(f"on rank {rank} of {planner.name}.check(...)")
             raise
-    if found:
-        findings = tuple(sorted(_merged(found), key=lambda finding: finding.is_warning))
-        if findings[0].is_warning:
-            warnings.warn(KernelCheckWarning(name, findings), stacklevel=3)
-        else:
-            raise findings[0].error(name, findings)
+    if findings:
+        _report(planner.name, findings)
+
+
+def _shapes(arguments: Mapping[str, Any]) -> dict[str, Shape]:
+    return {name: value.shape for name, value in arguments.items() if isinstance(value, np.ndarray)}
+
+
+def _report(name: str, findings: list[tuple[int, Finding]]) -> None:
+    """Raises the error of the first finding, or warns if all are warnings."""
+    merged = tuple(sorted(_merged(findings), key=lambda finding: finding.is_warning))
+    if not merged[0].is_warning:
+        raise merged[0].error(name, merged)
+    warnings.warn(KernelCheckWarning(name, merged), stacklevel=4)
 
 
 # A kernel whose ranks are independent, as solvers of one system each, is right.
@@ -109,16 +113,14 @@ def _left_out(
     for limit in limits.lengths:
         array, axis = limit.parameter, limit.length or 0
         shape, threads = shapes.get(array, ()), sizes[0][limit.axis] * sizes[1][limit.axis]
-        if (
-            len(shape) > axis
-            and shape[axis] > threads
-            and not isinstance(call.parameters.get(array), program.Broadcast)
-        ):
+        is_whole = isinstance(call.parameters.get(array), program.Broadcast)
+        if len(shape) > axis and shape[axis] > threads and not is_whole:
+            counted = "1 thread" if threads == 1 else f"{threads} threads"
             yield Finding(
                 KernelCheckError,
                 f"a position along {'xyz'[limit.axis]} is compared with {array}.shape[{axis}], "
-                f"which is {shape[axis]}, but the launch has {threads} "
-                f"thread{'' if threads == 1 else 's'} there, and the other elements are left out",
+                f"which is {shape[axis]}, but the launch has {counted} there, and the other "
+                "elements are left out",
                 (),
                 'pass grid="elements" for a thread per element, with the last axis along x (j, i = '
                 "cuda.grid(2) for u[i, j]); "
@@ -153,31 +155,29 @@ def _divided_rows(name: str, call: Call, outputs: Mapping[str, Output]) -> int:
     match call.parameters.get(name):
         case program.Held(leaf=leaf) | program.HeldRows(leaf=leaf):
             state = call.variables[name]
-            is_divided = state.sharded and leaf != VECTOR
-            return sum(shape[0] for shape in state.shapes()[leaf]) if is_divided else 0
+            if not state.sharded or leaf == VECTOR:
+                return 0
+            return sum(shape[0] for shape in state.shapes()[leaf])
         case program.Sharded():
             return int(np.sum(call.count or 0))
-    is_by_rows = name in outputs and outputs[name].op in reduction.BY_ROWS
-    return int(np.sum(call.count or 0)) if is_by_rows else 0
+    if name in outputs and outputs[name].op in reduction.BY_ROWS:
+        return int(np.sum(call.count or 0))
+    return 0
 
 
 def _parts(call: Call) -> Iterator[tuple[int, int, int]]:
     """Yields each rank that runs, and the start and stop of its rows among those of the call."""
     count, parts = call.count, call.partition.parts
-    if isinstance(count, tuple):  # rows of variables
-        stops = np.cumsum(count).tolist()
-        yield from (
-            (rank, stop - own, stop)
-            for rank, (own, stop) in enumerate(zip(count, stops, strict=True))
-            if own
-        )
-    elif count is None:
+    if count is None:
         yield from ((rank, 0, 0) for rank in range(parts))
+        return
+    if isinstance(count, tuple):  # rows of variables
+        edges = np.cumsum((0, *count)).tolist()
     else:
         edges = call.partition.edges(count)
-        yield from (
-            (rank, low, high) for rank, (low, high) in enumerate(pairwise(edges)) if high > low
-        )
+    for rank, (low, high) in enumerate(pairwise(edges)):
+        if high > low:
+            yield rank, low, high
 
 
 def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, high: int) -> Any:
@@ -186,10 +186,8 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
     match param:
         case program.Sharded(by_position=by_position):
             assert call.rows is not None  # it has rows
-            return _rows(
-                np.asarray(value),
-                Range(low, 1, high - low) if by_position else call.rows.between(low, high),
-            )
+            rows = Range(low, 1, high - low) if by_position else call.rows.between(low, high)
+            return _rows(np.asarray(value), rows)
         case program.Broadcast():
             return np.array(value)
         case program.Dynamic():
@@ -198,20 +196,20 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
             start = first + _start(call, low)
             return Span(start, start + high - low)
         case program.Filled(constant):
-            known = {
+            numbers = {
                 RankConstant.RANK: rank,
                 RankConstant.WORLD_SIZE: call.partition.parts,
                 RankConstant.ROWS: high - low,
                 RankConstant.SLICE: 0,
             }
-            return known.get(constant, _start(call, low))
+            return numbers.get(constant, _start(call, low))
         case program.PerRank(values):
             return values[rank]
         case program.Held(leaf=leaf):
             return _of_variable(call.variables[name], leaf, rank)
         case program.HeldRows(leaf=leaf):
-            own = call.variables[name].fetch([rank])[0][leaf]
-            return own if call.own is None else _rows(own, call.own.rows[rank])
+            array = call.variables[name].fetch([rank])[0][leaf]
+            return array if call.own is None else _rows(array, call.own.rows[rank])
         case program.Update(op=op, dtype=dtype, shapes=shapes):
             return np.full(shapes[rank] or (1,), reduction.identity(op, dtype), dtype)
         case program.Constant(value):
@@ -234,8 +232,9 @@ def _of_variable(variable: VariableState, leaf: int, rank: int) -> Array:
     shape (1,) if it is 0-d.
     """
     arrays = variable.fetch([rank], own=False)[0]
-    array = np.concatenate([one.ravel() for one in arrays]) if leaf == VECTOR else arrays[leaf]
-    return array if array.shape else array.reshape(1)
+    if leaf == VECTOR:
+        return np.concatenate([array.ravel() for array in arrays])
+    return np.atleast_1d(arrays[leaf])
 
 
 def _output(builder: OutputBuilder, name: str, output: Output, call: Call, count: int) -> Array:
@@ -246,19 +245,20 @@ def _output(builder: OutputBuilder, name: str, output: Output, call: Call, count
     return np.full(shape or (1,), reduction.identity(output.op, dtype), dtype)
 
 
-def _merged(found: list[tuple[int, Finding]]) -> Iterator[Finding]:
+def _merged(findings: list[tuple[int, Finding]]) -> Iterator[Finding]:
     """Yields findings with the ranks that have them; those of several ranks at the same lines
     and array are one.
     """
-    kinds: dict[Any, list[tuple[int, Finding]]] = {}
-    for rank, finding in found:
+    kinds: dict[Any, dict[int, list[Finding]]] = {}
+    for rank, finding in findings:
         lines = tuple((access.what, access.filename, access.line) for access in finding.accesses)
-        kinds.setdefault((finding.error, finding.array, lines), []).append((rank, finding))
-    for same in kinds.values():
-        ranks = ", ".join(str(rank) for rank in dict.fromkeys(rank for rank, _ in same))
-        first = same[0][1]
+        by_rank = kinds.setdefault((finding.error, finding.array, lines), {})
+        by_rank.setdefault(rank, []).append(finding)
+    for by_rank in kinds.values():
+        same = [finding for several in by_rank.values() for finding in several]
+        ranks = ", ".join(map(str, by_rank))
         yield replace(
-            first,
-            summary=f"on rank {ranks}: {first.summary}",
-            times=sum(one.times for _, one in same),
+            same[0],
+            summary=f"on rank {ranks}: {same[0].summary}",
+            times=sum(finding.times for finding in same),
         )
