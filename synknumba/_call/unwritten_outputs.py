@@ -14,21 +14,21 @@ from typing import Any
 from synknumba._call.arguments import Output
 from synknumba._errors import ArgumentError
 from synknumba._ops.reduction import BY_ROWS
-from synknumba._source.access import SIZES
-from synknumba._source.definition import Definition, read_function
+from synknumba._source.kernel_facts import KernelFacts, Kind, Use, facts_of
 
 _ATOMICS = {"sum": "add", "min": "min", "max": "max"}
 
 
 def check_stores(name: str, function: Callable[..., Any], outputs: Mapping[str, Output]) -> None:
     """Raises `ArgumentError` if a kernel certainly stores to none of the elements of an output."""
-    definition = read_function(function) if outputs else None
-    if definition is None or _may_store_nothing(definition):
+    facts = facts_of(function) if outputs else None
+    if facts is None or _may_store_nothing(facts):
         return
+    definition = facts.definition
     for parameter, output in outputs.items():
         if parameter not in definition.parameters or parameter in definition.mentioned:
             continue
-        if any(not _only_reads(definition, use) for use in definition.uses(parameter)):
+        if not all(map(_only_reads, facts.uses.get(parameter, ()))):
             continue
         line = f"{parameter}[0] = …"
         if output.op in _ATOMICS:
@@ -38,9 +38,9 @@ def check_stores(name: str, function: Callable[..., Any], outputs: Mapping[str, 
             )
         elif output.op in BY_ROWS:
             line = f"{parameter}[i] = …, with i = cuda.grid(1)"
-        value = (
-            "what it was allocated with" if output.op is None else f"the identity of {output.op!r}"
-        )
+        value = f"the identity of {output.op!r}"
+        if output.op is None:
+            value = "what it was allocated with"
         raise ArgumentError(
             f"{name} ({function.__code__.co_filename}:{definition.tree.lineno}) never stores to "
             f"its output {parameter}, which would be {value} in every call. Write {line}; or leave "
@@ -48,24 +48,14 @@ def check_stores(name: str, function: Callable[..., Any], outputs: Mapping[str, 
         )
 
 
-def _may_store_nothing(definition: Definition) -> bool:
-    if any(isinstance(node, ast.Raise) for node in definition.nodes):
+def _may_store_nothing(facts: KernelFacts) -> bool:
+    nodes = facts.definition.nodes
+    if any(isinstance(node, ast.Raise) for node in nodes):
         return True
-    return all(isinstance(node, ast.Pass | ast.Expr | ast.Constant) for node in definition.nodes)
+    return all(isinstance(node, ast.Pass | ast.Expr | ast.Constant) for node in nodes)
 
 
-def _only_reads(definition: Definition, use: ast.Name) -> bool:
+def _only_reads(use: Use) -> bool:
     """Returns whether one use of an output certainly stores nothing, and makes no view of it."""
-    if not isinstance(use.ctx, ast.Load):
-        return False
-    parent = definition.parents.get(id(use))
-    match parent:
-        case ast.Attribute(attr=attribute, ctx=ast.Load()):
-            return attribute in SIZES
-        case ast.Call(func=ast.Name(id="len"), args=[_]):
-            return True
-        case ast.Subscript(value=value, ctx=ast.Load()) if value is use:
-            return isinstance(
-                definition.parents.get(id(parent)), ast.BinOp | ast.UnaryOp | ast.Compare
-            )
-    return False
+    is_operand = isinstance(use.parent, ast.BinOp | ast.UnaryOp | ast.Compare)
+    return use.kind is Kind.SIZE or (use.kind is Kind.ELEMENT and is_operand)

@@ -17,10 +17,10 @@ from synknumba._call.call import Call, named_leaves
 from synknumba._call.launches import check_launches, sized_by
 from synknumba._call.options import MOST_PARTS, CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
-from synknumba._call.parameter_roles import Roles, find_roles
 from synknumba._call.rebinding import check_passed, check_rebinding
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.shared_updates import SharedUpdates
+from synknumba._call.undeclared_outputs import UndeclaredOutputs, find_undeclared_outputs
 from synknumba._call.unwritten_outputs import check_stores
 from synknumba._errors import (
     ArgumentError,
@@ -178,7 +178,7 @@ class Planner:
         self.parameters = signature_names(function, what)
         check_names(name, self.parameters, options)
         self.limits = Limits()
-        self._roles: Roles | None = None  # of what a kernel writes without a role, if anything
+        self._undeclared: UndeclaredOutputs | None = None
         self._dynamic_shared: str | None = None  # where a kernel uses it
         # Lines of the parameters that the source writes. The analysis of a generated kernel is
         # put off to its first call.
@@ -202,7 +202,7 @@ class Planner:
             self.limits = grid_limits(function)
         self._written = written_parameters(function)
         if options.style == "kernel":
-            self._roles = find_roles(name, function, options)
+            self._undeclared = find_undeclared_outputs(name, function, options)
             if isinstance(function, FunctionType):
                 self._dynamic_shared = dynamic_shared(function)
 
@@ -224,8 +224,8 @@ class Planner:
         of `selector`, by default that of the function.
         """
         options.check(self.name)
-        if self._roles is not None:
-            self._roles.check(self.binder.passed, args, kwargs)
+        if self._undeclared is not None:
+            self._undeclared.check(self.binder.passed, args, kwargs)
         arguments = self.binder.bind(args, kwargs, options, partition, world)
         selector = selector or self._selector
         rows = selector.select(arguments, options, partition, places=world is not None)

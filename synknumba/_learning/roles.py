@@ -12,7 +12,7 @@ from typing import Any, final
 
 from synknumba._errors import ArgumentError
 from synknumba._ops.tree import Structure, count_leaves
-from synknumba._source.access import element_uses
+from synknumba._source.access import element_uses, is_first_element
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _KERNEL_ORDER = "a kernel has the parameters (*batch, *params, loss, *slopes)"
@@ -243,9 +243,10 @@ def _check_order(
     meant = losses_by_name[0] if losses_by_name and loss not in losses_by_name else None
     if meant is not None:
         order += f"; write {meant} behind the parameters and before the slopes"
-    for param, use in element_uses(kernel):
+    for use in element_uses(kernel):
+        param = use.name.id
         place = f"{name} ({kernel.__code__.co_filename}:{use.line})"
-        if param in params and use.is_stored:
+        if param in params and use.is_write:
             way_out = "; add to its slope, with which the optimiser makes the step"
             if param == meant:
                 way_out = ""
@@ -253,11 +254,10 @@ def _check_order(
                 f"{place} writes to {param}, a parameter of the model, which ranks with other "
                 f"rows would not do{way_out}. {order}"
             )
-        if param == loss and not use.is_first:
-            verb = "writes to" if use.is_stored else "reads"
-            element = param if use.index is None else f"{param}[{use.index}]"
+        if param == loss and not is_first_element(use, kernel):
+            verb = "writes to" if use.is_write else "reads"
             raise ArgumentError(
-                f"{place} {verb} {element}, but {param} "
+                f"{place} {verb} {use.element}, but {param} "
                 f"stands where the loss does, which has one element: {param}[0], or "
                 f"cuda.atomic.add({param}, 0, …). {order}"
             )

@@ -1,5 +1,11 @@
-"""What the text of a function shows: which parameters it stores to, and where its threads end.
+"""What the text of a function shows: how it uses its names, and where its threads end.
+
+    definition.py    one parse of a function
+    kernel_facts.py  uses and bindings of each name, found in one pass
+        access.py            which parameters are written, or certainly only read?
+        lost_assignments.py  which assignments to parameters does nothing read?
+        grid_limits.py       with what are positions of threads compared? (`grid_names.py`: which are those)
 
 Called by `_call`, `_sequence` and training; imports `simt.internals` and the errors. Read
-`definition.py` first: the one parse of a function that all readers share.
-"""
+`kernel_facts.py` first. What a call makes of the answers, its messages among them, is in `_call`.
+"""  # noqa: E501

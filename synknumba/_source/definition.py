@@ -100,20 +100,6 @@ def _read(code: CodeType, _filename: str) -> Definition | None:
     return Definition(definition)
 
 
-def atomic_operation(node: ast.AST) -> str | None:
-    """Returns the name of the atomic operation that a call is, such as "add" for
-    `cuda.atomic.add(…)`; None for other nodes.
-    """
-    match node:
-        case ast.Call(
-            func=ast.Attribute(
-                value=ast.Attribute(attr="atomic") | ast.Name(id="atomic"), attr=operation
-            )
-        ):
-            return operation
-    return None
-
-
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         yield child

@@ -243,3 +243,14 @@ def test_a_function_without_source():
 def test_a_lambda_is_left_alone():
     kernel = lambda x: x[0]  # noqa: E731
     assert read(kernel) == frozenset()
+
+
+def test_a_field_of_an_element_is_stored_to():
+    def by_attribute(x, out):
+        x[0].a = out[0]
+
+    def by_name(x, out):
+        x[0]["a"] = out[0]
+
+    for kernel in (by_attribute, by_name):
+        assert read_parameters(kernel, {"x": 1, "out": 1}) == {"out"}

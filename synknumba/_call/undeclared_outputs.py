@@ -21,8 +21,7 @@ from synknumba._call.arguments import IndexRange
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError
 from synknumba._host.data import Data
-from synknumba._source.access import written_parameters
-from synknumba._source.definition import atomic_operation, read_function
+from synknumba._source.kernel_facts import Kind, Use, facts_of, parts_of
 from synknumba._variables.variable import Variable
 
 _OPS = {
@@ -58,34 +57,36 @@ class Writes:
     by_row: bool = True
 
 
-def find_roles(name: str, function: Any, options: FunctionOptions) -> "Roles | None":
+def find_undeclared_outputs(
+    name: str, function: Any, options: FunctionOptions
+) -> "UndeclaredOutputs | None":
     """Returns the parameters that a kernel writes and that its decorator gives no role; None if
     there are none.
     """
-    known = {
+    declared = {
         *options.outputs,
         *options.inout,
         *options.updates,
         *options.givens,
         *options.sliceable,
     }
-    lines = {one: line for one, line in written_parameters(function).items() if one not in known}
-    return Roles(name, function, options, _analyse(function, lines)) if lines else None
+    writes = {
+        parameter: write
+        for parameter, write in _writes_of(function).items()
+        if parameter not in declared
+    }
+    return UndeclaredOutputs(name, function, options, writes) if writes else None
 
 
-class Roles:
+class UndeclaredOutputs:
     """The parameters that a kernel writes and that its decorator gives no role."""
 
     def __init__(
         self, name: str, function: Any, options: FunctionOptions, writes: dict[str, Writes]
     ) -> None:
         self._name, self._function, self._options, self._writes = name, function, options, writes
-        defaults = len(function.__defaults__ or ())
-        self._optional = (
-            {*function.__code__.co_varnames[: function.__code__.co_argcount][-defaults:]}
-            if defaults
-            else set()
-        )
+        code, defaults = function.__code__, len(function.__defaults__ or ())
+        self._optional = {*code.co_varnames[code.co_argcount - defaults : code.co_argcount]}
 
     def check(self, passed: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raises `ArgumentError` if one of them is missing, or an array that is not divided into
@@ -96,35 +97,19 @@ class Roles:
             args: arguments by position.
             kwargs: arguments by name.
         """
-        given = dict(zip(passed, args, strict=False)) | dict(kwargs)
-        rows = {
-            len(one)
-            for name, one in given.items()
-            if name not in self._writes and (_is_rows(one) or isinstance(one, IndexRange))
-        }
-        rows -= {len(given[one]) for one in self._options.broadcast if _is_rows(given.get(one))}
-        wrong = [
-            name
-            for name, writes in self._writes.items()
-            if name in given and not _fits(given[name], writes, rows)
-        ]
-        wrong += [
-            name
-            for name in self._writes
-            if name not in given and name in passed and name not in self._optional
-        ]
-        if not wrong or any(name not in passed for name in given) or len(args) > len(passed):
+        values = dict(zip(passed, args, strict=False)) | dict(kwargs)
+        is_known = len(args) <= len(passed) and values.keys() <= {*passed}
+        wrong = self._wrong(passed, values)
+        if not wrong or not is_known:
             return
         name = wrong[0]
         where = f"{self._function.__code__.co_filename}:{self._writes[name].line}"
-        line, left = self._line(wrong, given)
-        call = f"{self._name}({', '.join(one for one in passed if one not in left)})"
-        ending = (
-            "outputs are allocated for the call and returned"
-            if left
-            else "its rows are written back"
-        )
-        if any(_shape(self._writes[one], given.get(one)) is None for one in left):
+        line, returned = self._line(wrong, values)
+        call = f"{self._name}({', '.join(name for name in passed if name not in returned)})"
+        ending = "its rows are written back"
+        if returned:
+            ending = "outputs are allocated for the call and returned"
+        if any(_shape(self._writes[output], values.get(output)) is None for output in returned):
             ending += f". {_UNKNOWN} stands for the shape of the array"
         raise ArgumentError(
             f"{self._name} ({where}) writes to {name}, which is not declared as an "
@@ -133,81 +118,84 @@ class Roles:
             f"and call {call}: {ending}."
         )
 
-    def _line(self, names: Sequence[str], given: Mapping[str, Any]) -> tuple[str, set[str]]:
+    def _wrong(self, passed: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+        """Returns those that the arguments of a call do not fit, and then those that it lacks."""
+        rows: set[int] = set()
+        for name, value in values.items():
+            if name not in self._writes and (_is_rows(value) or isinstance(value, IndexRange)):
+                rows.add(len(value))
+        for name in self._options.broadcast:
+            if _is_rows(values.get(name)):
+                rows.discard(len(values[name]))
+        unfit = [
+            name
+            for name, writes in self._writes.items()
+            if name in values and not _fits(values[name], writes, rows)
+        ]
+        missing = self._writes.keys() & {*passed} - values.keys() - self._optional
+        return unfit + [name for name in self._writes if name in missing]
+
+    def _line(self, names: Sequence[str], values: Mapping[str, Any]) -> tuple[str, set[str]]:
         """Returns the decorator line, and the parameters that callers then leave out."""
         outputs, inout = {}, sorted(self._options.inout)
         for name in names:
-            text = _output(self._writes[name], given.get(name))
+            text = _output(self._writes[name], values.get(name))
             if text is None:
                 inout.append(name)
             else:
                 outputs[name] = text
         parts = []
         if outputs:
-            more = "**outputs, " if self._options.outputs else ""
-            texts = ", ".join(f'"{name}": {text}' for name, text in outputs.items())
-            parts.append(f"outputs={{{more}{texts}}}".replace("'", '"'))
+            texts = [f'"{name}": {text}' for name, text in outputs.items()]
+            if self._options.outputs:
+                texts.insert(0, "**outputs")
+            parts.append(f"outputs={{{', '.join(texts)}}}")
         if inout:
-            parts.append(f"inout=({', '.join(repr(name) for name in inout)},)".replace("'", '"'))
+            parts.append(f"inout={_tuple(inout)}")
         broadcast = sorted(self._options.broadcast - {*names})
         if broadcast:
-            parts.append(
-                f"broadcast=({', '.join(repr(name) for name in broadcast)},)".replace("'", '"')
-            )
-        return f"@synk.parallel({', '.join(parts)})", set(outputs)
+            parts.append(f"broadcast={_tuple(broadcast)}")
+        return f"@synk.parallel({', '.join(parts)})".replace("'", '"'), {*outputs}
 
 
-def _analyse(function: Any, lines: Mapping[str, int]) -> dict[str, Writes]:
-    definition = read_function(function)
-    assert definition is not None  # the lines are from it
-    found = {name: Writes(line) for name, line in lines.items()}
-    nodes = definition.own
-    read = {
-        _first(node.slice)
-        for node in nodes
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
-    }
-    for node in nodes:
-        match node:
-            case ast.Call(args=[ast.Name(id=name), index, *_]) if name in found and (
-                operation := atomic_operation(node)
-            ):
-                _note(found[name], _OPS.get(operation), index, read)
-            case ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name), slice=index)) if (
-                name in found
-            ):
-                _note(found[name], None, index, read)
-                found[name].is_read = True
-            case ast.Subscript(value=ast.Name(id=name), slice=index, ctx=ast.Store()) if (
-                name in found
-            ):
-                _note(found[name], None, index, read)
-            # a field of a record, whose others stay
-            case (
-                ast.Attribute(
-                    value=ast.Subscript(value=ast.Name(id=name), slice=index), ctx=ast.Store()
-                )
-                | ast.Subscript(
-                    value=ast.Subscript(value=ast.Name(id=name), slice=index), ctx=ast.Store()
-                )
-            ) if name in found:
-                _note(found[name], None, index, read)
-            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Load()) if name in found:
-                found[name].is_read = True
-    return found
+def _tuple(names: Sequence[str]) -> str:
+    return f"({', '.join(map(repr, names))},)"
+
+
+def _writes_of(function: Any) -> dict[str, Writes]:
+    """Returns what a function does with each parameter that it writes."""
+    facts = facts_of(function)
+    if facts is None:
+        return {}
+    own = [use for uses in facts.uses.values() for use in uses if use.is_own]
+    read = {_first(index) for use in own for index in use.read_at}
+    writes: dict[str, Writes] = {}
+    uses = facts.element_uses()
+    for use in uses:
+        if use.is_write:
+            _note(writes.setdefault(use.name.id, Writes(use.line)), use, read)
+    for use in uses:
+        if use.name.id in writes and (use.read_at or use.kind is Kind.UPDATED):
+            writes[use.name.id].is_read = True
+    return writes
 
 
 def _first(index: ast.expr) -> str:
     """Returns the text of the first index in the brackets."""
-    return ast.unparse(index.elts[0] if isinstance(index, ast.Tuple) and index.elts else index)
+    return ast.unparse(next(iter(parts_of(index)), index))
 
 
-def _note(writes: Writes, op: str | None, index: ast.expr, read: set[str]) -> None:
-    indices = index.elts if isinstance(index, ast.Tuple) else [index]
-    writes.ops.add(op)
+def _note(writes: Writes, use: Use, read: set[str]) -> None:
+    index = use.index
+    if index is None:
+        return
+    indices = parts_of(index)
+    writes.ops.add(_OPS.get(use.op or ""))
     writes.axes = max(writes.axes, len(indices))
     writes.by_row &= _first(index) in read
-    writes.constant &= all(isinstance(one, ast.Constant) and one.value == 0 for one in indices)
+    writes.constant &= all(
+        isinstance(index, ast.Constant) and index.value == 0 for index in indices
+    )
 
 
 def _is_rows(value: Any) -> bool:
@@ -236,7 +224,9 @@ def _shape(writes: Writes, value: Any) -> tuple[int, ...] | None:
     if writes.constant:
         return ()
     if writes.ops == {None} and writes.by_row:
-        return value.shape[1:] if _is_rows(value) else () if writes.axes == 1 else None
+        if _is_rows(value):
+            return tuple(value.shape[1:])
+        return () if writes.axes == 1 else None
     return value.shape if _is_rows(value) else None
 
 
@@ -244,9 +234,12 @@ def _output(writes: Writes, value: Any) -> str | None:
     """Returns the declaration of an output; None for a parameter whose rows are written back to
     the argument.
     """
-    is_typed = isinstance(value, Data | np.ndarray | np.generic) and value.dtype.names is None
-    dtype = value.dtype.name if is_typed else "float64"
-    op = next(iter(writes.ops)) if len(writes.ops) == 1 else None
+    dtype = "float64"
+    if isinstance(value, Data | np.ndarray | np.generic) and value.dtype.names is None:
+        dtype = value.dtype.name
+    op = None
+    if len(writes.ops) == 1:
+        (op,) = writes.ops
     if op is None and writes.by_row and not writes.constant:
         if writes.is_read:
             return None

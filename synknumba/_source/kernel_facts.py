@@ -1,0 +1,345 @@
+"""What a function's source shows of its names, found in one pass over its definition.
+
+    y[i] = x[i] + 1            y is stored to at i, an element of x is read at i
+    cuda.atomic.add(t, 0, v)   t is combined at 0 by "add"
+    t[i][1] = v                t is stored to at i, where another element may stay
+    n = len(x)                 of x the size is read; n is bound to len(x)
+    i, j = cuda.grid(2)        i is bound to cuda.grid(2)[0], and j to cuda.grid(2)[1]
+    fill(x); row = x[0]        x escapes: whoever has it may write to it; an element of x, or a view
+
+Every check of source is a question about these uses and bindings.
+"""
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cached_property, lru_cache
+from types import CodeType
+from typing import Any, TypeAlias, final
+
+from synknumba._source.definition import MAX_READ, Definition, read_code
+
+Bound: TypeAlias = ast.stmt | ast.NamedExpr
+Position: TypeAlias = tuple[int, int]  # line and column
+
+_SIZES = {"shape", "size", "ndim", "itemsize", "nbytes", "strides", "dtype"}
+
+
+class Kind(Enum):
+    """What happens to an array where its name occurs."""
+
+    BOUND = auto()  # none of it: the name gets another value, or is deleted
+    STORED = auto()
+    UPDATED = auto()  # by `+=` and the like, in place
+    ATOMIC = auto()  # by an operation of `cuda.atomic`
+    ELEMENT = auto()  # brackets make an element, or a view
+    SIZE = auto()
+    ESCAPES = auto()  # it gets another name, is passed on, or is used as a whole
+
+
+_WRITES = {Kind.STORED, Kind.UPDATED, Kind.ATOMIC}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An occurrence of a name.
+
+    Attributes:
+        name: the name.
+        kind: what happens to the array.
+        brackets: contents of the brackets behind the name: x[i, j][k] has (i, j) and k.
+        node: the name with the brackets.
+        parent: what contains this; None if nothing does.
+        is_own: whether it is outside nested functions.
+    """
+
+    name: ast.Name
+    kind: Kind
+    brackets: tuple[ast.expr, ...]
+    node: ast.expr
+    parent: ast.AST | None
+    is_own: bool
+
+    @property
+    def is_write(self) -> bool:
+        """Whether elements are written."""
+        return self.kind in _WRITES
+
+    @property
+    def op(self) -> str | None:
+        """Name of the atomic operation, such as "add"."""
+        return _atomic_operation(self.parent) if self.kind is Kind.ATOMIC else None
+
+    @property
+    def index(self) -> ast.expr | None:
+        """The first index: in brackets, or the argument of an atomic operation."""
+        if self.kind is Kind.ATOMIC and isinstance(self.parent, ast.Call):
+            return next(iter(self.parent.args[1:]), None)
+        return next(iter(self.brackets), None)
+
+    @property
+    def element(self) -> str:
+        """The text of the name with its first index."""
+        index = self.index
+        return self.name.id if index is None else ast.unparse(ast.Subscript(self.name, index))
+
+    @property
+    def read_at(self) -> tuple[ast.expr, ...]:
+        """Contents of the brackets that read: in `t[i][1] = v` and `t[i].a = v` those of t[i]."""
+        if self.is_write and not isinstance(self.parent, ast.Attribute):
+            return self.brackets[:-1]
+        return self.brackets
+
+    @property
+    def line(self) -> int:
+        """Line in the file."""
+        is_call = self.kind is Kind.ATOMIC and isinstance(self.parent, ast.Call)
+        return self.parent.lineno if is_call else self.name.lineno  # type: ignore[union-attr]
+
+    @property
+    def position(self) -> Position:
+        """Where the name stands."""
+        return self.name.lineno, self.name.col_offset
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A name that gets a value: by an assignment, `:=`, or as the target of a `for` or `with`.
+
+    Attributes:
+        name: the name.
+        value: an expression with this value, or with any of the values in a loop over a range; None
+            if there is none.
+        node: the statement, or the expression with `:=`.
+        source: what the value is taken from.
+        names: the names that are bound together with it, itself among them.
+    """
+
+    name: ast.Name
+    value: ast.expr | None
+    node: Bound
+    source: ast.expr
+    names: tuple[ast.Name, ...]
+
+    @property
+    def end(self) -> Position:
+        """Where the name has its value."""
+        last: Any = self.node
+        if isinstance(last, ast.For):
+            last = self.source
+        elif isinstance(last, ast.With):
+            last = self.names[-1]
+        return last.end_lineno or last.lineno, last.end_col_offset or 0
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether names are exchanged, as in `u, v = v, u`."""
+        return isinstance(self.node, ast.Assign) and _exchanges(self.node)
+
+
+@final
+class KernelFacts:
+    """How a function uses its names.
+
+    Attributes:
+        definition: the source.
+        uses: occurrences of each name.
+        bindings: of names, outside nested functions.
+    """
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        own = {id(node) for node in definition.own}
+        self.uses: dict[str, list[Use]] = {}
+        for name in definition.names:
+            use = _use(name, definition.parents, is_own=id(name) in own)
+            self.uses.setdefault(name.id, []).append(use)
+        self.bindings = [
+            binding for node in definition.nodes if id(node) in own for binding in _bindings(node)
+        ]
+
+    @cached_property
+    def values(self) -> dict[str, list[ast.expr | None]]:
+        """The values that each local name gets; None for those that no expression has."""
+        values: dict[str, list[ast.expr | None]] = {}
+        for binding in self.bindings:
+            values.setdefault(binding.name.id, []).append(binding.value)
+        bound = {id(binding.name) for binding in self.bindings}
+        for name in self.definition.names:
+            if not isinstance(name.ctx, ast.Load) and id(name) not in bound:
+                values.setdefault(name.id, []).append(None)
+        for mentioned in self.definition.mentioned:
+            values.setdefault(mentioned, []).append(None)
+        return values
+
+    @cached_property
+    def local(self) -> frozenset[str]:
+        """Parameters, and the names that get values."""
+        return frozenset({*self.definition.parameters, *self.values})
+
+    def element_uses(self) -> list[Use]:
+        """Returns where elements of parameters are read or written, in the order of the source.
+
+        Not of a parameter that the function binds: its name may stand for something else.
+        """
+        uses: list[Use] = []
+        for parameter in self.definition.parameters:
+            own = [use for use in self.uses.get(parameter, ()) if use.is_own]
+            if all(use.kind is not Kind.BOUND for use in own):
+                uses += [use for use in own if use.is_write or use.kind is Kind.ELEMENT]
+        return sorted(uses, key=lambda use: use.position)
+
+    def outermost(self, node: ast.AST) -> ast.AST:
+        """Returns the statement of the function's outermost level that has a node in it."""
+        while (parent := self.definition.parents.get(id(node))) is not None:
+            node = parent
+        return node
+
+
+def facts_of(function: Callable[..., Any]) -> KernelFacts | None:
+    """Returns the facts of a function, of one with `__wrapped__` those of the wrapped one; None
+    without source.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return facts_of_code(code) if isinstance(code, CodeType) else None
+
+
+def facts_of_code(code: CodeType) -> KernelFacts | None:
+    """Returns the facts of the source of code; None without source, or if the name shows that it
+    has changed.
+    """
+    definition = read_code(code)
+    return None if definition is None else _facts(definition)
+
+
+@lru_cache(MAX_READ)
+def _facts(definition: Definition) -> KernelFacts:
+    return KernelFacts(definition)
+
+
+def parts_of(index: ast.expr) -> list[ast.expr]:
+    """Returns the indices inside a pair of brackets."""
+    return index.elts if isinstance(index, ast.Tuple) else [index]
+
+
+def _use(name: ast.Name, parents: dict[int, ast.AST], *, is_own: bool) -> Use:
+    node: ast.expr = name
+    brackets = []
+    while isinstance(parent := parents.get(id(node)), ast.Subscript) and parent.value is node:
+        brackets.append(parent.slice)
+        node = parent
+    return Use(name, _kind(node, parent), tuple(brackets), node, parent, is_own)
+
+
+def _kind(node: Any, parent: ast.AST | None) -> Kind:
+    is_name = isinstance(node, ast.Name)
+    match parent:
+        case ast.AugAssign(target=target) if target is node:
+            return Kind.UPDATED
+        case ast.Attribute(ctx=ast.Store()) if not is_name:
+            return Kind.STORED  # a field of a record
+        case ast.Attribute(attr=attribute, ctx=ast.Load()) if attribute in _SIZES:
+            return Kind.SIZE
+        case ast.Call(func=ast.Name(id="len"), args=[argument], keywords=[]) if argument is node:
+            return Kind.SIZE
+        case ast.Call(args=[first, *_]) if first is node and is_name and _atomic_operation(parent):
+            return Kind.ATOMIC
+    match node.ctx:
+        case ast.Load():
+            return Kind.ESCAPES if is_name else Kind.ELEMENT
+        case ast.Store():
+            return Kind.BOUND if is_name else Kind.STORED
+    return Kind.BOUND if is_name else Kind.ESCAPES
+
+
+def _atomic_operation(node: ast.AST | None) -> str | None:
+    """Returns "add" for `cuda.atomic.add(…)` or `atomic.add(…)`; None for other nodes."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(
+                value=ast.Attribute(attr="atomic") | ast.Name(id="atomic"), attr=operation
+            )
+        ):
+            return operation
+    return None
+
+
+def _bindings(node: ast.AST) -> Iterator[Binding]:
+    """Yields the bindings of a statement, or of an expression with `:=`, but not of what is
+    inside.
+    """
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if (
+            _are_pairs(targets, values) and not _exchanges(node)
+        ):
+            for target, value in zip(targets, values, strict=True):
+                yield from _bound(node, [target], value)
+        case ast.Assign(targets=targets, value=value):
+            yield from _bound(node, targets, value)
+        case (
+            ast.AnnAssign(target=target, value=ast.expr() as value)
+            | ast.NamedExpr(target=target, value=value)
+        ):
+            yield from _bound(node, [target], value)
+        case ast.AugAssign(target=ast.Name(id=name) as target, op=operator, value=value):
+            total = ast.BinOp(ast.Name(name, ast.Load()), operator, value)
+            yield Binding(target, total, node, value, (target,))
+        case ast.For(target=target, iter=source):
+            yield from _bound(node, [target], source)
+        case ast.With(items=items):
+            for item in items:
+                if item.optional_vars is not None:
+                    yield from _bound(node, [item.optional_vars], item.context_expr)
+
+
+def _bound(node: Bound, targets: list[ast.expr], source: ast.expr) -> Iterator[Binding]:
+    match node:
+        case ast.For(target=ast.Name(), iter=ast.Call(func=ast.Name(id="range"))):
+            value: ast.expr | None = source
+        case ast.For() | ast.With():
+            value = None
+        case _:
+            value = source
+    pairs = [pair for target in targets for pair in _paired(target, value)]
+    names = tuple(name for name, _ in pairs)
+    for name, expression in pairs:
+        yield Binding(name, expression, node, source, names)
+
+
+def _paired(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.Name, ast.expr | None]]:
+    """Yields the bare names of a target, each with an expression of its value."""
+    match target:
+        case ast.Name():
+            yield target, value
+        case ast.Starred(value=starred):
+            yield from _paired(starred, None)
+        case ast.Tuple(elts=targets) | ast.List(elts=targets):
+            for number, element in enumerate(targets):
+                yield from _paired(element, _item(value, number, targets))
+
+
+def _item(value: ast.expr | None, number: int, targets: list[ast.expr]) -> ast.expr | None:
+    if isinstance(value, ast.Tuple):
+        return value.elts[number] if _are_pairs(targets, value.elts) else None
+    if value is None or any(isinstance(target, ast.Starred) for target in targets):
+        return None
+    return ast.Subscript(value, ast.Constant(number), ast.Load())
+
+
+def _are_pairs(targets: list[ast.expr], values: list[ast.expr]) -> bool:
+    has_starred = any(isinstance(element, ast.Starred) for element in (*targets, *values))
+    return len(targets) == len(values) and not has_starred
+
+
+def _exchanges(node: ast.Assign) -> bool:
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+            new = [target.id for target in targets if isinstance(target, ast.Name)]
+            old = [value.id for value in values if isinstance(value, ast.Name)]
+            is_order = new != old and sorted(new) == sorted(old)
+            return is_order and len(new) == len(targets) == len(values) == len({*new})
+    return False
