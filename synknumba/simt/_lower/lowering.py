@@ -179,10 +179,9 @@ def _stack_check(source: Source) -> list[ast.stmt]:
     """Returns a statement that raises RecursionError if a recursive device function has no stack
     left.
     """
-    where = f"{source.name} ({source.filename}:{source.tree.lineno})"
     reason = (
-        f"{where} calls itself too often for the stack of a core, of which a GPU has "
-        f"less; write it as a loop"
+        f"{source.at(source.tree)} calls itself too often for the stack of a core, of which a GPU "
+        "has less; write it as a loop"
     )
     return statements(f"if _k_stack_ends():\n    raise _k_RecursionError({reason!r})", source.tree)
 

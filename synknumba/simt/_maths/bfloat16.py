@@ -100,6 +100,11 @@ def is_named(text: str) -> bool:
     return NAME in text
 
 
+def is_dtype(value: Any) -> bool:
+    """Returns whether an array or number has ml_dtypes' dtype."""
+    return str(getattr(value, "dtype", "")) == NAME
+
+
 def represent() -> None:
     """Gives Numba the representation of a bfloat16: enough for compiled code that is loaded."""
     default_manager.register(type(kind()), _Model)
