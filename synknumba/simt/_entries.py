@@ -112,7 +112,7 @@ class Entries:
         EXTENSIONS.adopt()
         refuse_arguments(source, argtypes)
         try:
-            return self._build(argtypes, block, key)
+            return self._build_with_float16(argtypes, block, key)
         except errors.TypingError as error:
             if REFUSAL in str(error):  # other messages may name a readonly type, too
                 raise write_to_readonly(source, self.program.body, argtypes, str(error)) from error
@@ -127,20 +127,25 @@ class Entries:
                 raise
             raise refusal from None
 
-    def _build(self, argtypes: Mapping[str, types.Type], block: Dim3 | None, key: str) -> Compiled:
-        bfloat16.prepare()
-        if float16.is_represented():
-            float16.register()
-        where = (WHERE_TYPE,) if self._options.debug else ()
-        kinds = (*[types.int64] * 7, *argtypes.values(), *where)
+    def _build_with_float16(
+        self, argtypes: Mapping[str, types.Type], block: Dim3 | None, key: str
+    ) -> Compiled:
         try:
-            return compile_launch(self.program.compile(argtypes, block), kinds, key)
+            return self._build(argtypes, block, key)
         except (errors.NumbaError, NotImplementedError) as error:
             # The type may be named in the body alone.
             if float16.is_represented() or not float16.is_named(str(error)):
                 raise
         self._need_float16()
         return self._build(argtypes, block, key)
+
+    def _build(self, argtypes: Mapping[str, types.Type], block: Dim3 | None, key: str) -> Compiled:
+        bfloat16.prepare()
+        if float16.is_represented():
+            float16.register()
+        where = (WHERE_TYPE,) if self._options.debug else ()
+        kinds = (*[types.int64] * 7, *argtypes.values(), *where)
+        return compile_launch(self.program.compile(argtypes, block), kinds, key)
 
     def _need_float16(self) -> None:
         """Prepares Numba for float16; raises KernelError on a processor that cannot convert it."""
