@@ -60,7 +60,9 @@ def barrier(kind: BarrierKind, at: ast.AST) -> ast.stmt:
 
 def barrier_kind(statement: ast.AST) -> BarrierKind | None:
     """Returns the kind of a barrier statement; None for any other node."""
-    name = call_name(statement.value) if isinstance(statement, ast.Expr) else None
+    if not isinstance(statement, ast.Expr):
+        return None
+    name = call_name(statement.value)
     return next((kind for kind in BARRIER_KINDS if name == BARRIER_PREFIX + kind), None)
 
 
@@ -107,10 +109,10 @@ def waits_for(nodes: ast.AST | Iterable[ast.AST], kind: BarrierKind) -> bool:
     barrier.
     """
     for node in walk_statements(nodes):
-        found = collective_of(node)
-        if barrier_kind(node) == kind or (
-            kind == "block" and found is not None and found.operation.is_vote
-        ):
+        if barrier_kind(node) == kind:
+            return True
+        collective = collective_of(node)
+        if kind == "block" and collective is not None and collective.operation.is_vote:
             return True
     return False
 
