@@ -37,8 +37,8 @@ def problem(kind: types.Type) -> str | None:
     take it.
     """
     if isinstance(kind, types.BaseTuple):
-        found = next(filter(None, map(problem, kind)), None)
-        return found and f"a tuple with {found}"
+        part = next(filter(None, map(problem, kind)), None)
+        return part and f"a tuple with {part}"
     if isinstance(kind, types.Array):
         return "an array of Python objects" if isinstance(kind.dtype, types.PyObject) else None
     if isinstance(kind, types.List | types.ListType):

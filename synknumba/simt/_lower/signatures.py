@@ -93,10 +93,10 @@ class Overloads(dict[Signature, Overload]):
     """Overloads by argument types, which may be given as those of numba-cuda-mlir."""
 
     def __missing__(self, kinds: Any) -> Overload:
-        known = tuple(map(counterpart, kinds))
-        if known not in self:
+        numbas = tuple(map(counterpart, kinds))
+        if numbas not in self:
             raise KeyError(kinds)
-        return self[known]
+        return self[numbas]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +180,8 @@ def parse_signatures(given: Any) -> tuple[Declared, ...]:
 
 
 def _parsed(given: Any) -> Declared:
-    known = tuple(map(counterpart, given)) if isinstance(given, tuple) else counterpart(given)
-    args, result = sigutils.normalize_signature(known)
+    numbas = tuple(map(counterpart, given)) if isinstance(given, tuple) else counterpart(given)
+    args, result = sigutils.normalize_signature(numbas)
     return Declared(tuple(args), result)
 
 

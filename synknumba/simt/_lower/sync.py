@@ -123,12 +123,12 @@ Fresh = Callable[[str], str]  # returns a new variable name that starts with the
 def arguments_of(node: ast.Call, path: str, source: Source) -> list[ast.expr]:
     """Returns the arguments of a collective in the order of its parameters; each must have one."""
     params = COLLECTIVES[path].params
-    given = dict(zip(params, node.args, strict=False))
-    given |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-    if len(node.args) + len(node.keywords) != len(params) or set(given) != set(params):
+    args = dict(zip(params, node.args, strict=False))
+    args |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+    if len(node.args) + len(node.keywords) != len(params) or set(args) != set(params):
         construct = f"cuda.{path}() without exactly the arguments {', '.join(params)}"
         raise source.refusal(node, construct, "pass exactly these")
-    return [given[name] for name in params]
+    return [args[name] for name in params]
 
 
 def collective_call(
