@@ -446,8 +446,8 @@ FAULTS = (
     Fault(
         "simt-break-in-an-else",
         "synknumba/simt/_lower/desugar.py",
-        "_flagged(statement.orelse, flag),",
-        "statement.orelse,",
+        "_flagged(statement.orelse, flag)",
+        "statement.orelse",
         ("tests/unit/simt/test_language.py",),
     ),
     Fault(

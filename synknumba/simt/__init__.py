@@ -11,8 +11,10 @@ A compiler, which is all that a rank needs, from the bottom up:
     _machine     generated code -> machine code, vector maths, the cache of compiled kernels
     _emit        code of one thread -> loops over the blocks of a grid and the threads of a block
     _explain     errors in the user's words
-    _kernel      what a user launches, and `jit`
-    _launch      its configuration: grid, block, stream and shared memory
+    _launch      configurations: grid, block, stream and shared memory
+    _entries     the compiled launch functions of a kernel, by types and block size
+    _kernel      what a user launches
+    _jit         the decorator and its options
 
 and what hangs on it:
 
@@ -39,8 +41,8 @@ from synknumba._errors import UninitializedError as UninitializedError
 from synknumba.simt._checker.annotate import AnnotatedSource as AnnotatedSource
 from synknumba.simt._checker.annotate import annotate as annotate
 from synknumba.simt._checker.check import check as check
+from synknumba.simt._jit import jit as jit
 from synknumba.simt._kernel import Kernel as Kernel
-from synknumba.simt._kernel import jit as jit
 from synknumba.simt._python.debug import debug as debug
 from synknumba.simt._random_states import random_states as random_states
 from synknumba.simt._standins.replace import as_cuda as as_cuda

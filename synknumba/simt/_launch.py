@@ -69,14 +69,10 @@ def _three_axes(size: Any, name: str) -> Dim3:
     """
     parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
-        way_out = (
-            "; divide by //, or round by math.ceil"
-            if any(isinstance(part, (float, np.floating)) for part in parts)
-            else ""
-        )
-        raise LaunchError(
-            f"{name} must be an integer or a tuple of one to three integers, got {size!r}{way_out}"
-        )
+        text = f"{name} must be an integer or a tuple of one to three integers, got {size!r}"
+        if any(isinstance(part, (float, np.floating)) for part in parts):
+            text += "; divide by //, or round by math.ceil"
+        raise LaunchError(text)
     return cast("Dim3", (*(int(part) for part in parts), 1, 1)[:3])
 
 

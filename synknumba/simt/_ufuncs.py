@@ -17,7 +17,8 @@ import numpy as np
 from numba.core import sigutils, types
 
 from synknumba._errors import ArgumentError, KernelError
-from synknumba.simt._kernel import Kernel, jit
+from synknumba.simt._jit import jit
+from synknumba.simt._kernel import Kernel
 from synknumba.simt._source.numba_cuda import cuda_module, from_numba_cuda
 from synknumba.simt._source.pickling import reduce_object
 from synknumba.simt._source.source_text import keep_text

@@ -1,12 +1,17 @@
 """What is wrong with an argument of a launch, and what to pass instead."""
 
-from collections.abc import Callable, Sequence
+import ast
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numba.core import types
 
 from synknumba._errors import ArgumentError
+from synknumba._types import with_article
+from synknumba.simt._maths import bfloat16
+from synknumba.simt._source.syntax import walk
+from synknumba.simt._source.written import Source
 
 ARGUMENTS: Final = (
     "pass arrays of NumPy, or with DLPack or __array_interface__, numbers, and tuples of them"
@@ -32,8 +37,8 @@ def problem(kind: types.Type) -> str | None:
     take it.
     """
     if isinstance(kind, types.BaseTuple):
-        found = next(filter(None, map(problem, kind)), None)
-        return found and f"a tuple with {found}"
+        part = next(filter(None, map(problem, kind)), None)
+        return part and f"a tuple with {part}"
     if isinstance(kind, types.Array):
         return "an array of Python objects" if isinstance(kind.dtype, types.PyObject) else None
     if isinstance(kind, types.List | types.ListType):
@@ -51,6 +56,20 @@ _OF_PYTHON: Final = {
     types.Set: "a set",
     types.DictType: "a typed dict",
 }
+
+
+def without_type(function: Callable[..., Any], parameter: str, arg: Any) -> ArgumentError:
+    """Returns the error for an argument for which Numba has no type."""
+    what = f"{function.__qualname__}(): {parameter} is {with_article(type(arg).__qualname__)}"
+    if bfloat16.is_dtype(arg):
+        return ArgumentError(
+            f"{what} of bfloat16, for which kernels need numba-cuda; install it, or "
+            f"pass .astype(np.float32)"
+        )
+    if isinstance(arg, np.ndarray):
+        return ArgumentError(f"{what} {_of_dtype(arg, parameter)}")
+    way_out = f"pass {parameter}.to_numpy()" if hasattr(arg, "to_numpy") else ARGUMENTS
+    return ArgumentError(f"{what}, which Numba cannot pass to a kernel; {way_out}")
 
 
 def _of_dtype(array: np.ndarray[Any, Any], name: str) -> str:
@@ -115,3 +134,74 @@ def is_readonly(kind: types.Type) -> bool:
     if isinstance(kind, types.BaseTuple):
         return any(map(is_readonly, kind.types))
     return isinstance(kind, (types.Array, types.Record)) and not kind.mutable
+
+
+def write_to_readonly(
+    source: Source, body: Sequence[ast.stmt], argtypes: Mapping[str, types.Type], text: str
+) -> ArgumentError:
+    """Returns the error for a write to a read-only array, naming the parameter if the source or
+    its type shows it.
+
+    Args:
+        source: of the kernel.
+        body: the code of one thread.
+        argtypes: the types of the arguments.
+        text: Numba's message, which names the type that is written.
+    """
+    readonly = {
+        name.removesuffix("__arg"): name for name, kind in argtypes.items() if is_readonly(kind)
+    }
+    for node in walk(body):
+        written = _written_array(node)
+        for parameter, name in sorted(readonly.items()):
+            if name == written:
+                return _readonly_error(source, node, parameter)
+    if not readonly:
+        return ArgumentError(
+            f"{source.at(source.tree)} writes to a global array or a constant, which are "
+            "read-only; pass the array to it"
+        )
+    suspects = [param for param, name in readonly.items() if _is_named(argtypes[name], text)]
+    suspects = suspects or list(readonly)
+    if len(suspects) == 1:
+        return _readonly_error(source, source.tree, suspects[0])
+    return ArgumentError(
+        f"{source.at(source.tree)} writes to an array that is read-only, one of "
+        f"{', '.join(suspects)}; {WRITABLE.format(name='...')}. A "
+        "variable that is passed twice is read-only, too; pass a copy of it as another variable"
+    )
+
+
+def _readonly_error(source: Source, node: ast.AST, parameter: str) -> ArgumentError:
+    return ArgumentError(
+        f"{source.at(node)}: {parameter} is read-only; {WRITABLE.format(name=repr(parameter))}"
+    )
+
+
+def _is_named(kind: types.Type, text: str) -> bool:
+    """Returns whether Numba's message names the type, or that of an array's records: of a write
+    to a field.
+    """
+    return str(kind) in text or f"record of type {getattr(kind, 'dtype', None)}" in text
+
+
+def _written_array(node: ast.AST) -> str | None:
+    """Returns the variable whose elements or fields the node assigns or updates atomically."""
+    match node:
+        case (
+            ast.Subscript(value=value, ctx=ast.Store())
+            | ast.Attribute(value=value, ctx=ast.Store())
+        ):
+            return _root(value)
+        case ast.Call(func=ast.Name(id=function), args=[value, *_]) if function.startswith(
+            "_k_atomic"
+        ):
+            return _root(value)
+    return None
+
+
+def _root(node: ast.expr) -> str | None:
+    """Returns the variable of which an expression takes elements and fields, if it is one."""
+    while isinstance(node, (ast.Subscript, ast.Attribute)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None

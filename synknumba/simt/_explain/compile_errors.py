@@ -15,9 +15,9 @@ import builtins
 import difflib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import typeof
@@ -46,11 +46,24 @@ _ARRAY: Final = re.compile(r"array\((?P<dtype>.+), (?P<ndim>\d+)d, \w\)")
 _NUMBER: Final = re.compile(r"(?:u?int|float|complex)\d+|bool")
 _OURS: Final = (f"{os.sep}synknumba{os.sep}simt{os.sep}", f"{os.sep}synknumba{os.sep}random.py")
 # a candidate that called what Numba did not compile
-_NESTED: Final = (
-    "Failed in ",
-    "No implementation of ",
-)
+_NESTED: Final = ("Failed in ", "No implementation of ")
 _OTHER_TYPES: Final = "Pass arguments of other types."
+
+
+class _Reason(NamedTuple):
+    """What a message of Numba says, what to do, and a test for the syntax that it is about."""
+
+    text: str
+    way_out: str
+    matches: Callable[[ast.AST], bool]
+
+
+class _Place(NamedTuple):
+    """A line of a user's function."""
+
+    source: Source
+    line: int
+
 
 _OPERATORS: Final = {
     "add": (ast.Add, "+"),
@@ -132,11 +145,9 @@ def explain(
         The error; None if the exception is another one, its place is not found, or Numba's own text
         is asked for.
     """
-    if (
-        full_traceback()
-        or not isinstance(function, FunctionType)
-        or not (_is_numbas(error) or _is_of_numba(error))
-    ):
+    if full_traceback() or not isinstance(function, FunctionType):
+        return None
+    if not _is_numbas(error) and not _is_of_numba(error):
         return None
     # of a kernel's own compilation; calls of worlds raise no error of Numba
     if isinstance(error, KernelNumbaError):
@@ -146,9 +157,10 @@ def explain(
     short = _explained(error, function, compiled, anywhere)
     if short is None:
         return None
-    return next(
-        (made(str(short)) for kind, made in _KINDS.items() if isinstance(error, kind)), short
-    )
+    for kind, short_kind in _KINDS.items():
+        if isinstance(error, kind):
+            return short_kind(str(short))
+    return short
 
 
 def _explained(
@@ -157,40 +169,44 @@ def _explained(
     sources = list(_sources(function))
     text = text_of(error)
     inner = [source for source in sources if compiled or source.function is not function]
-    if refusal := _of_a_rank(inner):
-        return refusal
-    if isinstance(error, AttributeError) and (refusal := _missing_member(sources)):
-        return refusal
-    if (found := says(text, "plain function")) and (
-        refusal := _plain_function(sources, found["name"])
-    ):
-        return refusal
-    if says(text, "untyped value"):
-        found = says(text, "untyped global")
-        if refusal := _untyped(inner, found[1] if found else None):
-            return refusal
-    if (found := says(text, "launch in a kernel")) and (refusal := _launched(inner, found[1])):
-        return refusal
-    is_plain = isinstance(error, AttributeError | TypeError) and not _is_numbas(error)
-    if is_plain and (refusal := _of_typing(error, sources)):
+    refusal = next(filter(None, _known(error, text, sources, inner)), None)
+    if refusal is not None:
         return refusal
     reason, way_out, matches = _reason(text)
     if not _is_numbas(error):
         reason = f"{type(error).__name__} in Numba's compiler: {reason}"
-    place = (
-        _first(sources, matches) if says(reason, "undefined name") else None
-    )  # Numba names the line of the kernel's call
+    place = None
+    if says(reason, "undefined name"):  # Numba names the line of the kernel's call
+        place = _first(sources, matches)
     place = place or _place(text, sources) or _first(sources, matches)
     if place is None and anywhere and sources:
-        place = sources[0], sources[0].tree.lineno
+        place = _Place(sources[0], sources[0].tree.lineno)
     if place is None:
         return None
-    node = _node(*place, matches)
-    way_out = _another_name(reason, place[0], node) or way_out
+    node = _node(place, matches)
+    way_out = _another_name(reason, place.source, node) or way_out
     # an own error tells what it is about; the call may be one of generated code
     if way_out != _OTHER_TYPES:
-        way_out = _fewer_dimensions(text, place[0], node) or way_out
-    return _error(*place, node, reason, way_out)
+        way_out = _fewer_dimensions(text, place.source, node) or way_out
+    return _error(place, node, reason, way_out)
+
+
+def _known(
+    error: Exception, text: str, sources: Sequence[Source], inner: Sequence[Source]
+) -> Iterator[KernelError | None]:
+    """Yields the errors that are found by what the functions read, or by one pattern."""
+    yield _of_a_rank(inner)
+    if isinstance(error, AttributeError):
+        yield _missing_member(sources)
+    if match := says(text, "plain function"):
+        yield _plain_function(sources, match["name"])
+    if says(text, "untyped value"):
+        match = says(text, "untyped global")
+        yield _untyped(inner, match and match[1])
+    if match := says(text, "launch in a kernel"):
+        yield _launched(inner, match[1])
+    if isinstance(error, AttributeError | TypeError) and not _is_numbas(error):
+        yield _of_typing(error, sources)
 
 
 def _is_numbas(error: BaseException) -> bool:
@@ -226,19 +242,24 @@ def _missing_member(sources: Sequence[Source]) -> KernelError | None:
     """Returns the error for a name that a module does not have, as math.epx."""
     for source in sources:
         for node in ast.walk(source.tree):
-            match node:
-                case ast.Attribute(value=base, attr=attribute):
-                    module, name = _module(source, base), ast.unparse(base)
-                    if isinstance(module, ModuleType) and not hasattr(module, attribute):
-                        near = difflib.get_close_matches(attribute, dir(module), 1, 0.6)
-                        way_out = (
-                            f"Did you mean {name}.{near[0]}?"
-                            if near
-                            else f"Use a name that {module.__name__} has."
-                        )
-                        reason = f"module {module.__name__!r} has no attribute {attribute!r}"
-                        return _error(source, node.lineno, node, reason, way_out)
+            if not isinstance(node, ast.Attribute):
+                continue
+            module = _module(source, node.value)
+            if isinstance(module, ModuleType) and not hasattr(module, node.attr):
+                way_out = _did_you_mean(node.attr, dir(module), f"{ast.unparse(node.value)}.")
+                return _error_at(
+                    source,
+                    node,
+                    f"module {module.__name__!r} has no attribute {node.attr!r}",
+                    way_out or f"Use a name that {module.__name__} has.",
+                )
     return None
+
+
+def _did_you_mean(name: str, known: Iterable[str], before: str = "") -> str | None:
+    """Returns a question after the nearest of the known names; None if none is near."""
+    nearest = difflib.get_close_matches(name, sorted(known), 1, 0.6)
+    return f"Did you mean {before}{nearest[0]}?" if nearest else None
 
 
 def _read(source: Source) -> Iterator[tuple[ast.expr, Any]]:
@@ -262,62 +283,56 @@ def _of_a_rank(sources: Sequence[Source]) -> KernelError | None:
     """
     for source in sources:
         for node, value in _read(source):
-            if isinstance(value, RankConstant):
-                name = value.name
-            elif (
-                isinstance(value, FunctionType)
-                and str(value.__module__).startswith("synknumba.")
-                and value.__name__ in _OF_A_RANK
-            ):
-                name = value.__name__.upper()
-            else:
-                continue
-            reason = f"{ast.unparse(node)} has no value in compiled code"
-            return _error(
-                source,
-                node.lineno,
-                node,
-                reason,
-                f"Add a parameter, and pass synk.{name} as its argument.",
-            )
+            name = _constant_of_a_rank(value)
+            if name is not None:
+                reason = f"{ast.unparse(node)} has no value in compiled code"
+                way_out = f"Add a parameter, and pass synk.{name} as its argument."
+                return _error_at(source, node, reason, way_out)
     return None
 
 
-def _untyped(sources: Sequence[Source], wanted: str | None) -> KernelError | None:
+def _constant_of_a_rank(value: Any) -> str | None:
+    if isinstance(value, RankConstant):
+        return value.name
+    if not isinstance(value, FunctionType) or value.__name__ not in _OF_A_RANK:
+        return None
+    return value.__name__.upper() if str(value.__module__).startswith("synknumba.") else None
+
+
+def _untyped(sources: Sequence[Source], callee: str | None) -> KernelError | None:
     """Returns the error for a name outside the function, whose value Numba cannot use: a dict,
-    an object, a class.
+    an object, or a class or function if it is the callee.
     """
     for source in sources:
         for node, value in _read(source):
             name = ast.unparse(node)
             if isinstance(value, ModuleType):
                 continue
-            if isinstance(value, type) or callable(value):
-                if wanted != name:  # many are functions that Numba knows
+            if callable(value):
+                if name != callee:  # many are functions that Numba knows
                     continue
-                kind = (
-                    "class"
-                    if isinstance(value, type)
-                    else f"function of the type {type(value).__name__}"
-                )
-                reason = f"{name} is a {kind}, which Numba cannot use"
+                kind = f"a function of the type {type(value).__name__}"
+                if isinstance(value, type):
+                    kind = "a class"
                 way_out = (
                     "Pass its numbers as arguments, or call a function decorated with "
                     "@numba.njit or @cuda.jit(device=True)."
                 )
-                return _error(source, node.lineno, node, reason, way_out)
-            try:
-                typeof(value)
-            except (ValueError, NumbaError):
-                reason = f"{name} is {with_article(type(value).__name__)}, which Numba cannot use"
-                return _error(
-                    source,
-                    node.lineno,
-                    node,
-                    reason,
-                    "Pass its numbers as arguments or use constants.",
-                )
+            elif not _has_type(value):
+                kind = with_article(type(value).__name__)
+                way_out = "Pass its numbers as arguments or use constants."
+            else:
+                continue
+            return _error_at(source, node, f"{name} is {kind}, which Numba cannot use", way_out)
     return None
+
+
+def _has_type(value: Any) -> bool:
+    try:
+        typeof(value)
+    except (ValueError, NumbaError):
+        return False
+    return True
 
 
 def _launched(sources: Sequence[Source], name: str) -> KernelError | None:
@@ -330,7 +345,7 @@ def _launched(sources: Sequence[Source], name: str) -> KernelError | None:
                     f"Launch it from the host, or call it as a device function: "
                     f"{name}(...), with device=True."
                 )
-                return _error(source, node.lineno, node, reason, way_out)
+                return _error_at(source, node, reason, way_out)
     return None
 
 
@@ -338,30 +353,24 @@ def _another_name(reason: str, source: Source, node: ast.AST | None) -> str | No
     """Returns what to write instead of an unknown variable or attribute; None if nothing is near
     it.
     """
-    if found := says(reason, "undefined name"):
-        names = {*source.params, *assigned_names(source.tree), *source.scope, *dir(builtins)} - {
-            found[1]
-        }
-        nearest = difflib.get_close_matches(found[1], sorted(names), 1, 0.6)
+    if undefined := says(reason, "undefined name"):
+        names = {*source.params, *assigned_names(source.tree), *source.scope, *dir(builtins)}
         return (
-            f"Did you mean {nearest[0]}?"
-            if nearest
-            else "Assign or import it before the first launch, or make it a parameter."
+            _did_you_mean(undefined[1], names - {undefined[1]})
+            or "Assign or import it before the first launch, or make it a parameter."
         )
-    if not (found := says(reason, "no attribute")):
+    missing = says(reason, "no attribute")
+    if not missing:
         return None
     value = ast.unparse(node.value) if isinstance(node, ast.Attribute) else ""
-    if found[2].startswith("Span("):
+    if missing[2].startswith("Span("):
         return (
             f"The span of rows that synk.arange passes has no elements; use "
             f"{value}.start and {value}.stop."
         )
-    nearest = (
-        difflib.get_close_matches(found[1], sorted(_ARRAY_MEMBERS), 1, 0.6)
-        if "array(" in found[2]
-        else []
-    )
-    return f"Did you mean {value}.{nearest[0]}?" if nearest else None
+    if "array(" not in missing[2]:
+        return None
+    return _did_you_mean(missing[1], _ARRAY_MEMBERS, f"{value}.")
 
 
 def _fewer_dimensions(text: str, source: Source, node: ast.AST | None) -> str | None:
@@ -370,28 +379,31 @@ def _fewer_dimensions(text: str, source: Source, node: ast.AST | None) -> str | 
     """
     signature = says(text, "signature")
     types = types_in(signature[1]) if signature else []
-    for kind, operand in zip(
-        reversed(types), reversed(_operands(node)), strict=False
-    ):  # intrinsics may have fewer operands
-        parts = [one for one in ast.walk(operand) if isinstance(one, ast.Subscript)]
-        array = _ARRAY.search(kind)
-        if (
-            array is None
-            or len(parts) != 1
-            or not isinstance(parts[0].value, ast.Name)
-            or _has_slice(parts[0])
-        ):
+    # intrinsics may have fewer operands
+    for kind, operand in zip(reversed(types), reversed(_operands(node)), strict=False):
+        array, part = _ARRAY.search(kind), _only_subscript(operand)
+        if array is None or part is None or _has_slice(part):
             continue
-        name, indices = parts[0].value.id, len(getattr(parts[0].slice, "elts", [parts[0].slice]))
+        name, indices = ast.unparse(part.value), len(_indices(part))
         if name in source.params:
             ndim = indices + int(array["ndim"])
-            flat = f", such as {name}.ravel()," if indices == 1 else ","
-            used = "1 index" if indices == 1 else f"{indices} indices"
+            flat, count = ",", f"{indices} indices"
+            if indices == 1:
+                flat, count = f", such as {name}.ravel(),", "1 index"
             return (
-                f"{name} has {_dimensions(ndim)}, and {ast.unparse(parts[0])} has {used}. Pass an "
+                f"{name} has {_dimensions(ndim)}, and {ast.unparse(part)} has {count}. Pass an "
                 f"array of {_dimensions(indices)}{flat} or use {ndim} indices."
             )
     return None
+
+
+def _only_subscript(operand: ast.expr) -> ast.Subscript | None:
+    parts = [node for node in ast.walk(operand) if isinstance(node, ast.Subscript)]
+    return parts[0] if len(parts) == 1 else None
+
+
+def _indices(node: ast.Subscript) -> list[ast.expr]:
+    return getattr(node.slice, "elts", [node.slice])
 
 
 def _operands(node: ast.AST | None) -> list[ast.expr]:
@@ -406,7 +418,7 @@ def _operands(node: ast.AST | None) -> list[ast.expr]:
 
 
 def _has_slice(node: ast.Subscript) -> bool:
-    return any(isinstance(one, ast.Slice) for one in ast.walk(node.slice))
+    return any(isinstance(part, ast.Slice) for part in ast.walk(node.slice))
 
 
 def _dimensions(ndim: int) -> str:
@@ -420,10 +432,9 @@ def _module(source: Source, node: ast.expr) -> Any:
     match node:
         case ast.Name(id=name):
             return None if name in source.params else source.scope.get(name)
-        case ast.Attribute(value=base, attr=attribute) if isinstance(
-            found := _module(source, base), ModuleType
-        ):
-            return getattr(found, attribute, None)
+        case ast.Attribute(value=base, attr=attribute):
+            module = _module(source, base)
+            return getattr(module, attribute, None) if isinstance(module, ModuleType) else None
     return None
 
 
@@ -431,28 +442,24 @@ def _of_typing(error: BaseException, sources: Sequence[Source]) -> KernelError |
     """Returns the error for an exception of a function that types a call, as for a missing
     argument; it names no place.
     """
-    trace, found = error.__traceback__, None
+    trace, place = error.__traceback__, None
     while trace is not None:
         # of Numba's type inference
-        place = getattr(trace.tb_frame.f_locals.get("constraint"), "loc", None)
-        if place is not None:
-            found = _place(f'File "{place.filename}", line {place.line}', sources) or found
+        loc = getattr(trace.tb_frame.f_locals.get("constraint"), "loc", None)
+        if loc is not None:
+            place = _place(f'File "{loc.filename}", line {loc.line}', sources) or place
         trace = trace.tb_next
-    if found is None:
+    if place is None:
         return None
     reason = " ".join(text_of(error).split())
     way_out = "Check the names and the number of the arguments."
-    return _error(*found, _node(*found, lambda node: isinstance(node, ast.Call)), reason, way_out)
+    return _error(place, _node(place, _is_a_call), reason, way_out)
 
 
-def _plain_function(sources: Sequence[Source], wanted: str | None) -> KernelError | None:
+def _plain_function(sources: Sequence[Source], callee: str | None) -> KernelError | None:
     """Returns the error for a call of a plain Python function."""
     for source in sources:
-        bound = {
-            node.id
-            for node in ast.walk(source.tree)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        }
+        local = {*assigned_names(source.tree), *source.params}
         for node in ast.walk(source.tree):
             match node:
                 case ast.Call(func=ast.Name(id=name) as called):
@@ -461,99 +468,94 @@ def _plain_function(sources: Sequence[Source], wanted: str | None) -> KernelErro
                     value = getattr(source.scope.get(module), name, None)
                 case _:
                     continue
-            is_plain = isinstance(value, FunctionType) and not str(value.__module__).startswith(
-                ("numba.", "synknumba.")
-            )
-            if is_plain and name not in {*bound, *source.params} and wanted in {None, name}:
-                code = value.__code__  # type: ignore[union-attr]  # a plain function
-                reason = (
-                    f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) "
-                    f"is a plain Python function"
-                )
-                return _error(
-                    source,
-                    node.lineno,
-                    called,
-                    reason,
-                    "Decorate it with @numba.njit or @cuda.jit(device=True).",
-                )
+            if not isinstance(value, FunctionType) or name in local or callee not in {None, name}:
+                continue
+            if not str(value.__module__).startswith(("numba.", "synknumba.")):
+                code = value.__code__
+                where = f"{code.co_name} ({code.co_filename}:{code.co_firstlineno})"
+                way_out = "Decorate it with @numba.njit or @cuda.jit(device=True)."
+                return _error_at(source, called, f"{where} is a plain Python function", way_out)
     return None
 
 
-def _place(text: str, sources: Sequence[Source]) -> tuple[Source, int] | None:
+def _place(text: str, sources: Sequence[Source]) -> _Place | None:
     """Returns the innermost place in a user's source that Numba's message names."""
     for file, line in places(text):
         for source in sources:
             first, last = source.function.__code__.co_firstlineno, source.tree.end_lineno or 0
             if os.path.basename(source.filename) == file and first <= line <= last:
-                return source, line
+                return _Place(source, line)
     return None
 
 
-def _first(sources: Sequence[Source], matches: Any) -> tuple[Source, int] | None:
+def _first(sources: Sequence[Source], matches: Callable[[ast.AST], bool]) -> _Place | None:
     """Returns the place of the first syntax that an error is about; None if there is none."""
     for source in sources:
         for node in ast.walk(source.tree):
             if matches(node):
-                return source, node.lineno  # type: ignore[attr-defined]  # names, attributes, calls and operations
+                return _Place(source, source.line(node))
     return None
 
 
-def _reason(text: str) -> tuple[str, str, Any]:
-    """Returns the reason in a message of Numba, what to do, and a test for the syntax that it is
-    about.
-    """
+def _reason(text: str) -> _Reason:
+    """Returns what a message of Numba says."""
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("Failed in ")] or [text]
-    found, signature = says(text, "no implementation"), says(text, "signature")
-    if (needs := says(text, "not a number")) and lines[0].startswith("No implementation"):
-        (name, kind), array = needs.groups(), _ARRAY.search(needs[2])
+    is_call_without_code = lines[0].startswith("No implementation")
+    if is_call_without_code and (needs := says(text, "not a number")):
+        name, kind = needs.groups()
+        array = _ARRAY.search(kind)
         got = f"an array of {_dimensions(int(array['ndim']))}" if array else f"a {kind}"
         reason = f"{name} needs a number, and gets {got}"
-        return (
-            reason,
-            "Pass one of its elements.",
-            lambda node: _is_call(node, name.rpartition(".")[2]),
-        )
+        return _Reason(reason, "Pass one of its elements.", _is_call(name.rpartition(".")[2]))
     messages = raised(text)
-    if own := next(
-        (message for message, file in messages.items() if any(map(file.__contains__, _OURS))), None
-    ):
-        return own, _OTHER_TYPES, lambda node: isinstance(node, ast.Call)
-    if found and signature and lines[0].startswith("No implementation"):
-        name, types = found[1], types_in(signature[1])
-        if name in _OPERATORS or name.removeprefix("i") in _OPERATORS:
-            kind, symbol = _OPERATORS.get(name) or _OPERATORS[name.removeprefix("i")]
-            reason = f"Numba has no operator {symbol} for {' and '.join(types)}"
-            way_out = _overload_for_cuda(name)
-            way_out += (
-                "Convert an operand, for example with int(…) or float(…), or pass "
-                "arrays of another dtype."
-            )
-            return reason, way_out, lambda node: _has_operator(node, kind)
-        if name in {"getitem", "setitem"} and (refused := _indexing(*types)):
-            return refused
-        if says(text, "overload for GPUs"):  # which takes the thread's place, too
-            types = types[len(STATE) :]
-        way_out = _overload_for_cuda(name)
-        way_out += (
-            "Pass arguments of other types, use another function, or write it out in the kernel."
-        )
-        specific = [message for message in messages if not message.startswith(_NESTED)]
-        why = (
-            f": {specific[0]}" if len(specific) == 1 else ""
-        )  # several are guesses at what was meant
-        return (
-            f"Numba has no {name}({', '.join(types)}){why}",
-            way_out,
-            lambda node: _is_call(node, name),
-        )
+    for message, file in messages.items():
+        if any(path in file for path in _OURS):
+            return _Reason(message, _OTHER_TYPES, _is_a_call)
+    callee, signature = says(text, "no implementation"), says(text, "signature")
+    if is_call_without_code and callee and signature:
+        return _no_implementation(callee[1], types_in(signature[1]), text, messages)
     named = says(lines[0], "name")
-    name = next(filter(None, named.groups()), "") if named else ""
-    return (
+    names = set(filter(None, named.groups())) if named else set()
+    return _Reason(
         in_users_names(lines[0]),
         "Numba compiles a subset of Python and NumPy: write it in another way.",
-        lambda node: name and name in _names(node),
+        lambda node: not names.isdisjoint(_names(node)),
+    )
+
+
+def _no_implementation(
+    name: str, types: list[str], text: str, messages: Mapping[str, str]
+) -> _Reason:
+    """Returns the reason for a function, or an operator, that Numba does not have for these types.
+
+    Args:
+        name: of the function.
+        types: of the arguments.
+        text: Numba's message.
+        messages: what the candidates have raised.
+    """
+    operator = _OPERATORS.get(name) or _OPERATORS.get(name.removeprefix("i"))
+    if operator is not None:
+        kind, symbol = operator
+        return _Reason(
+            f"Numba has no operator {symbol} for {' and '.join(types)}",
+            f"{_overload_for_cuda(name)}Convert an operand, for example with int(…) or float(…), "
+            "or pass arrays of another dtype.",
+            lambda node: _has_operator(node, kind),
+        )
+    if name in {"getitem", "setitem"} and (reason := _indexing(*types)):
+        return reason
+    if says(text, "overload for GPUs"):  # which takes the thread's place, too
+        types = types[len(STATE) :]
+    specific = [message for message in messages if not message.startswith(_NESTED)]
+    # several are guesses at what was meant
+    why = f": {specific[0]}" if len(specific) == 1 else ""
+    return _Reason(
+        f"Numba has no {name}({', '.join(types)}){why}",
+        f"{_overload_for_cuda(name)}Pass arguments of other types, use another function, or write "
+        "it out in the kernel.",
+        _is_call(name),
     )
 
 
@@ -569,9 +571,9 @@ def _overload_for_cuda(name: str) -> str:
     )
 
 
-def _indexing(container: str, index: str, stored: str = "") -> tuple[str, str, Any] | None:
-    """Returns what `_reason` does for a value of the first type that is indexed by one of the
-    second; None if it may be.
+def _indexing(container: str, index: str, stored: str = "") -> _Reason | None:
+    """Returns the reason for a value of the first type that is indexed by one of the second; None
+    if it may be.
 
     Args:
         container: the type.
@@ -580,54 +582,43 @@ def _indexing(container: str, index: str, stored: str = "") -> tuple[str, str, A
     """
     array = _ARRAY.search(container)
     if array is None:
-        if _NUMBER.fullmatch(container):
-            return (
-                f"a {container} is one number, and is indexed",
-                "Pass an array, or use the number itself.",
-                _is_subscript,
-            )
-        return None
-    found, several = (
-        re.fullmatch(r"UniTuple\((.+) x (\d+)\)", index),
-        re.fullmatch(r"Tuple\((.+)\)", index),
-    )
-    kinds = [found[1]] * int(found[2]) if found else types_in(several[1]) if several else [index]
-    ndim = int(array["ndim"])
+        if not _NUMBER.fullmatch(container):
+            return None
+        reason = f"a {container} is one number, and is indexed"
+        way_out = "Pass an array, or use the number itself."
+        return _Reason(reason, way_out, lambda node: isinstance(node, ast.Subscript))
+    kinds, ndim = _kinds_of(index), int(array["ndim"])
 
     def is_it(node: ast.AST) -> bool:
-        return isinstance(node, ast.Subscript) and len(
-            getattr(node.slice, "elts", [node.slice])
-        ) == len(kinds)
+        return isinstance(node, ast.Subscript) and len(_indices(node)) == len(kinds)
+
+    def is_store(node: ast.AST) -> bool:
+        return is_it(node) and isinstance(node.ctx, ast.Store)  # type: ignore[attr-defined]
 
     if len(kinds) > ndim:
         reason = f"an array of {_dimensions(ndim)} has {len(kinds)} indices here"
-        return (
-            reason,
-            f"Pass an array of {len(kinds)} dimensions, or use {ndim} "
-            f"ind{'ex' if ndim == 1 else 'ices'}.",
-            is_it,
-        )
-    if wrong := next((kind for kind in kinds if kind.startswith(("float", "complex"))), None):
-        return (
-            f"an index is a {wrong}",
-            "Convert it with int(…), or divide by // in place of /.",
-            is_it,
-        )
-    if len(kinds) == ndim and (value := _ARRAY.search(stored)):
-        reason = (
-            f"an array of {_dimensions(int(value['ndim']))} is stored where one "
-            f"{array['dtype']} belongs"
-        )
-        return (
-            reason,
-            "Store one of its elements.",
-            lambda node: is_it(node) and isinstance(node.ctx, ast.Store),
-        )  # type: ignore[attr-defined]
-    return None
+        indices = "1 index" if ndim == 1 else f"{ndim} indices"
+        way_out = f"Pass an array of {len(kinds)} dimensions, or use {indices}."
+        return _Reason(reason, way_out, is_it)
+    for kind in kinds:
+        if kind.startswith(("float", "complex")):
+            way_out = "Convert it with int(…), or divide by // in place of /."
+            return _Reason(f"an index is a {kind}", way_out, is_it)
+    value = _ARRAY.search(stored)
+    if value is None or len(kinds) != ndim:
+        return None
+    part = f"an array of {_dimensions(int(value['ndim']))}"
+    reason = f"{part} is stored where one {array['dtype']} belongs"
+    return _Reason(reason, "Store one of its elements.", is_store)
 
 
-def _is_subscript(node: ast.AST) -> bool:
-    return isinstance(node, ast.Subscript)
+def _kinds_of(index: str) -> list[str]:
+    """Returns the types of indices, from that of a tuple of them or of one."""
+    if alike := re.fullmatch(r"UniTuple\((.+) x (\d+)\)", index):
+        return [alike[1]] * int(alike[2])
+    if several := re.fullmatch(r"Tuple\((.+)\)", index):
+        return types_in(several[1])
+    return [index]
 
 
 def _has_operator(node: ast.AST, kind: type[ast.AST]) -> bool:
@@ -637,8 +628,13 @@ def _has_operator(node: ast.AST, kind: type[ast.AST]) -> bool:
     return False
 
 
-def _is_call(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Call) and name in _names(node.func)
+def _is_a_call(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call)
+
+
+def _is_call(name: str) -> Callable[[ast.AST], bool]:
+    """Returns a test for calls of a function of this name."""
+    return lambda node: isinstance(node, ast.Call) and name in _names(node.func)
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -648,31 +644,35 @@ def _names(node: ast.AST) -> set[str]:
     return set()
 
 
-def _node(source: Source, line: int, matches: Any) -> ast.AST | None:
+def _node(place: _Place, matches: Callable[[ast.AST], bool]) -> ast.AST | None:
     """Returns the only syntax on a line that an error is about; else the innermost statement with
     all that may be meant.
 
     None if there is no such statement. Numba tells lines only, and columns of the generated code
     would not be the user's.
     """
-    nodes = [
-        node
-        for node in ast.walk(source.tree)
-        if getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
+    starting = [
+        node for node in ast.walk(place.source.tree) if getattr(node, "lineno", 0) == place.line
     ]
-    about = [node for node in nodes if matches(node) and node.lineno == line]  # type: ignore[attr-defined]
+    about = [node for node in starting if matches(node)]
     if len(about) == 1:
         return about[0]
-    statements = [node for node in nodes if isinstance(node, ast.stmt) and node.lineno == line]
+    statements = [node for node in starting if isinstance(node, ast.stmt)]
     meant = set(about or statements)
-    return next((node for node in reversed(statements) if meant.issubset(ast.walk(node))), None)
+    for statement in reversed(statements):
+        if meant.issubset(ast.walk(statement)):
+            return statement
+    return None
 
 
-def _error(
-    source: Source, line: int, node: ast.AST | None, reason: str, way_out: str
-) -> KernelError:
-    shown = marked_line(source.filename, line, node)
-    where = f"{source.name} ({source.filename}:{line})"
+def _error_at(source: Source, node: ast.expr, reason: str, way_out: str) -> KernelError:
+    return _error(_Place(source, node.lineno), node, reason, way_out)
+
+
+def _error(place: _Place, node: ast.AST | None, reason: str, way_out: str) -> KernelError:
+    source, line = place
     return KernelError(
-        f"{where}: {reason}\n    {shown}\n{way_out} {FULL_TRACEBACK}=1 shows Numba's own message."
+        f"{source.name} ({source.filename}:{line}): {reason}\n"
+        f"    {marked_line(source.filename, line, node)}\n"
+        f"{way_out} {FULL_TRACEBACK}=1 shows Numba's own message."
     )

@@ -12,6 +12,7 @@ import importlib
 import operator
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from numba.core import types
@@ -40,34 +41,20 @@ def cuda_only(error: Exception, source: Source, namespace: Mapping[str, Any]) ->
     if "numba.cuda" not in sys.modules:
         return None  # nothing is registered for it
     text = str(error)
-    if found := says(text, "no match for this target"):
-        return _refusal(
-            source,
-            found["name"],
-            f"{_last(found['name'])}(), which is registered for the target 'cuda' only,",
-        )
-    if found := says(text, "not lowered"):
-        name = found["name"] or found["attribute"]
-        return _refusal(
-            source,
-            name,
-            f"{_last(name) if found['name'] else name}, without an implementation for the CPU,",
-        )
+    only = "which is registered for the target 'cuda' only,"
+    if match := says(text, "no match for this target"):
+        return _refusal(source, match["name"], f"{_last(match['name'])}(), {only}")
+    if match := says(text, "not lowered"):
+        name = match["attribute"] or _last(match["name"])
+        return _refusal(source, name, f"{name}, without an implementation for the CPU,")
+    match = says(text, "untyped global")
     # The name may be one of a function that the kernel calls, and so not in its namespace.
-    if (
-        (found := says(text, "untyped global"))
-        and found[1] in namespace
-        and _is_typed_for_cuda(namespace[found[1]])
-    ):
-        return _refusal(
-            source, found[1], f"{found[1]}, which is registered for the target 'cuda' only,"
-        )
-    if (found := says(text, "no attribute")) and found[1] in set(_attributes_of_cuda()):
-        construct = (
-            f"the attribute {found[1]!r} of {found[2].strip()}, which is registered for the target "
-            "'cuda' only,"
-        )
-        return _refusal(source, found[1], construct)
+    if match and match[1] in namespace and _is_typed_for_cuda(namespace[match[1]]):
+        return _refusal(source, match[1], f"{match[1]}, {only}")
+    match = says(text, "no attribute")
+    if match and match[1] in set(_attributes_of_cuda()):
+        construct = f"the attribute {match[1]!r} of {match[2].strip()}, {only}"
+        return _refusal(source, match[1], construct)
     return None
 
 
@@ -118,11 +105,10 @@ def is_overloaded_for_cuda(name: str) -> bool:
     for CUDA only.
     """
     function = getattr(operator, name, getattr(builtins, name, None))
-    templates = [template for _, _, template in templates_of(function)]
     modules = [
         template._overload_func.__module__  # noqa: SLF001
-        for template in templates
-        if getattr(template, "metadata", {}).get("target") == "cuda"
+        for _, _, template in templates_of(function)
+        if _is_for_cuda(template)
     ]
     registered = getattr(sys.modules.get("numba.cuda.cudadecl"), "registry", None)
     for value, kind in getattr(registered, "globals", ()):
@@ -134,18 +120,21 @@ def is_overloaded_for_cuda(name: str) -> bool:
 def _attributes_of_cuda() -> Iterator[str]:
     """Yields the attributes and methods that the program has registered for CUDA only."""
     for template in builtin_registry.attributes:
-        if getattr(template, "metadata", {}).get("target") == "cuda":
+        if _is_for_cuda(template):
             yield getattr(template, "_attr", "")
-    cpu = {
-        type(template)
-        for templates in cpu_target.typing_context._attributes.values()  # noqa: SLF001
-        for template in templates
-    }
-    for templates in _cuda_context()._attributes.values():  # noqa: SLF001  # there is no public list
-        for template in templates:
-            if type(template) not in cpu and not type(template).__module__.startswith("numba."):
-                yield from (
-                    name.removeprefix("resolve_")
-                    for name in dir(template)
-                    if name.startswith("resolve_")
-                )
+    for kind in _attribute_templates(_cuda_context()) - _attribute_templates(
+        cpu_target.typing_context
+    ):
+        if not kind.__module__.startswith("numba."):
+            for name in dir(kind):
+                if name.startswith("resolve_"):
+                    yield name.removeprefix("resolve_")
+
+
+def _attribute_templates(context: Any) -> set[type]:
+    lists = context._attributes.values()  # noqa: SLF001  # there is no public list
+    return set(map(type, chain.from_iterable(lists)))
+
+
+def _is_for_cuda(template: Any) -> bool:
+    return getattr(template, "metadata", {}).get("target") == "cuda"

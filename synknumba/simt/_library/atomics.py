@@ -24,34 +24,32 @@ def _element_type(name: str, array: types.Type, index: types.Type) -> types.Type
         raise errors.NumbaTypeError(f"cuda.atomic.{name} needs an array, not {array}")
     if not array.mutable:
         raise errors.NumbaTypeError(f"Cannot modify readonly array of type: {array}")
-    parts = list(index) if isinstance(index, types.BaseTuple) else [index]
     # CUDA truncates float indices; they arise where a uint64 meets an int64.
-    if len(parts) != array.ndim or not all(
-        isinstance(part, (types.Integer, types.Float)) for part in parts
-    ):
+    kinds = [kind for kind in _kinds_of(index) if isinstance(kind, (types.Integer, types.Float))]
+    if not len(kinds) == len(_kinds_of(index)) == array.ndim:
         raise errors.NumbaTypeError(
             f"cuda.atomic.{name} needs {array.ndim} integer indices for {array}, not {index}"
         )
     return array.dtype
 
 
+def _kinds_of(index: types.Type) -> list[types.Type]:
+    return list(index) if isinstance(index, types.BaseTuple) else [index]
+
+
 def _pointer(context: Any, builder: Any, signature: Any, array: Any, index: Any) -> Any:
-    array_type, index_type = signature.args[0], signature.args[1]
-    parts_type = list(index_type) if isinstance(index_type, types.BaseTuple) else [index_type]
-    parts = (
-        cgutils.unpack_tuple(builder, index, len(parts_type))
-        if isinstance(index_type, types.BaseTuple)
-        else [index]
-    )
-    whole = [kind if isinstance(kind, types.Integer) else types.intp for kind in parts_type]
-    parts = [
-        context.cast(builder, part, kind, to)
-        for part, kind, to in zip(parts, parts_type, whole, strict=True)
-    ]
-    parts_type, parts = normalize_indices(context, builder, whole, parts)
+    array_type, index_type = signature.args[:2]
+    values = [index]
+    if isinstance(index_type, types.BaseTuple):
+        values = cgutils.unpack_tuple(builder, index, len(index_type))
+    kinds, parts = [], []
+    for value, kind in zip(values, _kinds_of(index_type), strict=True):
+        kinds.append(kind if isinstance(kind, types.Integer) else types.intp)
+        parts.append(context.cast(builder, value, kind, kinds[-1]))
+    kinds, parts = normalize_indices(context, builder, kinds, parts)
     fields = _Fields(context, builder, array_type, array)
     return basic_indexing(
-        context, builder, array_type, fields, parts_type, parts, context.enable_boundscheck
+        context, builder, array_type, fields, kinds, parts, context.enable_boundscheck
     )[0]
 
 
@@ -88,7 +86,8 @@ def _compare(
 ) -> Any:
     """Emits a comparison; its result is `nan` if an operand is NaN."""
     if isinstance(element, types.Float):
-        return (builder.fcmp_unordered if nan else builder.fcmp_ordered)(sign, left, right)
+        compare = builder.fcmp_unordered if nan else builder.fcmp_ordered
+        return compare(sign, left, right)
     if isinstance(element, types.Integer) and not element.signed:
         return builder.icmp_unsigned(sign, left, right)
     return builder.icmp_signed(sign, left, right)
@@ -98,9 +97,8 @@ def _instruction(of_integers: str, of_floats: str = "") -> Change:
     """Returns the change by a single instruction, a method of the builder."""
 
     def change(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
-        return getattr(builder, of_floats if isinstance(element, types.Float) else of_integers)(
-            old, value
-        )
+        name = of_floats if isinstance(element, types.Float) else of_integers
+        return getattr(builder, name)(old, value)
 
     return change
 
@@ -147,11 +145,11 @@ _INTEGERS = (types.Integer,)
 def _make(name: str, change: Change, elements: tuple[type[types.Type], ...]) -> Any:
     def atomic(_context: Any, array: types.Type, index: types.Type, value: types.Type) -> Any:
         check_number(f"cuda.atomic.{name}", value)
-        if isinstance(array, types.Array) and not isinstance(array.dtype, elements):
-            raise errors.NumbaTypeError(
-                f"cuda.atomic.{name} does not work on arrays of {array.dtype}"
-            )
         if isinstance(array, types.Array):
+            if not isinstance(array.dtype, elements):
+                raise errors.NumbaTypeError(
+                    f"cuda.atomic.{name} does not work on arrays of {array.dtype}"
+                )
             check_real(f"cuda.atomic.{name}", array.dtype, value)
         return _read_change_write(name, array, index, change)
 
@@ -177,9 +175,8 @@ def atomic_compare_and_swap(
     signature, emit = _read_change_write("compare_and_swap", array, types.intp, _cas, values=2)
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return emit(
-            context, builder, signature, (args[0], context.get_constant(types.intp, 0), *args[1:])
-        )
+        first = context.get_constant(types.intp, 0)
+        return emit(context, builder, signature, (args[0], first, *args[1:]))
 
     return signature.return_type(array, *signature.args[2:]), codegen
 

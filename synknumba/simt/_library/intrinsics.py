@@ -123,13 +123,6 @@ def float_bits(builder: Any, value: Any) -> Any:
     return builder.bitcast(value, ir.IntType(widths[value.type]))
 
 
-def saturated(builder: Any, value: Any, integer: Any, *, signed: bool) -> Any:
-    """Emits the conversion of a whole float to an integer type: the nearest integer in range, 0 for
-    a NaN.
-    """
-    return call_llvm(builder, f"fpto{'s' if signed else 'u'}i.sat", value, result=integer)
-
-
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def stack_array(_context: Any, shape: types.Type, dtype: types.Type) -> Any:
     """Returns an uninitialised C-ordered array in the caller's stack frame: no heap, no reference
@@ -261,32 +254,24 @@ def _rounded_bound(rounding: str, value: types.Type) -> Any:
         return None
     far, near = ir.Constant(ir.IntType(64), FAR), ir.Constant(ir.IntType(64), -FAR)
 
-    def from_float(builder: Any, number: Any, if_nan: Any) -> Any:
-        kind = number.type
-        whole = call_llvm(builder, rounding, number)
-        is_high = builder.fcmp_ordered(">=", number, ir.Constant(kind, float(FAR)))
-        is_low = builder.fcmp_ordered("<=", number, ir.Constant(kind, float(-FAR)))
-        is_nan = builder.fcmp_unordered("uno", number, number)
-        outside = builder.or_(builder.or_(is_high, is_low), is_nan)
-        inside = builder.fptosi(
-            builder.select(outside, ir.Constant(kind, 0.0), whole), ir.IntType(64)
-        )
-        bound = builder.select(is_low, near, builder.select(is_high, far, inside))
-        unordered = builder.select(
-            builder.icmp_signed(">=", if_nan, ir.Constant(if_nan.type, 0)), far, near
-        )
-        return builder.select(is_nan, unordered, bound)
+    def whole(context: Any, builder: Any, number: Any, if_nan: Any) -> Any:
+        """Emits a float as an integer: the nearest in range."""
+        whole = call_llvm(builder, rounding, context.cast(builder, number, value, types.float64))
+        bound = call_llvm(builder, "fptosi.sat", whole, result=far.type)
+        is_positive = builder.icmp_signed(">=", if_nan, ir.Constant(if_nan.type, 0))
+        unordered = builder.select(is_positive, far, near)
+        return builder.select(builder.fcmp_unordered("uno", whole, whole), unordered, bound)
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind, number = signature.args[0], args[0]
-        if isinstance(kind, types.Float):
-            return from_float(builder, context.cast(builder, number, kind, types.float64), args[1])
-        if isinstance(kind, types.Integer) and not kind.signed and kind.bitwidth == 64:
-            limit = ir.Constant(number.type, FAR)
-            return builder.select(builder.icmp_unsigned(">", number, limit), limit, number)
-        wide = context.cast(builder, number, kind, types.int64)
-        wide = builder.select(builder.icmp_signed(">", wide, far), far, wide)
-        return builder.select(builder.icmp_signed("<", wide, near), near, wide)
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        number, if_nan = args
+        if isinstance(value, types.Float):
+            bound = whole(context, builder, number, if_nan)
+        elif value == types.uint64:
+            return builder.select(builder.icmp_unsigned(">", number, far), far, number)
+        else:
+            bound = context.cast(builder, number, value, types.int64)
+        bound = builder.select(builder.icmp_signed(">", bound, far), far, bound)
+        return builder.select(builder.icmp_signed("<", bound, near), near, bound)
 
     return types.int64(value, types.int64), codegen
 

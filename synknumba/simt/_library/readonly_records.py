@@ -31,15 +31,7 @@ class ReadonlyRecord(types.Record):  # type: ignore[misc]
 
     def __init__(self, plain: types.Record) -> None:
         fields = [
-            (
-                name,
-                {
-                    "type": _kept(field.type),
-                    "offset": field.offset,
-                    "alignment": field.alignment,
-                    "title": field.title,
-                },
-            )
+            (name, field._replace(type=_readonly_field(field.type))._asdict())
             for name, field in plain.fields.items()
         ]
         super().__init__(fields, plain.size, plain.aligned)
@@ -68,12 +60,12 @@ class ReadonlyNestedArray(types.NestedArray):  # type: ignore[misc]
         self.mutable = False
 
 
-def _kept(kind: types.Type) -> types.Type:
+def _readonly_field(kind: types.Type) -> types.Type:
     """Returns the type of a read-only field."""
     if isinstance(kind, types.Record):
         return readonly(kind)
     if isinstance(kind, types.NestedArray):
-        return ReadonlyNestedArray(_kept(kind.dtype), kind.shape)
+        return ReadonlyNestedArray(_readonly_field(kind.dtype), kind.shape)
     return kind
 
 
@@ -90,18 +82,15 @@ def protected(kind: types.Type, arg: Any) -> types.Type:
         kind: Numba's type of it.
         arg: the argument.
     """
-    if isinstance(kind, types.Array):
+    if isinstance(kind, types.Array) and not kind.mutable:
         is_of_records = isinstance(kind.dtype, (types.Record, types.NestedArray))
-        return kind.copy(dtype=_kept(kind.dtype)) if is_of_records and not kind.mutable else kind
-    if isinstance(kind, types.Record):
-        return readonly(kind) if isinstance(arg, np.void) and not arg.flags.writeable else kind
+        return kind.copy(dtype=_readonly_field(kind.dtype)) if is_of_records else kind
+    if isinstance(kind, types.Record) and isinstance(arg, np.void):
+        return kind if arg.flags.writeable else readonly(kind)
     if isinstance(kind, types.BaseTuple) and isinstance(arg, tuple):
         parts = tuple(map(protected, kind.types, arg))
-        return (
-            kind
-            if parts == tuple(kind.types)
-            else types.BaseTuple.from_types(parts, getattr(kind, "instance_class", None))
-        )
+        if parts != tuple(kind.types):
+            return types.BaseTuple.from_types(parts, getattr(kind, "instance_class", None))
     return kind
 
 

@@ -76,21 +76,17 @@ def typed(name: str, cases: Mapping[str, Code], half: types.Type | None = types.
     """
     signatures = [(parse_signature(text, half), code) for text, code in cases.items()]
 
-    def resolve(*given: types.Type) -> Any:
-        given = tuple(types.unliteral(kind) for kind in given)
-        check_number(name, *given)
+    by_args = {signature.args: (signature, code) for signature, code in signatures}
+
+    def resolve(*args: types.Type) -> Any:
+        kinds = tuple(map(types.unliteral, args))
+        check_number(name, *kinds)
         # CUDA does not convert complex numbers either
-        if any(isinstance(kind, types.Complex) for kind in given):
+        if any(isinstance(kind, types.Complex) for kind in kinds):
             return None
         # Where there is no case for float16, it counts as float32, to which Numba promotes it.
-        for kinds in (
-            given,
-            tuple(types.float32 if kind == types.float16 else kind for kind in given),
-        ):
-            for signature, code in signatures:
-                if signature.args == kinds:
-                    return signature, code
-        return signatures[-1]
+        promoted = tuple(types.float32 if kind == types.float16 else kind for kind in kinds)
+        return by_args.get(kinds) or by_args.get(promoted) or signatures[-1]
 
     return with_arity(name, len(signatures[0][0].args), resolve)
 
@@ -115,26 +111,24 @@ class Library(Mapping[str, Any]):
         half: Callable[[], types.Type | None] = lambda: types.float16,
     ) -> None:
         self._prefix, self._make, self._half = f"{module}.", entries, half
-        self._made: dict[str, Any] = {}
+        self._functions: dict[str, Any] = {}
 
     @functools.cached_property
     def _entries(self) -> Mapping[str, tuple[str, Code]]:
         return self._make()
 
     def __getitem__(self, path: str) -> Any:
-        if path not in self._made:
+        if path not in self._functions:
             if path not in self:
                 raise KeyError(path)
             signature, code = self._entries[path.removeprefix(self._prefix)]
-            self._made[path] = typed(f"cuda.{path}", {signature: code}, self._half())
-        return self._made[path]
+            self._functions[path] = typed(f"cuda.{path}", {signature: code}, self._half())
+        return self._functions[path]
 
     def __contains__(self, path: object) -> bool:
-        return (
-            isinstance(path, str)
-            and path.startswith(self._prefix)
-            and path.removeprefix(self._prefix) in self._entries
-        )
+        if not isinstance(path, str) or not path.startswith(self._prefix):
+            return False
+        return path.removeprefix(self._prefix) in self._entries
 
     def __iter__(self) -> Iterator[str]:
         return (self._prefix + name for name in self._entries)
@@ -150,14 +144,15 @@ def like(function: Any) -> Code:
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         callee = context.typing_context.resolve_value_type(function)
-        found = callee.get_call_type(context.typing_context, signature.args, {})
-        implementation = context.get_function(callee, found)
+        called = callee.get_call_type(context.typing_context, signature.args, {})
+        implementation = context.get_function(callee, called)
         context.add_linking_libs(getattr(implementation, "libs", ()))
-        given = zip(args, signature.args, found.args, strict=True)
-        value = implementation(
-            builder, [context.cast(builder, arg, kind, wanted) for arg, kind, wanted in given]
-        )
-        return context.cast(builder, value, found.return_type, signature.return_type)
+        values = [
+            context.cast(builder, *triple)
+            for triple in zip(args, signature.args, called.args, strict=True)
+        ]
+        value = implementation(builder, values)
+        return context.cast(builder, value, called.return_type, signature.return_type)
 
     return code
 
@@ -167,8 +162,8 @@ def body(function: Callable[..., Any]) -> Code:
     kernel's options.
     """
 
-    def code(*given: Any) -> Any:
-        return like(strict(function))(*given)  # the dispatcher is made when a kernel first calls it
+    def code(*args: Any) -> Any:
+        return like(strict(function))(*args)  # the dispatcher is made when a kernel first calls it
 
     return code
 

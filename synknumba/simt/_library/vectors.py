@@ -31,33 +31,27 @@ def _make(base: types.Type, count: int) -> Callable[..., Any]:
     fields = namedtuple(name, FIELDS[:count])  # type: ignore[misc]  # one type per base and length
     result = types.NamedUniTuple(base, count, fields)
 
-    def elements(parts: tuple[types.Type, ...]) -> int:
-        """Returns the total number of elements in the arguments."""
-        made = 0
-        for part in parts:
-            if isinstance(part, types.NamedUniTuple) and part.dtype == base:
-                made += part.count
-            elif isinstance(types.unliteral(part), (types.Integer, types.Float, types.Boolean)):
-                made += 1
-            else:
-                raise errors.NumbaTypeError(
-                    f"cuda.{name} is made of numbers and of vectors of {base}, not of {part}"
-                )
-        return made
+    def length(part: types.Type) -> int:
+        """Returns the number of elements of an argument."""
+        if isinstance(part, types.NamedUniTuple) and part.dtype == base:
+            return int(part.count)
+        if isinstance(types.unliteral(part), (types.Integer, types.Float, types.Boolean)):
+            return 1
+        raise errors.NumbaTypeError(
+            f"cuda.{name} is made of numbers and of vectors of {base}, not of {part}"
+        )
 
     @intrinsic  # type: ignore[untyped-decorator]
     def build(_context: Any, parts: types.Type) -> Any:
         kinds = tuple(parts)
-        if elements(kinds) != count:
-            raise errors.NumbaTypeError(
-                f"cuda.{name} needs {count} elements, got {elements(kinds)}"
-            )
+        got = sum(map(length, kinds))
+        if got != count:
+            raise errors.NumbaTypeError(f"cuda.{name} needs {count} elements, got {got}")
 
         def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             values = []
-            for kind, part in zip(
-                kinds, cgutils.unpack_tuple(builder, args[0], len(kinds)), strict=True
-            ):
+            unpacked = cgutils.unpack_tuple(builder, args[0], len(kinds))
+            for kind, part in zip(kinds, unpacked, strict=True):
                 if isinstance(kind, types.BaseTuple):
                     values += cgutils.unpack_tuple(builder, part, kind.count)
                 else:
@@ -79,11 +73,15 @@ def _make(base: types.Type, count: int) -> Callable[..., Any]:
     return construct
 
 
+def _vectors() -> dict[str, Any]:
+    vectors = {}
+    for base, aliases in _ALIASES.items():
+        for count in range(1, len(FIELDS) + 1):
+            constructor = _make(getattr(types, base), count)
+            for name in (f"{base}x", *aliases):
+                vectors[f"{name}{count}"] = constructor
+    return vectors
+
+
 # Path below `numba.cuda` -> constructor.
-VECTORS: Final[dict[str, Any]] = {
-    f"{name}{count}": made
-    for base, aliases in _ALIASES.items()
-    for count in range(1, len(FIELDS) + 1)
-    for made in [_make(getattr(types, base), count)]
-    for name in (f"{base}x", *aliases)
-}
+VECTORS: Final = _vectors()

@@ -68,18 +68,18 @@ def as_arrays(arg: Any, what: str) -> Any:
 def _device(arg: Any, what: str) -> int:
     """Returns the DLDeviceType of an array."""
     try:
-        given = arg.__dlpack_device__()
+        device = arg.__dlpack_device__()
     except Exception as error:
         raise ArgumentError(
             f"{what} is a {_name(arg)} whose __dlpack_device__() raises {type(error).__name__}: "
             f"{error}; pass a NumPy array"
         ) from error
     try:
-        device, _ = given
-        return int(device)
+        kind, _ = device
+        return int(kind)
     except (TypeError, ValueError):
         raise ArgumentError(
-            f"{what} is a {_name(arg)} whose __dlpack_device__() gives {given!r}, not a device's "
+            f"{what} is a {_name(arg)} whose __dlpack_device__() gives {device!r}, not a device's "
             "type and number; pass a NumPy array"
         ) from None
 
@@ -94,18 +94,15 @@ def _writable(arg: Any, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     to; else the view.
     """
     try:
-        made = np.asarray(arg)
+        array = np.asarray(arg)
     except Exception:  # noqa: BLE001  # the view is right, only read-only
         return view
-    same = (
-        made.__array_interface__["data"][0] == view.__array_interface__["data"][0]
-        and made.strides == view.strides
-    )
-    return (
-        made
-        if same and made.dtype == view.dtype and made.shape == view.shape and made.flags.writeable
-        else view
-    )
+    is_same = array.flags.writeable and _layout(array) == _layout(view)
+    return array if is_same else view
+
+
+def _layout(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
 
 
 def _name(arg: Any) -> str:

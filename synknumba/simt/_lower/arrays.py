@@ -20,7 +20,7 @@ from synknumba.simt._source.numba_cuda import MISSING, CudaPath
 from synknumba.simt._source.reads import functions_called
 from synknumba.simt._source.scope import Scope
 from synknumba.simt._source.source import read_definition
-from synknumba.simt._source.syntax import read_names
+from synknumba.simt._source.syntax import nodes_of, read_names
 from synknumba.simt._source.written import IN_KERNELS
 
 ARRAY_PATHS = frozenset({"shared.array", "local.array"})
@@ -58,19 +58,25 @@ def array_arguments(path: str, made: ast.Call, scope: Scope) -> tuple[ast.expr, 
     return args["shape"], args["dtype"]
 
 
+def is_shape(value: Any) -> bool:
+    """Returns whether a value is an integer or a tuple of integers."""
+    dims = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(dim, (int, np.integer)) and not isinstance(dim, bool) for dim in dims)
+
+
 def shape_of(node: ast.expr, scope: Scope, *, dynamic: bool) -> tuple[int, ...]:
     """Returns the dimensions of a shape expression: positive integer constants, or with
     `dynamic` 0, dynamic shared memory.
     """
     value = constant(node, scope)
-    dims = value if isinstance(value, tuple) else (value,)
-    whole = all(isinstance(dim, (int, np.integer)) and not isinstance(dim, bool) for dim in dims)
-    if dims and whole and (all(dim > 0 for dim in dims) or (dynamic and dims == (0,))):
-        return tuple(int(dim) for dim in dims)
+    if is_shape(value):
+        dims = tuple(map(int, value if isinstance(value, tuple) else (value,)))
+        if dims and (min(dims) > 0 or (dynamic and dims == (0,))):
+            return dims
     construct = "an array shape not made of positive integer constants"
-    way_out = (
-        "a dynamic shared array, of shape 0" if dynamic else "pass an array with one row per thread"
-    )
+    way_out = "pass an array with one row per thread"
+    if dynamic:
+        way_out = "a dynamic shared array, of shape 0"
     raise scope.source.refusal(node, construct, f"use constants, or {way_out}", IN_KERNELS)
 
 
@@ -92,8 +98,10 @@ def check_size(path: str, shape: tuple[int, ...], dtype: Any, made: ast.AST, sco
 
 
 def _itemsize(dtype: Any) -> int:
-    if dtype is None or isinstance(dtype, np.dtype):
-        return 1 if dtype is None else dtype.itemsize
+    if dtype is None:
+        return 1
+    if isinstance(dtype, np.dtype):
+        return dtype.itemsize
     if dtype == bfloat16.kind():
         return int(dtype.bitwidth) // 8
     try:
@@ -150,14 +158,10 @@ def dynamic_shared(function: FunctionType) -> str | None:
             continue  # most functions; to find the source takes milliseconds
         try:
             scope = Scope(read_definition(called))
-            for node in ast.walk(scope.source.tree):
-                found = scope.resolve(node.func) if isinstance(node, ast.Call) else None
-                if (
-                    isinstance(node, ast.Call)
-                    and isinstance(found, CudaPath)
-                    and found.path == "shared.array"
-                ):
-                    shape = constant(array_arguments(found.path, node, scope)[0], scope)
+            for node in nodes_of(ast.Call, scope.source.tree):
+                value = scope.resolve(node.func)
+                if isinstance(value, CudaPath) and value.path == "shared.array":
+                    shape = constant(array_arguments(value.path, node, scope)[0], scope)
                     if isinstance(shape, (int, np.integer, tuple)) and shape in {0, (0,)}:
                         return f"{scope.source.filename}:{node.lineno}"
         except KernelError:  # raised again by the compiler, where it matters

@@ -22,12 +22,20 @@ import numpy as np
 from numba.core import types
 
 from synknumba._errors import KernelError
-from synknumba.simt._lower.arrays import ARRAY_PATHS, constant
+from synknumba.simt._lower.arrays import ARRAY_PATHS, constant, is_shape
 from synknumba.simt._source.numba_cuda import MISSING, CudaPath
 from synknumba.simt._source.reads import is_device_function, is_njit_function
 from synknumba.simt._source.scope import NUMBERS, Scope
 from synknumba.simt._source.source import read_source
-from synknumba.simt._source.syntax import assign, assigned_names, load, place, read_names, walk
+from synknumba.simt._source.syntax import (
+    assign,
+    assigned_names,
+    has_starred,
+    load,
+    nodes_of,
+    place,
+    read_names,
+)
 from synknumba.simt._source.written import Source, has_rest, parameters
 
 # A recursion over a size calls the function with a new constant each time, and each constant needs
@@ -44,19 +52,16 @@ def fix(source: Source, values: Mapping[str, Any]) -> Source:
     args = source.tree.args
     args.posonlyargs = [arg for arg in args.posonlyargs if arg.arg not in values]
     args.args = [arg for arg in args.args if arg.arg not in values]
-    rest = {name: value for name, value in values.items() if isinstance(value, Rest)}
-    for name, value in rest.items():
-        args.args += map(ast.arg, value.names(name))
-        parts = ast.Tuple([load(part) for part in value.names(name)], ast.Load())
-        source.tree.body.insert(0, assign(name, parts, source.tree))
+    scope = {**source.scope}
+    for name, value in values.items():
+        if isinstance(value, Rest):
+            args.args += map(ast.arg, value.names(name))
+            parts = ast.Tuple(list(map(load, value.names(name))), ast.Load())
+            source.tree.body.insert(0, assign(name, parts, source.tree))
+        else:
+            scope[name] = value
     place(source.tree, source.tree)
-    return replace(
-        source,
-        scope={
-            **source.scope,
-            **{name: value for name, value in values.items() if name not in rest},
-        },
-    )
+    return replace(source, scope=scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,28 +102,28 @@ def arguments(node: ast.Call, function: FunctionType) -> dict[str, Argument]:
     names, count = parameters(function), function.__code__.co_argcount
     defaults = function.__defaults__ or ()
     with_default = names[count - len(defaults) : count]
-    given = {
-        name: Argument(None, value) for name, value in zip(with_default, defaults, strict=True)
-    }
-    given |= {name: Argument(arg) for name, arg in zip(names[:count], node.args, strict=False)}
+    passed: dict[str, Argument] = {}
+    for name, value in zip(with_default, defaults, strict=True):
+        passed[name] = Argument(None, value)
+    for name, arg in zip(names[:count], node.args, strict=False):
+        passed[name] = Argument(arg)
     if has_rest(function):
-        given[names[-1]] = Argument(_rest_of(node, count))
-    return given | {
-        keyword.arg: Argument(keyword.value)
-        for keyword in node.keywords
-        if keyword.arg in names[:count]
-    }
+        passed[names[-1]] = Argument(_rest_of(node, count))
+    for keyword in node.keywords:
+        if keyword.arg in names[:count]:
+            passed[keyword.arg] = Argument(keyword.value)
+    return passed
 
 
 def _rest_of(node: ast.Call, count: int) -> ast.expr:
     """Returns the tuple that a call passes to a parameter `*rest` after `count` others."""
-    more = node.args[count:]
-    if more and isinstance(more[-1], ast.Starred):
-        parts = ast.Tuple(more[:-1], ast.Load())
-        return place(
-            ast.BinOp(parts, ast.Add(), more[-1].value) if more[:-1] else more[-1].value, node
-        )
-    return place(ast.Tuple(more, ast.Load()), node)
+    match node.args[count:]:
+        case [ast.Starred(value=value)]:
+            return place(value, node)
+        case [*parts, ast.Starred(value=value)]:
+            return place(ast.BinOp(ast.Tuple(parts, ast.Load()), ast.Add(), value), node)
+        case parts:
+            return place(ast.Tuple(parts, ast.Load()), node)
 
 
 class FixedParameters:
@@ -137,22 +142,21 @@ class FixedParameters:
         replaced. `scope` has the names of the caller.
         """
         needed, changed = self._of(function)
-        found: dict[str, Any] = {}
-        rest = parameters(function)[-1] if has_rest(function) else None
-        for name, argument in arguments(node, function).items():
-            if (
-                name == rest
-                and name in needed
-                and isinstance(argument.node, ast.Tuple)
-                and not _has_star(argument.node)
-            ):
-                found[name] = Rest(len(argument.node.elts))
-            if name in changed or name == rest:
+        fixed: dict[str, Any] = {}
+        passed = arguments(node, function)
+        if has_rest(function):
+            rest = parameters(function)[-1]
+            parts = passed.pop(rest).node
+            if rest in needed and isinstance(parts, ast.Tuple) and not has_starred(parts.elts):
+                fixed[rest] = Rest(len(parts.elts))
+        for name, argument in passed.items():
+            if name in changed:
                 continue
-            value = _value(argument, scope) if name in needed else _callee_or_dtype(argument, scope)
+            find = _value if name in needed else _callee_or_dtype
+            value = find(argument, scope)
             if value is not MISSING:
-                found[name] = value
-        return found
+                fixed[name] = value
+        return fixed
 
     def _of(self, function: FunctionType) -> tuple[frozenset[str], frozenset[str]]:
         """Returns the parameters that must be constant, and those that are assigned to and so
@@ -160,10 +164,7 @@ class FixedParameters:
         """
         if function not in self._known:
             # seen by a recursive call during the analysis
-            self._known[function] = (
-                frozenset(),
-                frozenset(),
-            )
+            self._known[function] = frozenset(), frozenset()
             try:
                 self._known[function] = self._look(read_source(function))
             except KernelError:  # reported when the function is translated
@@ -172,29 +173,22 @@ class FixedParameters:
 
     def _look(self, source: Source) -> tuple[frozenset[str], frozenset[str]]:
         scope, params = Scope(source), set(source.params)
-        found: set[str] = set()
-        for node in walk(source.tree):
-            if not isinstance(node, ast.Call):
-                continue
-            found |= {
-                arg.value.id
-                for arg in node.args
-                if isinstance(arg, ast.Starred) and isinstance(arg.value, ast.Name)
-            }
+        needed: set[str] = set()
+        for node in nodes_of(ast.Call, source.tree):
+            for arg in node.args:
+                match arg:
+                    case ast.Starred(value=ast.Name(id=name)):
+                        needed.add(name)
             value = scope.resolve(node.func)
             if isinstance(value, CudaPath) and value.path in ARRAY_PATHS:
-                found |= _read([*node.args, *(keyword.value for keyword in node.keywords)], scope)
+                needed |= _read([*node.args, *(keyword.value for keyword in node.keywords)], scope)
             elif (callee := called_function(value)) is not None:
                 passed = arguments(node, callee)
                 nodes = [passed[name].node for name in self._of(callee)[0] if name in passed]
-                found |= _read(filter(None, nodes), scope)
+                needed |= _read(filter(None, nodes), scope)
             elif isinstance(node.func, ast.Name):
-                found.add(node.func.id)
-        return frozenset(found & params), frozenset(params & assigned_names(source.tree))
-
-
-def _has_star(node: ast.Tuple) -> bool:
-    return any(isinstance(part, ast.Starred) for part in node.elts)
+                needed.add(node.func.id)
+        return frozenset(needed & params), frozenset(params & assigned_names(source.tree))
 
 
 def called_function(value: Any) -> FunctionType | None:
@@ -210,14 +204,12 @@ def _read(nodes: Iterable[ast.expr], scope: Scope) -> set[str]:
     """Returns the names read in expressions, following local variables that are constants to
     their definitions.
     """
-    found: set[str] = set()
-    waiting = read_names(nodes)
-    while waiting:
-        found |= waiting
-        waiting = (
-            read_names(scope.constants[name] for name in waiting if name in scope.constants) - found
-        )
-    return found
+    names: set[str] = set()
+    new = read_names(nodes)
+    while new:
+        names |= new
+        new = read_names(scope.constants[name] for name in new & scope.constants.keys()) - names
+    return names
 
 
 def _value(argument: Argument, scope: Scope) -> Any:
@@ -229,32 +221,25 @@ def _value(argument: Argument, scope: Scope) -> Any:
         value = argument.default if argument.node is None else constant(argument.node, scope)
     except KernelError:  # not computable at translation
         return MISSING
-    parts = value if isinstance(value, tuple) else (value,)
-    is_shape = all(
-        isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in parts
-    )
-    return value if is_shape or isinstance(value, (str, *_DTYPES)) else MISSING
+    return value if is_shape(value) or isinstance(value, (str, *_DTYPES)) else MISSING
 
 
 def _callee_or_dtype(argument: Argument, scope: Scope) -> Any:
     value = argument.default if argument.node is None else scope.resolve(argument.node)
-    if (
-        value is MISSING
-        and isinstance(argument.node, ast.Name)
-        and argument.node.id in scope.constants
-    ):
-        value = scope.resolve(scope.constants[argument.node.id])
+    if value is MISSING and isinstance(argument.node, ast.Name):
+        definition = scope.constants.get(argument.node.id)
+        value = MISSING if definition is None else scope.resolve(definition)
     if isinstance(value, CudaPath):
-        found = value.member()
-        if isinstance(found, types.Type):
-            return found
+        member = value.member()
+        if isinstance(member, types.Type):
+            return member
         return MISSING if value.path in NUMBERS else value
-    is_scalar = isinstance(value, type) and issubclass(
-        value, (np.generic, bool, int, float, complex)
-    )
-    is_callee = is_device_function(value) or is_njit_function(value)
-    fits = is_scalar or is_callee or isinstance(value, (*_DTYPES, np.ufunc, BuiltinFunctionType))
-    return value if fits else MISSING
+    if isinstance(value, (*_DTYPES, np.ufunc, BuiltinFunctionType)):
+        return value
+    if isinstance(value, type) and issubclass(value, _SCALARS):
+        return value
+    return value if is_device_function(value) or is_njit_function(value) else MISSING
 
 
 _DTYPES: Final = (np.dtype, types.Type)
+_SCALARS: Final = (np.generic, bool, int, float, complex)

@@ -32,32 +32,32 @@ def overloaded_for_cuda(function: Any, seen: set[Any] | None = None) -> Any:
     CUDA only; None if none has.
     """
     seen = set() if seen is None else seen
-    if (
-        not isinstance(function, (FunctionType, type))
-        or function in seen
-        or str(function.__module__).partition(".")[0] in _SAME_EVERYWHERE
-    ):
+    if not isinstance(function, (FunctionType, type)) or function in seen:
+        return None
+    if str(function.__module__).partition(".")[0] in _SAME_EVERYWHERE:
         return None
     seen.add(function)
     templates = [template for _, _, template in templates_of(function)]
     if any(_target(template) == "cuda" for template in templates):
         return function
-    makers = (getattr(template, "_overload_func", None) for template in templates)
-    called = (
-        found for maker in makers if isinstance(maker, FunctionType) for found in values_read(maker)
-    )
-    return next(filter(None, (overloaded_for_cuda(found, seen) for found in called)), None)
+    for template in templates:
+        maker = getattr(template, "_overload_func", None)
+        for callee in values_read(maker) if isinstance(maker, FunctionType) else ():
+            overloaded = overloaded_for_cuda(callee, seen)
+            if overloaded is not None:
+                return overloaded
+    return None
 
 
 def overloads_for_cuda(function: Any) -> list[Any]:
     """Returns the templates of the overloads that a GPU's kernel tries, in that order; later
     ones replace earlier ones.
     """
-    found = {}
+    by_maker = {}
     for _, _, template in templates_of(function):
         if hasattr(template, "_overload_func") and _target(template) in _TARGETS:
-            found[template._overload_func] = template  # noqa: SLF001  # numba-cuda registers one for every target with Numba too
-    latest_first = [*found.values()][::-1]
+            by_maker[template._overload_func] = template  # noqa: SLF001  # numba-cuda registers one for every target with Numba too
+    latest_first = [*by_maker.values()][::-1]
     return sorted(latest_first, key=lambda template: _TARGETS.index(_target(template)))
 
 

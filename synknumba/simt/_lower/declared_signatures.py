@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 from synknumba.simt._library.slots import is_number
 from synknumba.simt._lower.signatures import Declared, best_declared
 from synknumba.simt._lower.thread_code import ThreadCode
-from synknumba.simt._source.syntax import assign, assigned_names, load, place, walk
+from synknumba.simt._source.syntax import assign, assigned_names, load, nodes_of, place
 
 
 class Conversions:
@@ -32,67 +32,64 @@ class Conversions:
     def __init__(self, code: ThreadCode, declared: Sequence[Declared]) -> None:
         self._code, self._declared = code, declared
         self._name = code.source.tree.name
-        for one in declared:
-            if len(one.args) != len(code.params):
-                construct = (
-                    f"a signature of {len(one.args)} arguments for "
-                    f"{self._name}({', '.join(code.params)})"
-                )
-                raise code.source.refusal(
-                    code.source.tree, construct, "declare one type per parameter"
-                )
-        self._kinds = {
-            param: [one.args[place] for one in declared] for place, param in enumerate(code.params)
-        }
-        changed = assigned_names(code.body) | {
-            param for param, kinds in self._kinds.items() if any(map(is_number, kinds))
-        }
-        self._given = {
-            param: f"{param}__arg" if param in changed else param for param in code.params
-        }
+        for signature in declared:
+            if len(signature.args) != len(code.params):
+                call = f"{self._name}({', '.join(code.params)})"
+                construct = f"a signature of {len(signature.args)} arguments for {call}"
+                way_out = "declare one type per parameter"
+                raise code.source.refusal(code.source.tree, construct, way_out)
+        columns = zip(*(signature.args for signature in declared), strict=True)
+        self._kinds = dict(zip(code.params, columns, strict=True))
+        # the parameters of the converted function
+        self._params = {param: param for param in code.params}
+        assigned = assigned_names(code.body)
+        for param, kinds in self._kinds.items():
+            if param in assigned or any(map(is_number, kinds)):
+                self._params[param] = f"{param}__arg"
 
     def apply(self) -> None:
         """Rewrites the function's body and parameters in place."""
         at, code = self._code.source.tree, self._code
         first = [
             assign(param, self._argument(param), at)
-            for param, given in self._given.items()
-            if given != param
+            for param, name in self._params.items()
+            if name != param
         ]
-        code.params = tuple(self._given.values())
-        if any(one.result not in {None, types.none} for one in self._declared):
-            for node in walk(code.body):
-                if isinstance(node, ast.Return) and node.value is not None:
+        code.params = tuple(self._params.values())
+        if any(signature.result not in {None, types.none} for signature in self._declared):
+            for node in nodes_of(ast.Return, code.body):
+                if node.value is not None:
                     node.value = place(self._result(node.value), node)
         code.body = [*first, *code.body]
 
     def _argument(self, param: str) -> ast.expr:
-        kinds, given = self._kinds[param], load(self._given[param])
-        if not any(map(is_number, kinds)):
-            return given
+        kinds, value = self._kinds[param], load(self._params[param])
         if len(set(kinds)) == 1:
-            return ast.Call(self._code.bind(f"as_{kinds[0]}", kinds[0]), [given], [])
-        return self._fitted(f"fit_{param}", given, self._code.params.index(param))
+            return self._converted(kinds[0], value)
+        if not any(map(is_number, kinds)):
+            return value
+        return self._cast_by_best(f"fit_{param}", value, self._code.params.index(param))
 
     def _result(self, value: ast.expr) -> ast.expr:
-        results = {one.result for one in self._declared}
+        results = {signature.result for signature in self._declared}
         if len(results) > 1:
-            return self._fitted("fit_result", value, None)
-        (kind,) = results
-        return (
-            ast.Call(self._code.bind(f"as_{kind}", kind), [value], []) if is_number(kind) else value
-        )
+            return self._cast_by_best("fit_result", value, None)
+        (result,) = results
+        return self._converted(result, value)
 
-    def _fitted(self, word: str, value: ast.expr, position: int | None) -> ast.expr:
+    def _converted(self, kind: types.Type | None, value: ast.expr) -> ast.expr:
+        return self._code.call(f"as_{kind}", kind, value) if is_number(kind) else value
+
+    def _cast_by_best(self, word: str, value: ast.expr, position: int | None) -> ast.expr:
         """Returns the call that converts a value as the signature does that fits the arguments
         best.
         """
-        given = ast.Tuple([load(name) for name in self._given.values()], ast.Load())
-        function = _fit_to_the_best(self._name, self._declared, position)
-        return ast.Call(self._code.bind(word, function), [value, given], [])
+        args = ast.Tuple(list(map(load, self._params.values())), ast.Load())
+        function = _caster(self._name, self._declared, position)
+        return self._code.call(word, function, value, args)
 
 
-def _fit_to_the_best(name: str, declared: Sequence[Declared], position: int | None) -> Any:
+def _caster(name: str, declared: Sequence[Declared], position: int | None) -> Any:
     """Returns an intrinsic of a value and a tuple of all arguments, which converts the value to a
     type of the best signature.
 
@@ -103,16 +100,15 @@ def _fit_to_the_best(name: str, declared: Sequence[Declared], position: int | No
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def cast_argument(_context: Any, value: types.Type, given: types.Type) -> Any:
-        best = best_declared(name, declared, tuple(given))
+    def cast_argument(_context: Any, value: types.Type, args: types.Type) -> Any:
+        best = best_declared(name, declared, tuple(args))
         wanted = best.result if position is None else best.args[position]
-        kind = wanted if wanted is not None and is_number(wanted) else types.unliteral(value)
+        kind: Any = wanted if is_number(wanted) else types.unliteral(value)
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return impl_ret_borrowed(
-                context, builder, kind, context.cast(builder, args[0], sig.args[0], kind)
-            )
+            converted = context.cast(builder, args[0], sig.args[0], kind)
+            return impl_ret_borrowed(context, builder, kind, converted)
 
-        return kind(value, given), codegen
+        return kind(value, args), codegen
 
     return cast_argument

@@ -12,11 +12,13 @@ t, i = threadIdx, 0      t = cuda.threadIdx; i = 0, as for all names of members 
 """  # noqa: E501
 
 import ast
+from itertools import chain
 from types import FunctionType
 from typing import Any, cast
 
 from numba import literal_unroll
 
+from synknumba._errors import KernelError
 from synknumba.simt._library.intrinsics import exactly
 from synknumba.simt._library.words import AXES, CACHED_LOADS, CACHED_STORES, TRIPLES
 from synknumba.simt._lower.constant_parameters import called_function
@@ -29,12 +31,13 @@ from synknumba.simt._source.scope import Scope
 from synknumba.simt._source.syntax import (
     copied,
     count_stores,
+    has_starred,
     load,
+    nodes_of,
     one_or_tuple,
     own_exits,
     place,
     statements,
-    walk,
 )
 from synknumba.simt._source.written import IN_KERNELS, Source, has_rest
 
@@ -101,15 +104,13 @@ class _Desugarer(ast.NodeTransformer):
                 pairs = [
                     self._without_names(*pair, apart) for pair in zip(targets, values, strict=True)
                 ]
-                left = [pair for pair in pairs if pair is not None]
-                if not left:
+                rest = [pair for pair in pairs if pair is not None]
+                if not rest:
                     return None
-                if [pair[1] for pair in left] != values:
-                    new = [
-                        one_or_tuple([pair[side] for pair in left], ctx)
-                        for side, ctx in ((0, ast.Store()), (1, ast.Load()))
-                    ]
-                    return place(new[0], target), place(new[1], value)
+                left, right = map(list, zip(*rest, strict=True))
+                if right != values:
+                    new_target = place(one_or_tuple(left, ast.Store()), target)
+                    return new_target, place(one_or_tuple(right, ast.Load()), value)
         return target, value
 
     # ---- operations
@@ -131,16 +132,12 @@ class _Desugarer(ast.NodeTransformer):
         if function is round and len(node.args) == 2 and not node.keywords:
             node.func = self._bind(node.func, round_to)
         elif function is print:
-            node.args = [
-                self._triple(part) for arg in node.args for part in self._printed(arg, node)
-            ]
-        elif (
-            function is MISSING
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "bit_count"
-            and not node.args
-        ):
-            node.args, node.func = [node.func.value], self._bind(node.func, popc)
+            parts = chain.from_iterable(self._printed(arg, node) for arg in node.args)
+            node.args = list(map(self._triple, parts))
+        elif function is MISSING:
+            match node:
+                case ast.Call(func=ast.Attribute(value=number, attr="bit_count"), args=[]):
+                    node.args, node.func = [number], self._bind(node.func, popc)
         return cast(ast.expr, self.generic_visit(node))
 
     def _with_hint(
@@ -154,69 +151,59 @@ class _Desugarer(ast.NodeTransformer):
         target = self._scope.resolve(node.func)
         if not isinstance(target, CudaPath) or target.path not in paths:
             return None
-        if (
-            len(node.args) != count
-            or node.keywords
-            or any(isinstance(arg, ast.Starred) for arg in node.args)
-        ):
+        if len(node.args) != count or node.keywords or has_starred(node.args):
             construct = f"cuda.{target.path}() without exactly {count} arguments"
             raise self._source.refusal(node, construct, "pass exactly that many, by position")
         return node.args
 
     def _spread(self, node: ast.Call, function: FunctionType | None) -> list[ast.expr]:
         """Returns the arguments with each starred tuple expanded into its elements."""
-        has_one = sum(isinstance(arg, ast.Starred) for arg in node.args) == 1
-        takes_rest = function is not None and has_rest(function)
         spread: list[ast.expr] = []
         for arg in node.args:
-            if not isinstance(arg, ast.Starred):
-                spread.append(arg)
-                continue
-            if isinstance(arg.value, ast.Tuple):
-                spread += arg.value.elts
-                continue
-            count = self._tuples.get(arg.value.id) if isinstance(arg.value, ast.Name) else None
-            if (
-                count is None
-                and takes_rest
-                and function is not None
-                and arg is node.args[-1]
-                and isinstance(arg.value, ast.Name)
-            ):
-                spread += self._rest(arg, max(0, function.__code__.co_argcount - len(spread)))
-                continue
-            if (
-                count is None
-                and function is not None
-                and has_one
-                and not function.__defaults__
-                and not takes_rest
-            ):
-                count = function.__code__.co_argcount - len(node.args) - len(node.keywords) + 1
-            if count is None or not isinstance(arg.value, ast.Name):
-                raise self._source.refusal(
-                    node, "* in this call", "write the parts of the tuple one by one"
-                )
-            whole = ast.Call(self._bind(node, exactly), [arg.value, ast.Constant(count)], [])
-            parts = [
-                ast.Subscript(copied(whole), ast.Constant(at), ast.Load()) for at in range(count)
-            ]
-            spread += [place(part, arg) for part in parts]
+            match arg:
+                case ast.Starred(value=ast.Tuple(elts=parts)):
+                    spread += parts
+                case ast.Starred(value=ast.Name()):
+                    spread += self._parts(arg, node, function, len(spread))
+                case ast.Starred():
+                    raise self._unknown_length(node)
+                case _:
+                    spread.append(arg)
         return spread
+
+    def _parts(
+        self, arg: ast.Starred, call: ast.Call, function: FunctionType | None, before: int
+    ) -> list[ast.expr]:
+        """Returns the elements of a starred variable; `before` arguments precede it."""
+        count = self._tuples.get(cast(ast.Name, arg.value).id)
+        if count is None:
+            if function is None:
+                raise self._unknown_length(call)
+            params = function.__code__.co_argcount
+            if has_rest(function):
+                if arg is not call.args[-1]:
+                    raise self._unknown_length(call)
+                return self._rest(arg, max(0, params - before))
+            is_only = sum(isinstance(other, ast.Starred) for other in call.args) == 1
+            if not is_only or function.__defaults__:
+                raise self._unknown_length(call)
+            count = params - len(call.args) - len(call.keywords) + 1
+        whole = ast.Call(self._bind(call, exactly), [arg.value, ast.Constant(count)], [])
+        return [place(_item(whole, position), arg) for position in range(count)]
+
+    def _unknown_length(self, call: ast.Call) -> KernelError:
+        way_out = "write the parts of the tuple one by one"
+        return self._source.refusal(call, "* in this call", way_out)
 
     def _rest(self, arg: ast.Starred, count: int) -> list[ast.expr]:
         """Returns the first elements of a starred tuple, and the others starred, for a parameter
         `*rest`.
         """
-        parts: list[ast.expr] = [
-            ast.Subscript(copied(arg.value), ast.Constant(at), ast.Load()) for at in range(count)
-        ]
-        others = (
-            ast.Subscript(arg.value, ast.Slice(ast.Constant(count)), ast.Load())
-            if count
-            else arg.value
-        )
-        return [place(part, arg) for part in (*parts, ast.Starred(others, ast.Load()))]
+        parts: list[ast.expr] = [_item(arg.value, position) for position in range(count)]
+        rest = arg.value
+        if count:
+            rest = ast.Subscript(rest, ast.Slice(ast.Constant(count)), ast.Load())
+        return [place(part, arg) for part in (*parts, ast.Starred(rest, ast.Load()))]
 
     def _printed(self, node: ast.expr, printed: ast.Call) -> list[ast.expr]:
         """Returns the arguments of `print` that write what an f-string does; print writes a
@@ -224,41 +211,38 @@ class _Desugarer(ast.NodeTransformer):
         """
         if not isinstance(node, ast.JoinedStr):
             return [node]
-        parts, spaced, last = [], True, len(node.values) - 1
+        parts: list[ast.expr] = []
+        after_value = False  # whether a value precedes, not a text
+        last = len(node.values) - 1
         for number, part in enumerate(node.values):
             if isinstance(part, ast.FormattedValue):
-                next_to_value = number < last and isinstance(
-                    node.values[number + 1], ast.FormattedValue
-                )
-                spaced = (
-                    spaced
-                    and part.conversion == -1
-                    and part.format_spec is None
-                    and not next_to_value
-                )
+                if after_value or part.conversion != -1 or part.format_spec is not None:
+                    raise self._formatting(node, printed)
                 parts.append(part.value)
+                after_value = True
                 continue
+            after_value = False
             text = str(cast(ast.Constant, part).value)
-            spaced = (
-                spaced
-                and (number == 0 or text.startswith(" "))
-                and (number == last or text.endswith(" "))
+            has_spaces = (number == 0 or text.startswith(" ")) and (
+                number == last or text.endswith(" ")
             )
-            if not (0 < number < last and text == " "):  # which is the space that print writes
-                text = text[number > 0 : len(text) - (number < last)]
-                parts.append(ast.copy_location(ast.Constant(text), part))
-        if spaced:
-            return parts or [ast.copy_location(ast.Constant(""), node)]
-        shown = [
-            ast.unparse(one.value)
-            if isinstance(one, ast.FormattedValue)
-            else f'"{cast(ast.Constant, one).value!s}"'
-            for one in node.values
-        ]
-        arguments = ", ".join(shown)
-        raise self._source.refusal(
-            printed, "formatting in an f-string", f"write print({arguments})", IN_KERNELS
-        )
+            if not has_spaces:
+                raise self._formatting(node, printed)
+            if text == " " and 0 < number < last:  # which is the space that print writes
+                continue
+            text = text[number > 0 : len(text) - (number < last)]
+            parts.append(ast.copy_location(ast.Constant(text), part))
+        return parts or [ast.copy_location(ast.Constant(""), node)]
+
+    def _formatting(self, node: ast.JoinedStr, printed: ast.Call) -> KernelError:
+        shown = []
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                shown.append(ast.unparse(part.value))
+            else:
+                shown.append(f'"{cast(ast.Constant, part).value!s}"')
+        way_out = f"write print({', '.join(shown)})"
+        return self._source.refusal(printed, "formatting in an f-string", way_out, IN_KERNELS)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
         raise self._source.refusal(
@@ -267,8 +251,9 @@ class _Desugarer(ast.NodeTransformer):
 
     def _message(self, node: ast.Raise | ast.Assert) -> ast.stmt:
         """Leaves the text of an exception, which a GPU does not show, as it is."""
-        strings = [one for one in walk(node) if isinstance(one, ast.JoinedStr)]
-        return node if strings else cast(ast.stmt, self.generic_visit(node))
+        if any(nodes_of(ast.JoinedStr, node)):
+            return node
+        return cast(ast.stmt, self.generic_visit(node))
 
     visit_Raise = visit_Assert = _message
 
@@ -283,17 +268,19 @@ class _Desugarer(ast.NodeTransformer):
         return place(ast.Tuple(parts, ast.Load()), node)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._known(node) or node
+        return self._unrolled(node) or node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        return self._known(node) or cast(ast.expr, self.generic_visit(node))
+        return self._unrolled(node) or cast(ast.expr, self.generic_visit(node))
 
-    def _known(self, node: ast.Name | ast.Attribute) -> ast.expr | None:
-        value: Any = self._scope.resolve(node) if isinstance(node.ctx, ast.Load) else None
+    def _unrolled(self, node: ast.Name | ast.Attribute) -> ast.expr | None:
+        """Returns Numba's `literal_unroll` for any; None for other values."""
+        if not isinstance(node.ctx, ast.Load):
+            return None
+        value: Any = self._scope.resolve(node)
         if is_foreign(value):
-            raise self._source.refusal(
-                node, f"{value.name}(), a function of cuda.declare_device,", way_out("")
-            )
+            construct = f"{value.name}(), a function of cuda.declare_device,"
+            raise self._source.refusal(node, construct, way_out(""))
         word = value.path if isinstance(value, CudaPath) else getattr(value, "__name__", "")
         return self._bind(node, literal_unroll) if word == "literal_unroll" else None
 
@@ -307,15 +294,17 @@ def _tuples(tree: ast.FunctionDef) -> dict[str, int]:
     """Returns the lengths of the variables assigned exactly once, from a tuple display without
     `*`.
     """
-    stores, found = count_stores(tree), {}
-    for node in walk(tree):
+    stores, lengths = count_stores(tree), {}
+    for node in nodes_of(ast.Assign, tree):
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple(elts=parts)) if (
-                stores[name] == 1
-            ):
-                if not any(isinstance(part, ast.Starred) for part in parts):
-                    found[name] = len(parts)
-    return found
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple(elts=parts)):
+                if stores[name] == 1 and not has_starred(parts):
+                    lengths[name] = len(parts)
+    return lengths
+
+
+def _item(parts: ast.expr, position: int) -> ast.expr:
+    return ast.Subscript(copied(parts), ast.Constant(position), ast.Load())
 
 
 def _element(array: ast.expr, index: ast.expr, ctx: ast.expr_context) -> ast.expr:
@@ -329,9 +318,7 @@ def _flagged(body: list[ast.stmt], flag: str) -> list[ast.stmt]:
         if isinstance(statement, ast.Break):
             done += statements(f"{flag} = True", statement)
         elif isinstance(statement, ast.If):
-            statement.body, statement.orelse = (
-                _flagged(statement.body, flag),
-                _flagged(statement.orelse, flag),
-            )
+            statement.body = _flagged(statement.body, flag)
+            statement.orelse = _flagged(statement.orelse, flag)
         done.append(statement)
     return done

@@ -6,7 +6,7 @@
 import ast
 from typing import cast
 
-from synknumba.simt._source.syntax import assign, copied, load, place, store, walk
+from synknumba.simt._source.syntax import assign, copied, load, nodes_of, place, store, walk
 from synknumba.simt._source.written import Source
 
 
@@ -21,9 +21,7 @@ class Hoister(ast.NodeTransformer):
         self.source = source
         self.before: list[ast.stmt] = []
         self._count = 0
-        self._rebound = {
-            node.target.id for node in walk(source.tree) if isinstance(node, ast.NamedExpr)
-        }
+        self._rebound = {node.target.id for node in nodes_of(ast.NamedExpr, source.tree)}
 
     def fresh(self, word: str) -> str:
         """Returns a new variable name for the generated code."""
@@ -80,13 +78,8 @@ class Hoister(ast.NodeTransformer):
         element = copied(target)
         element.ctx = ast.Load()
         self.before += [assign(name, element, node), *hoisted]
-        changed = ast.copy_location(
-            ast.AugAssign(ast.copy_location(store(name), node), node.op, node.value), node
-        )
-        return [
-            changed,
-            ast.copy_location(ast.Assign([target], ast.copy_location(load(name), node)), node),
-        ]
+        changed = ast.AugAssign(store(name), node.op, node.value)
+        return [place(changed, node), place(ast.Assign([target], load(name)), node)]
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         node.test = self.visit(node.test)
@@ -179,37 +172,31 @@ class Hoister(ast.NodeTransformer):
         """Visits `a and b`; if `b` takes statements: `v = a`, and `if v:` these and `v = b`."""
         first, *others = node.values
         done: list[ast.expr] = [self.visit(first)]
-        for other in others:
-            value, statements = self._apart(other)
-            if statements:
-                name = self.fresh("so_far")
-                so_far = (
-                    done[0]
-                    if len(done) == 1
-                    else ast.copy_location(ast.BoolOp(node.op, done), node)
-                )
-                self.before.append(assign(name, so_far, node))
-                test: ast.expr = (
-                    load(name)
-                    if isinstance(node.op, ast.And)
-                    else ast.UnaryOp(ast.Not(), load(name))
-                )
-                self.before.append(
-                    place(ast.If(test, [*statements, assign(name, value, node)], []), node)
-                )
-                done = [ast.copy_location(load(name), node)]
-            else:
+        for operand in others:
+            value, statements = self._apart(operand)
+            if not statements:
                 done.append(value)
-        return done[0] if len(done) == 1 else ast.copy_location(ast.BoolOp(node.op, done), node)
+                continue
+            name = self.fresh("so_far")
+            self.before.append(assign(name, _joined(node, done), node))
+            test: ast.expr = load(name)
+            if isinstance(node.op, ast.Or):
+                test = ast.UnaryOp(ast.Not(), test)
+            branch = [*statements, assign(name, value, node)]
+            self.before.append(place(ast.If(test, branch, []), node))
+            done = [ast.copy_location(load(name), node)]
+        return _joined(node, done)
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         node.test = self.visit(node.test)
-        (node.body, then), (node.orelse, other) = self._apart(node.body), self._apart(node.orelse)
-        if not then and not other:
+        node.body, then = self._apart(node.body)
+        node.orelse, otherwise = self._apart(node.orelse)
+        if not then and not otherwise:
             return node
         name = self.fresh("chosen")
-        branches = [*then, assign(name, node.body, node)], [*other, assign(name, node.orelse, node)]
-        self.before.append(place(ast.If(node.test, *branches), node))
+        then.append(assign(name, node.body, node))
+        otherwise.append(assign(name, node.orelse, node))
+        self.before.append(place(ast.If(node.test, then, otherwise), node))
         return ast.copy_location(load(name), node)
 
     def _apart(self, node: ast.expr) -> tuple[ast.expr, list[ast.stmt]]:
@@ -230,6 +217,13 @@ class Hoister(ast.NodeTransformer):
             )
             raise self.source.refusal(node, construct, "assign its value to a variable first")
         return new
+
+
+def _joined(node: ast.BoolOp, values: list[ast.expr]) -> ast.expr:
+    """Returns the only value, or several under the operator of the node."""
+    if len(values) == 1:
+        return values[0]
+    return ast.copy_location(ast.BoolOp(node.op, values), node)
 
 
 def _parts(node: ast.expr) -> dict[str, ast.expr]:

@@ -82,19 +82,25 @@ class ReturnsAssigned:
             if not has_return(statement):
                 done.append(statement)
                 continue
-            if (
-                isinstance(statement, ast.If)
-                and not loops
-                and (_returns(statement.body) or _returns(statement.orelse))
-            ):
-                then, other = (rest, []) if not _returns(statement.body) else ([], rest)
-                statement.body = self._lower(statement.body + then, loops=0) or [
-                    ast.copy_location(ast.Pass(), statement)
-                ]
-                statement.orelse = self._lower(statement.orelse + other, loops=0)
+            if not loops and isinstance(statement, ast.If) and self._one_branch(statement, rest):
                 return [*done, statement]
             return done + self._with_flag(statement, rest, loops=loops)
         return done
+
+    def _one_branch(self, statement: ast.If, rest: list[ast.stmt]) -> bool:
+        """Moves the statements after an `if` into its branch that does not return; returns whether
+        the other one does.
+        """
+        if _returns(statement.body):
+            statement.orelse = statement.orelse + rest
+        elif _returns(statement.orelse):
+            statement.body = statement.body + rest
+        else:
+            return False
+        empty = ast.copy_location(ast.Pass(), statement)
+        statement.body = self._lower(statement.body, loops=0) or [empty]
+        statement.orelse = self._lower(statement.orelse, loops=0)
+        return True
 
     def _with_flag(
         self, statement: ast.stmt, rest: list[ast.stmt], *, loops: int
@@ -116,12 +122,11 @@ class ReturnsAssigned:
 
     def _return(self, statement: ast.Return, *, loops: int) -> list[ast.stmt]:
         self._flagged |= loops > 0
-        leave = statements(f"{self._flag} = True" + ("\nbreak" if loops else ""), statement)
-        return (
-            leave
-            if statement.value is None
-            else [assign(self._result, statement.value, statement), *leave]
-        )
+        text = f"{self._flag} = True"
+        leave = statements(f"{text}\nbreak" if loops else text, statement)
+        if statement.value is None:
+            return leave
+        return [assign(self._result, statement.value, statement), *leave]
 
 
 class _Without(ast.NodeTransformer):
@@ -131,12 +136,10 @@ class _Without(ast.NodeTransformer):
         self._name = name
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
-        target = node.targets[0]
-        return (
-            ast.copy_location(ast.Pass(), node)
-            if isinstance(target, ast.Name) and target.id == self._name
-            else node
-        )
+        match node.targets[0]:
+            case ast.Name(id=self._name):
+                return ast.copy_location(ast.Pass(), node)
+        return node
 
 
 def _returns(body: list[ast.stmt]) -> bool:
@@ -165,18 +168,17 @@ class Inliner:
         self._code.must_be_inlined = True
         self._code.uses_state |= called.uses_state
         word = called.source.tree.name
-        given, names, values = self._variables_of(called, args, at)
+        assignments, names, values = self._variables_of(called, args, at)
         self._code.local_arrays |= {names[name] for name in called.local_arrays}
         self._take_shared_arrays(called, names, values, at)
         body = renamed(called.body, names, values)
         simple = last_return(body)
         if simple is not None:
-            return given + simple[0], simple[1] or place(ast.Constant(None), at)
+            return assignments + simple[0], simple[1] or place(ast.Constant(None), at)
         result, flag = self._variables.new("result", word), self._variables.new("returned", word)
         done = ReturnsAssigned(result, flag).lower(body)
-        return given + done, place(
-            load(result) if result in assigned_names(done) else ast.Constant(None), at
-        )
+        value = load(result) if result in assigned_names(done) else ast.Constant(None)
+        return assignments + done, place(value, at)
 
     def _variables_of(
         self, called: ThreadCode, args: list[ast.expr], at: ast.Call
@@ -192,29 +194,33 @@ class Inliner:
             for name, value in called.namespace.items()
             if name not in changed
         }
-        given: list[ast.stmt] = []
+        assignments: list[ast.stmt] = []
         for param, arg in zip(called.params, args, strict=True):
-            match arg:
-                case ast.Name() | ast.Constant() | ast.Attribute(ast.Name(), "dtype") if (
-                    param not in changed
-                ):
-                    values[param] = arg
-                case _:
-                    names.setdefault(param, self._variables.new(param, word))
-                    given.append(assign(names[param], arg, at))
-        return given, names, values
+            if param not in changed and _is_plain(arg):
+                values[param] = arg
+                continue
+            names.setdefault(param, self._variables.new(param, word))
+            assignments.append(assign(names[param], arg, at))
+        return assignments, names, values
 
     def _take_shared_arrays(
         self, called: ThreadCode, names: dict[str, str], values: dict[str, ast.expr], at: ast.Call
     ) -> None:
         """Adds the shared arrays of the device function to the caller, under new names."""
         for name, array in called.shared_arrays.items():
-            dtype = cast(
-                ast.Expr, renamed([place(ast.Expr(array.dtype), at)], names, values)[0]
-            ).value
+            (statement,) = renamed([place(ast.Expr(array.dtype), at)], names, values)
+            dtype = cast(ast.Expr, statement).value
             self._variables.check_known_at_launch(dtype, at)
             key = (id(called), name, ast.unparse(dtype))
             if key not in self._shared:  # all calls of a function share one array, as on a GPU
                 self._shared[key] = self._variables.new(name, called.source.tree.name)
             names[name] = self._shared[key]
             self._code.shared_arrays[names[name]] = SharedArray(array.shape, dtype, array.at)
+
+
+def _is_plain(arg: ast.expr) -> bool:
+    """Returns whether an argument may stand for the parameter wherever that is read."""
+    match arg:
+        case ast.Name() | ast.Constant() | ast.Attribute(ast.Name(), "dtype"):
+            return True
+    return False

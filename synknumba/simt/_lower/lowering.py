@@ -10,6 +10,7 @@ import enum
 import inspect
 import random
 from collections.abc import Callable, Mapping
+from itertools import chain
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Final, cast
 
@@ -54,12 +55,13 @@ from synknumba.simt._source.source import CALLED_BUILTINS, read_source
 from synknumba.simt._source.syntax import (
     assign,
     expression,
+    has_starred,
     load,
+    nodes_of,
     one_or_tuple,
     place,
     read_names,
     statements,
-    walk,
 )
 from synknumba.simt._source.written import IN_KERNELS, Source, has_rest, parameters
 
@@ -90,12 +92,8 @@ class DeviceFunctions:
 
     def recursive(self) -> list[DeviceFunction]:
         """Returns the functions that call themselves, directly or through others."""
-        return [
-            one
-            for known in self._known.values()
-            for one in known.values()
-            if one is not None and one.is_recursive
-        ]
+        devices = chain.from_iterable(variants.values() for variants in self._known.values())
+        return [device for device in devices if device is not None and device.is_recursive]
 
     def may_recur(self) -> bool:
         """Returns whether the kernel calls recursive functions, or overloads, which may call
@@ -117,34 +115,34 @@ class DeviceFunctions:
             optional: whether Numba can compile it untranslated; a failed translation then returns
                 None.
         """
-        known = self._known.setdefault(device.function, {})
-        if device.variant in known:
-            return known[device.variant]
-        if len(known) == MAX_VARIANTS:
+        variants = self._known.setdefault(device.function, {})
+        if device.variant in variants:
+            return variants[device.variant]
+        if len(variants) == MAX_VARIANTS:
             source = read_source(device.function)
             construct = (
                 f"a device function that is called with more than {MAX_VARIANTS} different "
                 f"shapes, dtypes or functions"
             )
             raise source.refusal(source.tree, construct, "pass fewer of them as arguments")
-        known[device.variant] = device
+        variants[device.variant] = device
         self._under_way.append(device)
         try:
             device.code = translate_names(device.function, self, device)
         except KernelError as error:
             if not optional or error is self.refused:
                 raise
-            known[device.variant] = None
+            variants[device.variant] = None
         finally:
             self._under_way.pop()
-        return known[device.variant]
+        return variants[device.variant]
 
     def recurs(self, device: DeviceFunction) -> None:
         """Notes that a function whose translation is under way is called by the latest one: all
         from it on call themselves.
         """
-        for one in self._under_way[self._under_way.index(device) :]:
-            one.is_recursive = True
+        for caller in self._under_way[self._under_way.index(device) :]:
+            caller.is_recursive = True
 
 
 def translate_names(
@@ -153,13 +151,14 @@ def translate_names(
     """Returns the code of one thread of a kernel, or of a device function if `device`, its entry
     in `devices`, is given.
     """
-    if device is None:
-        made = function.__code__.co_filename.startswith(GENERATED) or str(
-            function.__module__
-        ).startswith("synknumba.")
-        devices.is_for_gpus = not made
     source = read_source(function)
-    source = devices.rewrite(desugared(fix(source, device.fixed) if device else source))
+    if device is None:
+        is_generated = function.__code__.co_filename.startswith(GENERATED)
+        is_ours = str(function.__module__).startswith("synknumba.")
+        devices.is_for_gpus = not is_generated and not is_ours
+    else:
+        source = fix(source, device.fixed)
+    source = devices.rewrite(desugared(source))
     code = ThreadCode(source)
     code.body = _Translator(code, Scope(source), devices).block(source.tree.body)
     if device is None:
@@ -179,10 +178,9 @@ def _stack_check(source: Source) -> list[ast.stmt]:
     """Returns a statement that raises RecursionError if a recursive device function has no stack
     left.
     """
-    where = f"{source.name} ({source.filename}:{source.tree.lineno})"
     reason = (
-        f"{where} calls itself too often for the stack of a core, of which a GPU has "
-        f"less; write it as a loop"
+        f"{source.at(source.tree)} calls itself too often for the stack of a core, of which a GPU "
+        "has less; write it as a loop"
     )
     return statements(f"if _k_stack_ends():\n    raise _k_RecursionError({reason!r})", source.tree)
 
@@ -217,16 +215,15 @@ def _remedy_on_gpus(value: Any, *, of_rows: bool) -> str | None:
     are not among them: numba-cuda compiles some, with NUMBA_CUDA_ENABLE_NRT.
     """
     home = str(getattr(value, "__module__", ""))
-    if (
-        isinstance(getattr(value, "__self__", None), random.Random | np.random.RandomState)
-        or home == "numpy.random"
-    ):
-        return "use synk.random" + (
-            "" if of_rows else ", or cuda.random with states of simt.random_states(n, seed)"
-        )
+    generator = getattr(value, "__self__", None)
+    if home == "numpy.random" or isinstance(generator, random.Random | np.random.RandomState):
+        way_out = "use synk.random"
+        if of_rows:
+            return way_out
+        return f"{way_out}, or cuda.random with states of simt.random_states(n, seed)"
     if of_rows:
         return None
-    if value is np.dot or value is np.vdot or home == "numpy.linalg":
+    if home == "numpy.linalg" or any(value is function for function in (np.dot, np.vdot)):
         return "write it as loops"
     return None
 
@@ -247,21 +244,15 @@ class _Translator(Hoister):
         # a variable may be assigned from another one
         while (groups := self._grid_groups(tree)) != self._groups:
             self._groups = groups
-        self.code.names_grid = any(
-            isinstance(node, ast.Call) and self._is_grid(node) for node in walk(tree)
-        )
+        self.code.names_grid = any(map(self._is_grid, nodes_of(ast.Call, tree)))
 
     def _grid_groups(self, tree: ast.FunctionDef) -> set[str]:
         """Returns the variables that hold the group of the whole grid, as after
         `g = cuda.cg.this_grid()`.
         """
-        return {
-            node.targets[0].id
-            for node in walk(tree)
-            if isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Name)
-            and self._is_grid(node.value)
-        }
+        assigned = [node for node in nodes_of(ast.Assign, tree) if self._is_grid(node.value)]
+        targets = (node.targets[0] for node in assigned)
+        return {target.id for target in targets if isinstance(target, ast.Name)}
 
     def _is_grid(self, node: ast.expr) -> bool:
         if isinstance(node, ast.Name):
@@ -272,20 +263,14 @@ class _Translator(Hoister):
         """Returns whether a call waits for the grid: of the `sync` of a value, which may be an
         argument or a result.
         """
-        function = node.func
-        plain = (
-            isinstance(function, ast.Attribute)
-            and function.attr == "sync"
-            and not node.args
-            and not node.keywords
-        )
-        return plain and self.scope.resolve(function) is MISSING
+        match node:
+            case ast.Call(func=ast.Attribute(attr="sync") as function, args=[], keywords=[]):
+                return self.scope.resolve(function) is MISSING
+        return False
 
     def _must_be_group(self, group: ast.expr) -> ast.stmt:
         """Returns a statement whose typing fails for a value that is no group."""
-        return place(
-            ast.Expr(ast.Call(self.code.bind("must_be_group", must_be_group), [group], [])), group
-        )
+        return place(ast.Expr(self.code.call("must_be_group", must_be_group, group)), group)
 
     def _grid_group(self, node: ast.expr) -> ast.expr:
         """Returns the group of the whole grid, as a value."""
@@ -307,7 +292,8 @@ class _Translator(Hoister):
             kind = BARRIER_PATHS.get(path or "")
             if self._is_sync(node.value):
                 group = self.visit(cast(ast.Attribute, function).value)
-                self.before += [] if self._is_grid_group(group) else [self._must_be_group(group)]
+                if not self._is_grid_group(group):
+                    self.before.append(self._must_be_group(group))
                 kind = "grid"
             if kind is not None:
                 self.code.must_be_inlined = True
@@ -328,57 +314,51 @@ class _Translator(Hoister):
         return self.visit_Assign(ast.copy_location(ast.Assign([node.target], node.value), node))
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
-        if (
-            isinstance(node.value, ast.Call)
-            and len(node.targets) == 1
-            and isinstance(node.targets[0], ast.Name)
-        ):
-            path, name = self._path(node.value.func), node.targets[0].id
-            if path in arrays.ARRAY_PATHS and self.variables.is_assigned_once(name):
-                return self._array(node.value, path, name)
-        if isinstance(node.targets[0], ast.Name) and (
-            self._is_grid(node.value) or node.targets[0].id in self.scope.aliases
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=function) as value):
+                path = self._path(function)
+                if path in arrays.ARRAY_PATHS and self.variables.is_assigned_once(name):
+                    return self._array(value, path, name)
+        target = node.targets[0]
+        if isinstance(target, ast.Name) and (
+            self._is_grid(node.value) or target.id in self.scope.aliases
         ):
             return ast.copy_location(ast.Pass(), node)
         node.targets, node.value = self.assigned(node.targets, self.visit(node.value))
         return _split_tuple(node)
 
-    def _array(self, made: ast.Call, path: str, name: str) -> ast.stmt:
+    def _array(self, call: ast.Call, path: str, name: str) -> ast.stmt:
         """Declares a shared or local array; the variable must have no other assignment."""
-        shape_node, dtype_node = arrays.array_arguments(path, made, self.scope)
+        shape_node, dtype_node = arrays.array_arguments(path, call, self.scope)
         shape = arrays.shape_of(shape_node, self.scope, dynamic=path == "shared.array")
         self._check_fp8(dtype_node, self.scope.resolve(dtype_node))
         known = arrays.known_dtype(dtype_node, self.scope)
-        dtype = (
-            cast(ast.expr, self.visit(dtype_node))
-            if known is None
-            else self.code.bind("dtype", known)
-        )
-        arrays.check_size(path, shape, known, made, self.scope)
+        if known is None:
+            dtype = cast(ast.expr, self.visit(dtype_node))
+        else:
+            dtype = self.code.bind("dtype", known)
+        arrays.check_size(path, shape, known, call, self.scope)
         if path == "shared.array":
-            self.variables.check_known_at_launch(dtype, made)
+            self.variables.check_known_at_launch(dtype, call)
             self.code.must_be_inlined = True
-            self.code.shared_arrays[name] = arrays.SharedArray(shape, dtype, made)
-            return place(ast.Pass(), made)
+            self.code.shared_arrays[name] = arrays.SharedArray(shape, dtype, call)
+            return place(ast.Pass(), call)
         self.code.local_arrays.add(name)
         dims = one_or_tuple([ast.Constant(dim) for dim in shape], ast.Load())
-        return assign(
-            name, ast.Call(self.code.bind("stack_array", stack_array), [dims, dtype], []), made
-        )
+        return assign(name, self.code.call("stack_array", stack_array, dims, dtype), call)
 
     # ---- names
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._groups:
             return self._grid_group(node)
-        if not isinstance(node.ctx, ast.Load) or (
-            node.id in self.scope.locals and node.id not in self.scope.aliases
-        ):
+        is_variable = node.id in self.scope.locals and node.id not in self.scope.aliases
+        if is_variable or not isinstance(node.ctx, ast.Load):
             return node
         value = self.scope.resolve(node)
-        known = self._known(node, value)
-        if known is not None:
-            return known
+        replaced = self._replaced(node, value)
+        if replaced is not None:
+            return replaced
         if node.id in self.source.scope and node.id in CALLED_BUILTINS:
             return self._bind_at(node, f"global_{node.id}", value)
         if node.id in self.source.scope:
@@ -387,25 +367,20 @@ class _Translator(Hoister):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         value = self.scope.resolve(node)
-        known = self._known(node, value)
-        if (
-            known is None
-            and value is not MISSING
-            and isinstance(self.scope.resolve(node.value), CudaPath)
-        ):
-            # of cuda.random, whose members are ordinary functions
+        replaced = self._replaced(node, value)
+        if replaced is not None:
+            return replaced
+        owner = self.scope.resolve(node.value)
+        # of cuda.random, whose members are ordinary functions
+        if value is not MISSING and isinstance(owner, CudaPath):
             return self._bind_at(node, node.attr, value)
-        if (
-            known is None
-            and isinstance(value, _NUMBERS)
-            and _is_plain_class(self.scope.resolve(node.value))
-        ):
+        if isinstance(value, _NUMBERS) and _is_plain_class(owner):
             return self._bind_at(node, node.attr, value)
-        if known is None and _is_of_records(value):
+        if _is_of_records(value):
             return self._protected(node)
-        return known or self.generic_visit(node)  # type: ignore[return-value]
+        return self.generic_visit(node)  # type: ignore[return-value]
 
-    def _known(self, node: ast.expr, value: Any) -> ast.expr | None:
+    def _replaced(self, node: ast.expr, value: Any) -> ast.expr | None:
         """Returns the replacement of a `numba.cuda` member, a device function or a `math`
         function; None for other values.
         """
@@ -417,15 +392,14 @@ class _Translator(Hoister):
             return self._bind_at(node, device.name, device)
         if isinstance(value, BuiltinFunctionType) and value in MATH:
             return self._bind_at(node, f"math_{value.__name__}", MATH[value])
-        if (found := overloaded_for_cuda(value)) is not None:
-            construct = (
-                f"{found.__name__}, which is overloaded for the target 'cuda' only, as a value"
-            )
+        overloaded = overloaded_for_cuda(value)
+        if overloaded is not None:
+            name = overloaded.__name__
+            construct = f"{name}, which is overloaded for the target 'cuda' only, as a value"
             raise self.source.refusal(node, construct, "call it")
         if isinstance(value, tuple) and any(called_function(part) is not None for part in value):
-            return self._bind_at(
-                node, "functions", tuple(self._device(part) or part for part in value)
-            )
+            parts = tuple(self._device(part) or part for part in value)
+            return self._bind_at(node, "functions", parts)
         return None
 
     def _check_fp8(self, node: ast.expr, value: Any) -> None:
@@ -445,19 +419,23 @@ class _Translator(Hoister):
             return self._state(node, LANE)
         if path == "warpsize":
             return ast.copy_location(ast.Constant(words.WARP_SIZE), node)
-        value = ops.FUNCTIONS[path] if path in ops.FUNCTIONS else CudaPath(path).member()
-        if path in ops.FUNCTIONS or isinstance(value, (types.Type, int, float)):
+        value = ops.FUNCTIONS.get(path)
+        if value is None:
+            value = CudaPath(path).member()
+            value = value if isinstance(value, (types.Type, int, float)) else None
+        if value is not None:
             return self._bind_at(node, path.replace(".", "_"), value)
         if path in {"grid", "gridsize"}:
             raise self.source.error(
                 node, f"cuda.{path} without () is a function; call it: cuda.{path}(1)"
             )
+        if not path:
+            construct = "the module numba.cuda as a value"
+            raise self.source.refusal(node, construct, ops.way_out(""))
         remedy = ops.way_out(path)
-        if path and remedy == ops.way_out("") and (mistake := misspelt(path)):
+        if remedy == ops.way_out("") and (mistake := misspelt(path)):
             raise self.source.error(node, mistake)
-        raise self.source.refusal(
-            node, f"cuda.{path}" if path else "the module numba.cuda as a value", remedy
-        )
+        raise self.source.refusal(node, f"cuda.{path}", remedy)
 
     # ---- calls
 
@@ -465,60 +443,61 @@ class _Translator(Hoister):
         value = self.scope.resolve(node.func)
         if isinstance(value, CudaPath):
             return self._cuda_call(node, value.path)
-        if (remedy := _remedy_on_gpus(value, of_rows=not self.devices.is_for_gpus)) is not None:
-            self.devices.refused = self.source.refusal(
-                node, f"{ast.unparse(node.func)}()", remedy, IN_KERNELS
-            )
+        remedy = _remedy_on_gpus(value, of_rows=not self.devices.is_for_gpus)
+        if remedy is not None:
+            construct = f"{ast.unparse(node.func)}()"
+            self.devices.refused = self.source.refusal(node, construct, remedy, IN_KERNELS)
             raise self.devices.refused
         if overloaded_for_cuda(value) is not None:
-            self.code.uses_state = True
             node.func = self._bind_at(node, value.__name__, self.devices.overloaded(value))
-            made = cast(ast.Call, self._plain_call(node))
-            made.args = [*(place(load(name), node) for name in words.STATE), *made.args]
-            return made
+            node = self._plain_call(node)
+            node.args = [*self._own_state(node), *node.args]
+            return node
         self._check_draw(node, value)
         function = called_function(value)
-        fixed = self.devices.parameters.in_call(node, function, self.scope) if function else {}
-        device = self._device(value, fixed)
-        if device is None:
-            is_view = (
-                value is MISSING
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr == "view"
-            )
-            plain = self._plain_call(node)
-            return self._protected(plain) if is_view else plain
+        if function is not None:
+            fixed = self.devices.parameters.in_call(node, function, self.scope)
+            device = self._device(value, fixed)
+            if device is not None:
+                return self._device_call(node, device)
+        is_view = value is MISSING and getattr(node.func, "attr", None) == "view"
+        node = self._plain_call(node)
+        return self._protected(node) if is_view else node
+
+    def _own_state(self, at: ast.AST) -> list[ast.expr]:
+        """Returns the arguments that pass the thread's place."""
+        self.code.uses_state = True
+        return [place(load(name), at) for name in words.STATE]
+
+    def _device_call(self, node: ast.Call, device: DeviceFunction) -> ast.expr:
         args = self._positional(node, device)
         if len(device.declared) > 1:
             args = indices_as_int32(args, self.scope, self._int32)
         args = self.in_order(args)
-        if device.code is None:
+        code = device.code
+        if code is None:
             self.devices.recurs(device)
         else:
-            self.code.names_grid |= device.code.names_grid
-        if device.code is not None and device.code.must_be_inlined:
-            statements, value = self.inliner.inline(device.code, args, node)
-            self.before += statements
-            return value
+            self.code.names_grid |= code.names_grid
+            if code.must_be_inlined:
+                statements, value = self.inliner.inline(code, args, node)
+                self.before += statements
+                return value
         if device.takes_rest:
             args[-1] = ast.copy_location(ast.Starred(args[-1], ast.Load()), node)
-        if device.code is None or device.code.uses_state:
-            self.code.uses_state = True
-            args = [load(name) for name in words.STATE] + args
-        return place(ast.Call(self._bind_at(node, device.name, device), args, []), node)
+        if code is None or code.uses_state:
+            args = self._own_state(node) + args
+        return place(self.code.call(device.name, device, *args), node)
 
     def _check_draw(self, node: ast.Call, value: Any) -> None:
         """Raises KernelError for a call of a function of `synk.random` that lacks an argument,
         as the draw.
         """
-        if getattr(value, "__module__", "") != "synknumba.random" or any(
-            isinstance(arg, ast.Starred) for arg in node.args
-        ):
+        if getattr(value, "__module__", "") != "synknumba.random" or has_starred(node.args):
             return
+        named = {str(keyword.arg): keyword.value for keyword in node.keywords}
         try:
-            inspect.signature(value).bind(
-                *node.args, **{str(keyword.arg): keyword.value for keyword in node.keywords}
-            )
+            inspect.signature(value).bind(*node.args, **named)
         except TypeError as error:
             params = ", ".join(inspect.signature(value).parameters)
             call = f"{ast.unparse(node.func)}({params})"
@@ -526,7 +505,7 @@ class _Translator(Hoister):
                 node, f"{error}; write {call}, where draw counts the numbers of one index from 0"
             ) from None
 
-    def _plain_call(self, node: ast.Call) -> ast.expr:
+    def _plain_call(self, node: ast.Call) -> ast.Call:
         values = self.in_order(
             [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
         )
@@ -541,26 +520,20 @@ class _Translator(Hoister):
         """
         function = device.function
         names, count = parameters(function), function.__code__.co_argcount
-        given = arguments(node, function)
-        by_position, by_name = (
-            names[: min(len(node.args), count)],
-            [keyword.arg for keyword in node.keywords],
-        )
-        wrong = any(name in by_position or name not in names[:count] for name in by_name)
-        if wrong or (len(node.args) > count and not has_rest(function)) or set(given) != set(names):
+        by_parameter = arguments(node, function)
+        by_name = [keyword.arg for keyword in node.keywords]
+        is_wrong = set(by_parameter) != set(names)
+        is_wrong |= not set(by_name).issubset(names[min(len(node.args), count) : count])
+        is_wrong |= len(node.args) > count and not has_rest(function)
+        if is_wrong:
             got = f"{len(node.args)} by position, {by_name} by name"
             construct = f"a call of {function.__name__}({', '.join(names)}) with {got}"
             raise self.source.refusal(node, construct, "pass one argument per parameter")
-        passed = [given[name] for name in names if name not in device.fixed]
-        more = (
-            node.args[count:]
-            if any(isinstance(value, Rest) for value in device.fixed.values())
-            else []
-        )
-        return [
-            *(argument.node or self._default(argument.default, node) for argument in passed),
-            *more,
-        ]
+        passed = [by_parameter[name] for name in names if name not in device.fixed]
+        args = [argument.node or self._default(argument.default, node) for argument in passed]
+        if any(isinstance(value, Rest) for value in device.fixed.values()):
+            args += node.args[count:]
+        return args
 
     def _default(self, value: Any, at: ast.AST) -> ast.expr:
         plain = value is None or isinstance(value, (bool, int, float, complex, str))
@@ -571,16 +544,15 @@ class _Translator(Hoister):
             return self._grid(node, path)
         if path in COLLECTIVES:
             self.code.must_be_inlined = self.code.uses_state = True
-            statements, value = collective_call(
-                path, self.in_order(arguments_of(node, path, self.source)), node, self.fresh
-            )
+            args = self.in_order(arguments_of(node, path, self.source))
+            statements, value = collective_call(path, args, node, self.fresh)
             self.before += statements
             return value
         if path == "const.array_like" and len(node.args) == 1 and not node.keywords:
             return cast(ast.expr, self.visit(node.args[0]))
         if path == "lanemask_lt":
             lane = self._state(node, f"(1 << ({LANE})) - 1")
-            return place(ast.Call(self.code.bind("uint32", types.uint32), [lane], []), node)
+            return place(self.code.call("uint32", types.uint32, lane), node)
         if path in arrays.ARRAY_PATHS:
             name = self.fresh("array")
             self.before.append(self._array(node, path, name))
@@ -596,21 +568,17 @@ class _Translator(Hoister):
                 node, f"a call of cuda.{path}", "it is a value: leave the () out"
             )
         if path in ops.ATOMIC_ARGUMENTS:
-            names = ops.ATOMIC_ARGUMENTS[path]
-            if len(node.args) + len(node.keywords) != len(names) and not any(
-                isinstance(arg, ast.Starred) for arg in node.args
-            ):
-                got = len(node.args) + len(node.keywords)
-                raise self.source.error(
-                    node,
-                    f"cuda.{path} takes {', '.join(names)}; got {got} argument{'s' * (got != 1)}",
-                )
+            names, got = ops.ATOMIC_ARGUMENTS[path], len(node.args) + len(node.keywords)
+            if got != len(names) and not has_starred(node.args):
+                count = "1 argument" if got == 1 else f"{got} arguments"
+                reason = f"cuda.{path} takes {', '.join(names)}; got {count}"
+                raise self.source.error(node, reason)
         if path in WIDTH_DEPENDENT:
             node.args = indices_as_int32(node.args, self.scope, self._int32)
         return self._plain_call(node)
 
     def _int32(self, node: ast.expr) -> ast.expr:
-        return place(ast.Call(self.code.bind("as_int32", types.int32), [node], []), node)
+        return place(self.code.call("as_int32", types.int32, node), node)
 
     def _grid(self, node: ast.Call, path: str) -> ast.expr:
         ndim = arrays.constant(node.args[0], self.scope) if len(node.args) == 1 else MISSING
@@ -619,16 +587,13 @@ class _Translator(Hoister):
             raise self.source.refusal(
                 node, construct, "pass the number of dimensions as a constant"
             )
-        if path == "grid":
-            texts = [
-                f"{words.BLOCK[axis]} * {words.BLOCK_SIZE[axis]} + {words.THREAD[axis]}"
-                for axis in words.AXES[:ndim]
-            ]
-        else:
-            texts = [
-                f"{words.BLOCK_SIZE[axis]} * {words.GRID_SIZE[axis]}" for axis in words.AXES[:ndim]
-            ]
-        return place(one_or_tuple([self._state(node, text) for text in texts], ast.Load()), node)
+        parts = []
+        for axis in words.AXES[:ndim]:
+            text = f"{words.BLOCK_SIZE[axis]} * {words.GRID_SIZE[axis]}"
+            if path == "grid":
+                text = f"{words.BLOCK[axis]} * {words.BLOCK_SIZE[axis]} + {words.THREAD[axis]}"
+            parts.append(self._state(node, text))
+        return place(one_or_tuple(parts, ast.Load()), node)
 
     def _state(self, node: ast.expr, text: str) -> ast.expr:
         self.code.uses_state = True
@@ -645,7 +610,7 @@ class _Translator(Hoister):
         fixed = {
             name: as_declared(value, declared, names.index(name)) for name, value in fixed.items()
         }
-        declared = tuple(one.without(map(names.index, fixed)) for one in declared)
+        declared = tuple(signature.without(map(names.index, fixed)) for signature in declared)
         # An njit function is translated too, since on a GPU it follows CUDA's rules: no
         # ZeroDivisionError, products and sums contracted. Without CUDA names it can be called
         # untranslated if that fails.
@@ -654,7 +619,7 @@ class _Translator(Hoister):
 
     def _protected(self, node: ast.expr) -> ast.expr:
         """Returns an array whose records are only read if the array is."""
-        return place(ast.Call(self.code.bind("as_protected", as_protected), [node], []), node)
+        return place(self.code.call("as_protected", as_protected, node), node)
 
     def _bind_at(self, node: ast.expr, word: str, value: Any) -> ast.expr:
         return ast.copy_location(self.code.bind(word, value), node)
@@ -667,11 +632,7 @@ def _split_tuple(node: ast.Assign) -> ast.stmt | list[ast.stmt]:
     match node:
         case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
             names = [target.id for target in targets if isinstance(target, ast.Name)]
-            distinct = len(set(names)) == len(targets) == len(values)
-            if (
-                distinct
-                and not set(names) & read_names(values)
-                and not any(isinstance(part, ast.Starred) for part in values)
-            ):
+            is_distinct = len(set(names)) == len(targets) == len(values)
+            if is_distinct and read_names(values).isdisjoint(names) and not has_starred(values):
                 return [assign(name, part, node) for name, part in zip(names, values, strict=True)]
     return node

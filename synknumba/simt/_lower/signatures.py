@@ -93,10 +93,10 @@ class Overloads(dict[Signature, Overload]):
     """Overloads by argument types, which may be given as those of numba-cuda-mlir."""
 
     def __missing__(self, kinds: Any) -> Overload:
-        known = tuple(map(counterpart, kinds))
-        if known not in self:
+        numbas = tuple(map(counterpart, kinds))
+        if numbas not in self:
             raise KeyError(kinds)
-        return self[known]
+        return self[numbas]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,8 @@ class Declared:
     def without(self, positions: Iterable[int]) -> "Declared":
         """Returns the signature with the parameters at these positions removed."""
         left_out = frozenset(positions)
-        return Declared(
-            tuple(kind for place, kind in enumerate(self.args) if place not in left_out),
-            self.result,
-        )
+        args = [kind for position, kind in enumerate(self.args) if position not in left_out]
+        return Declared(tuple(args), self.result)
 
 
 def declared_signatures(value: Any) -> tuple[Declared, ...]:
@@ -126,8 +124,8 @@ def declared_signatures(value: Any) -> tuple[Declared, ...]:
     if getattr(value, "_can_compile", True):
         return ()
     return tuple(
-        Declared(tuple(map(counterpart, args)), counterpart(made.signature.return_type))
-        for args, made in value.overloads.items()
+        Declared(tuple(map(counterpart, args)), counterpart(compiled.signature.return_type))
+        for args, compiled in value.overloads.items()
     )
 
 
@@ -135,10 +133,11 @@ def as_declared(value: Any, declared: Iterable[Declared], position: int) -> Any:
     """Converts an integer constant to the declared type of a parameter, if all signatures agree
     on the type.
     """
-    kinds = {one.args[position] for one in declared if position < len(one.args)}
+    kinds = {signature.args[position] for signature in declared if position < len(signature.args)}
     if len(kinds) != 1 or not isinstance(value, (int, np.integer)):
         return value
-    return _converted(as_dtype(*kinds), value) if all(map(is_number, kinds)) else value
+    (kind,) = kinds
+    return _converted(as_dtype(kind), value) if is_number(kind) else value
 
 
 def best_declared(
@@ -150,29 +149,40 @@ def best_declared(
     Raises:
         NumbaTypeError: no signature fits.
     """
-    kinds = tuple(types.unliteral(kind) for kind in kinds)
-    cases = [signature(types.none, *one.args) for one in declared]
-    found = cpu_target.typing_context.resolve_overload(name, cases, kinds, {})
-    if found is None:
-        given = ", ".join(map(str, kinds))
-        known = "\n".join(f" * ({', '.join(map(str, one.args))})" for one in declared)
+    kinds = tuple(map(types.unliteral, kinds))
+    signatures = [one.args for one in declared]
+    position = _best_position(name, signatures, kinds)
+    if position is None:
+        known = "\n".join(f" * {_listed(signature)}" for signature in signatures)
         raise errors.NumbaTypeError(
             f"Invalid use of type(device function {name}) with parameters "
-            f"({given})\nKnown signatures:\n{known}"
+            f"{_listed(kinds)}\nKnown signatures:\n{known}"
         )
-    return declared[next(place for place, case in enumerate(cases) if case is found)]
+    return declared[position]
+
+
+def _best_position(
+    function: Any, signatures: Iterable[Signature], kinds: Signature, **options: bool
+) -> int | None:
+    """Returns the position of the signature that Numba's overload resolution chooses; None if no
+    signature fits.
+    """
+    cases = [signature(types.none, *args) for args in signatures]
+    best = cpu_target.typing_context.resolve_overload(function, cases, kinds, {}, **options)
+    return next((position for position, case in enumerate(cases) if case is best), None)
 
 
 def parse_signatures(given: Any) -> tuple[Declared, ...]:
     """Parses the signatures given to the decorator: None, one, or a list."""
-    listed = [] if given is None else given if isinstance(given, list) else [given]
-    known = [
-        tuple(map(counterpart, one)) if isinstance(one, tuple) else counterpart(one)
-        for one in listed
-    ]
-    return tuple(
-        Declared(tuple(args), result) for args, result in map(sigutils.normalize_signature, known)
-    )
+    if given is None:
+        return ()
+    return tuple(map(_parsed, given if isinstance(given, list) else [given]))
+
+
+def _parsed(given: Any) -> Declared:
+    numbas = tuple(map(counterpart, given)) if isinstance(given, tuple) else counterpart(given)
+    args, result = sigutils.normalize_signature(numbas)
+    return Declared(tuple(args), result)
 
 
 def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signature) -> Signature:
@@ -185,11 +195,10 @@ def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signat
         ArgumentError: no signature fits.
         TypeError: several signatures fit equally well.
     """
-    cases = [signature(types.none, *map(_writable, one)) for one in signatures]
-    best = cpu_target.typing_context.resolve_overload(
-        function, cases, tuple(map(_writable, kinds)), {}, allow_ambiguous=False
-    )
-    if best is None:
+    cases = [tuple(map(_writable, args)) for args in signatures]
+    writable = tuple(map(_writable, kinds))
+    position = _best_position(function, cases, writable, allow_ambiguous=False)
+    if position is None:
         given, declared = _listed(kinds), " and ".join(map(_listed, signatures))
         code = function.__code__
         raise ArgumentError(
@@ -197,7 +206,7 @@ def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signat
             f"definition for argument type(s) {given}; declared: {declared}. Convert the "
             "arguments, or declare a signature for them"
         )
-    return signatures[next(place for place, case in enumerate(cases) if case is best)]
+    return signatures[position]
 
 
 def _writable(kind: types.Type) -> types.Type:
@@ -233,14 +242,24 @@ class Signatures:
             self._best[kinds] = best_signature(self._function, self._declared, kinds)
         return self._best[kinds]
 
+    def check(self, kinds: Signature) -> None:
+        """Raises as `best` if the only signature does not fit; of several, `convert` has found the
+        best.
+        """
+        if self.is_one and len(self._declared[0]) == len(kinds):
+            self.best(kinds)
+
     def convert(
         self, args: tuple[Any, ...], type_of: Callable[[Any], types.Type]
     ) -> tuple[Any, ...]:
-        """Returns the arguments as `fit` for the only signature, or the best by their types; raises
-        as that and `best`.
+        """Returns the arguments converted to the only signature, or to the best by their types.
+
+        Raises:
+            ArgumentError: as `convert_arguments` and `best`.
         """
-        wanted = self._declared[0] if self.is_one else self.best(tuple(map(type_of, args)))
-        return convert_arguments(self._function, wanted, args)
+        if self.is_one:
+            return convert_arguments(self._function, self._declared[0], args)
+        return convert_arguments(self._function, self.best(tuple(map(type_of, args))), args)
 
 
 def convert_arguments(
@@ -259,52 +278,48 @@ def convert_arguments(
     """
     if len(signature) != len(args):
         return args  # the call reports the mismatch
-    fitted = []
-    for place, (kind, arg) in enumerate(zip(signature, args, strict=True)):
+    converted = []
+    for position, (kind, arg) in enumerate(zip(signature, args, strict=True)):
         # an array for a number fits no signature
         if not is_number(kind) or getattr(arg, "ndim", 0) != 0:
-            fitted.append(_read_as(kind, arg))
+            converted.append(_read_as(kind, arg))
             continue
         try:
-            fitted.append(_converted(as_dtype(kind), arg))
+            converted.append(_converted(as_dtype(kind), arg))
         except (TypeError, ValueError, OverflowError):
-            label = f"{function.__qualname__}(): {function.__code__.co_varnames[place]}"
+            label = f"{function.__qualname__}(): {function.__code__.co_varnames[position]}"
             raise ArgumentError(
                 f"{label} is declared {kind}, got {shown(arg)}; pass a number of that type"
             ) from None
-    return tuple(fitted)
+    return tuple(converted)
 
 
 def _read_as(kind: types.Type, arg: Any) -> Any:
-    given = getattr(arg, "dtype", None)
-    if (
-        not isinstance(kind, types.Array)
-        or not isinstance(kind.dtype, types.Integer)
-        or not isinstance(given, np.dtype)
-    ):
+    """Returns an array of integers with those of the declared sign; other arguments unchanged."""
+    if not isinstance(kind, types.Array) or not isinstance(kind.dtype, types.Integer):
         return arg
-    wanted = as_dtype(kind.dtype)
-    alike = (
-        given.kind in "iu"
-        and given.isnative
-        and given.itemsize == wanted.itemsize
-        and given != wanted
-    )
-    return arg.view(wanted) if alike else arg
+    dtype, declared = getattr(arg, "dtype", None), as_dtype(kind.dtype)
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "iu" or not dtype.isnative:
+        return arg
+    if dtype.itemsize != declared.itemsize or dtype == declared:
+        return arg
+    return arg.view(declared)
+
+
+_REAL_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
+_COMPLEX_NUMBERS = (complex, np.complexfloating)
 
 
 def _converted(dtype: np.dtype[Any], value: Any) -> Any:
+    """Returns a number converted to a dtype by C's rules; raises TypeError for anything else."""
     if isinstance(value, np.ndarray):  # of no axis
         value = value[()]
-    is_known = isinstance(
-        value, bool | int | float | np.bool_ | np.integer | np.floating
-    ) or bfloat16.is_scalar(value)
-    if not is_known and not (dtype.kind == "c" and isinstance(value, complex | np.complexfloating)):
+    is_real = isinstance(value, _REAL_NUMBERS) or bfloat16.is_scalar(value)
+    if not is_real and not (dtype.kind == "c" and isinstance(value, _COMPLEX_NUMBERS)):
         raise TypeError
     if dtype.kind in "iu":
-        return np.array(int(value) & ((1 << 8 * dtype.itemsize) - 1), f"u{dtype.itemsize}").view(
-            dtype
-        )[()]
+        low_bits = int(value) & ((1 << 8 * dtype.itemsize) - 1)
+        return np.array(low_bits, f"u{dtype.itemsize}").view(dtype)[()]
     if isinstance(value, int) and dtype.kind != "b":
         value = float(value)  # or an OverflowError
     with np.errstate(all="ignore"):  # float32(1e300) is inf, as on a GPU

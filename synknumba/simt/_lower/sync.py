@@ -60,7 +60,9 @@ def barrier(kind: BarrierKind, at: ast.AST) -> ast.stmt:
 
 def barrier_kind(statement: ast.AST) -> BarrierKind | None:
     """Returns the kind of a barrier statement; None for any other node."""
-    name = call_name(statement.value) if isinstance(statement, ast.Expr) else None
+    if not isinstance(statement, ast.Expr):
+        return None
+    name = call_name(statement.value)
     return next((kind for kind in BARRIER_KINDS if name == BARRIER_PREFIX + kind), None)
 
 
@@ -107,10 +109,10 @@ def waits_for(nodes: ast.AST | Iterable[ast.AST], kind: BarrierKind) -> bool:
     barrier.
     """
     for node in walk_statements(nodes):
-        found = collective_of(node)
-        if barrier_kind(node) == kind or (
-            kind == "block" and found is not None and found.operation.is_vote
-        ):
+        if barrier_kind(node) == kind:
+            return True
+        collective = collective_of(node)
+        if kind == "block" and collective is not None and collective.operation.is_vote:
             return True
     return False
 
@@ -121,12 +123,12 @@ Fresh = Callable[[str], str]  # returns a new variable name that starts with the
 def arguments_of(node: ast.Call, path: str, source: Source) -> list[ast.expr]:
     """Returns the arguments of a collective in the order of its parameters; each must have one."""
     params = COLLECTIVES[path].params
-    given = dict(zip(params, node.args, strict=False))
-    given |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-    if len(node.args) + len(node.keywords) != len(params) or set(given) != set(params):
+    args = dict(zip(params, node.args, strict=False))
+    args |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+    if len(node.args) + len(node.keywords) != len(params) or set(args) != set(params):
         construct = f"cuda.{path}() without exactly the arguments {', '.join(params)}"
         raise source.refusal(node, construct, "pass exactly these")
-    return [given[name] for name in params]
+    return [args[name] for name in params]
 
 
 def collective_call(

@@ -52,6 +52,10 @@ class ThreadCode:
         self.namespace[name] = value
         return load(name)
 
+    def call(self, word: str, value: Any, *args: ast.expr) -> ast.Call:
+        """Returns a call of a value that is bound as `bind` does."""
+        return ast.Call(self.bind(word, value), list(args), [])
+
 
 class DeviceFunction:
     """A device function, translated with the kernel that calls it and compiled when the kernel is.
@@ -69,12 +73,10 @@ class DeviceFunction:
         fixed: Mapping[str, Any] = NOTHING,
     ) -> None:
         self.function, self.declared, self.fixed = function, declared, fixed
-        self.code: ThreadCode | None = (
-            None  # None while the translation is in progress, which is how recursion is detected
-        )
-        self.is_recursive = (
-            False  # whether the function calls itself, directly or through other functions
-        )
+        # None while the translation is in progress, which is how recursion is detected
+        self.code: ThreadCode | None = None
+        # whether the function calls itself, directly or through other functions
+        self.is_recursive = False
 
     @property
     def variant(self) -> Any:

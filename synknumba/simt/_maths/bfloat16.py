@@ -18,8 +18,9 @@ from numba.np import numpy_support
 
 from synknumba._errors import KernelError
 from synknumba.simt._library.typed import Code, Library
+from synknumba.simt._maths.rounding import SINGLE, Format, to_single
 from synknumba.simt._maths.small_float_types import Registries
-from synknumba.simt._maths.small_floats import SINGLE, Format, functions
+from synknumba.simt._maths.small_floats import functions
 
 NAME: Final = "bfloat16"  # of ml_dtypes' dtype, and part of the name of the type
 _BITS: Final = ir.IntType(16)
@@ -62,7 +63,7 @@ def _format() -> Format:
     return Format(
         kind(),
         _widen,
-        _round,
+        lambda builder, value: _round(builder, to_single(builder, value)),
         from_bits=lambda _builder, bits: bits,
         bits=lambda _builder, value: value,
     )
@@ -98,6 +99,11 @@ class _Model(models.PrimitiveModel):  # type: ignore[misc]
 def is_named(text: str) -> bool:
     """Returns whether a type's name mentions bfloat16."""
     return NAME in text
+
+
+def is_dtype(value: Any) -> bool:
+    """Returns whether an array or number has ml_dtypes' dtype."""
+    return str(getattr(value, "dtype", "")) == NAME
 
 
 def represent() -> None:
@@ -139,7 +145,7 @@ def is_scalar(value: Any) -> bool:
 
 def rounded(value: Any, scalar: Any) -> Any:
     """Returns a real number as one of ml_dtypes' class `scalar`, rounded once: first to float32,
-    to odd, see `small_floats`.
+    to odd, see `rounding`.
     """
     # Python compares its numbers exactly
     exact = value.item() if isinstance(value, np.generic) else value

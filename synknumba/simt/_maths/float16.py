@@ -19,8 +19,9 @@ from numba.core.datamodel import default_manager, models
 from numba.core.registry import cpu_target
 
 from synknumba.simt._library.typed import Code, Library
+from synknumba.simt._maths.rounding import SINGLE, Format, to_single
 from synknumba.simt._maths.small_float_types import Registries, rounded, same
-from synknumba.simt._maths.small_floats import ABSOLUTE, MATH, SINGLE, Format, functions
+from synknumba.simt._maths.small_floats import ABSOLUTE, MATH, functions
 
 _NAMED: Final = re.compile(r"\bfloat16\b")
 _HALF: Final = ir.HalfType()
@@ -28,7 +29,7 @@ _HALF: Final = ir.HalfType()
 FLOAT16: Final = Format(
     types.float16,
     widen=lambda builder, value: builder.fpext(value, SINGLE),
-    round=lambda builder, value: builder.fptrunc(value, _HALF),
+    narrow=lambda builder, value: builder.fptrunc(to_single(builder, value), _HALF),
     from_bits=lambda builder, bits: builder.bitcast(bits, _HALF),
     bits=lambda builder, value: builder.bitcast(value, ir.IntType(16)),
 )

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from llvmlite import ir
 
-from synknumba.simt._library.intrinsics import call_llvm, float_bits, saturated
+from synknumba.simt._library.intrinsics import float_bits
 from synknumba.simt._library.typed import Code, body, llvm
 from synknumba.simt._maths.bits import lowest_bit
+from synknumba.simt._maths.rounding import MODES, to_integer
 
 _LOW32 = 0xFFFFFFFF
 _LOW24 = 0xFFFFFF
@@ -91,7 +92,7 @@ def _signbit(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
     return builder.trunc(sign, ir.IntType(32)) if bits.type.width > 32 else sign
 
 
-def _to_integer(rounding: str, *, signed: bool) -> Code:
+def _whole(rounding: str, *, signed: bool) -> Code:
     """Returns code that rounds a float to an integer; values out of range saturate.
 
     NaN becomes 0 if both types have 32 bits, else the integer with only its highest bit set (PTX
@@ -100,7 +101,7 @@ def _to_integer(rounding: str, *, signed: bool) -> Code:
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         (value,), integer = args, context.get_value_type(signature.return_type)
-        number = saturated(builder, call_llvm(builder, rounding, value), integer, signed=signed)
+        number = to_integer(builder, value, integer, rounding, signed=signed)
         if value.type == ir.FloatType() and integer.width == 32:
             return number
         highest = ir.Constant(integer, 1 << (integer.width - 1))
@@ -109,9 +110,6 @@ def _to_integer(rounding: str, *, signed: bool) -> Code:
 
     return code
 
-
-# CUDA's suffix -> LLVM's rounding function: down, to nearest even, up, to zero.
-ROUNDINGS: Final = {"rd": "floor", "rn": "rint", "ru": "ceil", "rz": "trunc"}
 
 # Name -> signature, code.
 BITS: Final[dict[str, tuple[str, Code]]] = {
@@ -170,18 +168,18 @@ BITS: Final[dict[str, tuple[str, Code]]] = {
     "isfinited": ("i(d)", _class("<")),
     "signbitf": ("i(f)", _signbit),
     "signbitd": ("i(d)", _signbit),
-    "llrint": ("l(d)", _to_integer("rint", signed=True)),
-    "llrintf": ("l(f)", _to_integer("rint", signed=True)),
-    "llround": ("l(d)", _to_integer("round", signed=True)),
-    "llroundf": ("l(f)", _to_integer("round", signed=True)),
+    "llrint": ("l(d)", _whole("rint", signed=True)),
+    "llrintf": ("l(f)", _whole("rint", signed=True)),
+    "llround": ("l(d)", _whole("round", signed=True)),
+    "llroundf": ("l(f)", _whole("round", signed=True)),
     **{
         f"{real}2{'' if signed else 'u'}{integer}_{suffix}": (
             f"{'l' if integer == 'll' else 'i'}({real[0]})",
-            _to_integer(rounding, signed=signed),
+            _whole(rounding, signed=signed),
         )
         for real in ("float", "double")
         for integer in ("int", "ll")
         for signed in (True, False)
-        for suffix, rounding in ROUNDINGS.items()
+        for suffix, rounding in MODES.items()
     },
 }

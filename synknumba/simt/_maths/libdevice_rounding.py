@@ -12,35 +12,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
-from synknumba.simt._library.intrinsics import float_bits
-from synknumba.simt._library.typed import Code, body, strict
+from synknumba.simt._library.typed import Code, body, strict, typed
 from synknumba.simt._maths.bits import fma
+from synknumba.simt._maths.rounding import FLOAT32, LOW_BITS, MODES, next_up
 
 # Differences of binary exponents from which on the smaller term affects the result only if the
 # larger one is exact.
 _FAR_BELOW = 200
 _FAR_ABOVE = 120
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _step_up(_context: Any, value: types.Type) -> Any:
-    """Returns the next larger float."""
-    if not isinstance(value, types.Float):
-        return None
-
-    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        bits = float_bits(builder, args[0])
-        one, zero = ir.Constant(bits.type, 1), ir.Constant(bits.type, 0)
-        away, towards = builder.add(bits, one), builder.sub(bits, one)
-        moved = builder.select(builder.icmp_signed(">=", bits, zero), away, towards)
-        is_zero = builder.icmp_unsigned("==", builder.shl(bits, one), zero)
-        return builder.bitcast(builder.select(is_zero, one, moved), args[0].type)
-
-    return value(value), codegen
 
 
 # ---- sign of the rounding error: exact result minus result rounded to nearest; an infinite result
@@ -131,19 +111,19 @@ def _lost_fma(x: float, y: float, z: float, result: float) -> float:
 
 @strict
 def _down(result: float, lost: float) -> float:
-    return -_step_up(-result) if lost < 0.0 else result  # type: ignore[no-any-return]
+    return -next_up(-result) if lost < 0.0 else result  # type: ignore[no-any-return]
 
 
 @strict
 def _up(result: float, lost: float) -> float:
-    return _step_up(result) if lost > 0.0 else result  # type: ignore[no-any-return]
+    return next_up(result) if lost > 0.0 else result  # type: ignore[no-any-return]
 
 
 @strict
 def _to_zero(result: float, lost: float) -> float:
     if result > 0.0 and lost < 0.0:
-        return -_step_up(-result)  # type: ignore[no-any-return]
-    return _step_up(result) if result < 0.0 and lost > 0.0 else result  # type: ignore[no-any-return]
+        return -next_up(-result)  # type: ignore[no-any-return]
+    return next_up(result) if result < 0.0 and lost > 0.0 else result  # type: ignore[no-any-return]
 
 
 _DIRECTIONS: Final[dict[str, Any]] = {"rd": _down, "ru": _up, "rz": _to_zero}
@@ -248,37 +228,35 @@ def _directed_fma(step: Any) -> Callable[..., Any]:
 # ---- conversions
 
 
-def _narrow(x: float) -> Any:
-    return np.float32(x)
-
-
-def _directed_narrow(step: Any) -> Callable[..., Any]:
-    def rounded(x: float) -> Any:
-        result = np.float32(x)
-        return step(result, x - np.float64(result))
-
-    return rounded
-
-
-def _from_integer(bits: int, real: Any, *, signed: bool, step: Any = None) -> Callable[..., Any]:
-    """Returns a conversion from an integer of `bits` bits to a float; rounds to nearest if
-    `step` is None.
+def _to_single(number: Any, letter: str, mode: str) -> Code:
+    """Returns code that converts to float32; `number` makes the operand one of the type of
+    `letter`.
     """
-    integer = np.dtype(f"{'i' if signed else 'u'}{bits // 8}").type
-    limit = 2.0 ** (bits - signed)
+    narrow = typed(f"to_float_{mode}", {f"f({letter})": FLOAT32.rounded(mode)})
 
-    def nearest(x: int) -> Any:
-        return real(integer(x))
+    def converted(x: Any) -> Any:
+        return narrow(number(x))
 
-    def rounded(x: int) -> Any:
-        number = integer(x)
-        result = real(number)
-        if result >= limit:  # rounded up, out of the range of the integer type
-            return step(result, -1.0)
-        back = integer(result)
-        return step(result, np.float64(number > back) - np.float64(number < back))
+    return body(converted)
 
-    return nearest if step is None else rounded
+
+def _to_double(number: Any) -> Code:
+    return body(lambda x: np.float64(number(x)))
+
+
+def _long_to_double(integer: Any, mode: str) -> Code:
+    """Returns code that converts an integer of 64 bits: its high and low bits are exact, and
+    their sum is rounded.
+    """
+    if mode == "rn":
+        return _to_double(integer)
+    add, low_bits = strict(_directed_add(_DIRECTIONS[mode])), integer(LOW_BITS)
+
+    def converted(x: int) -> Any:
+        low = integer(x) & low_bits
+        return add(np.float64(integer(x) - low), np.float64(low))
+
+    return body(converted)
 
 
 def _arithmetic() -> dict[str, tuple[str, Code]]:
@@ -303,23 +281,27 @@ def _arithmetic() -> dict[str, tuple[str, Code]]:
     return table
 
 
+# Prefix of the name -> type of NumPy, letters of that type and of the type in the signature.
+_SOURCES: Final = {
+    "double": (np.float64, "d", "d"),
+    "int": (np.int32, "i", "i"),
+    "uint": (np.uint32, "I", "i"),
+    "ll": (np.int64, "l", "l"),
+    "ull": (np.uint64, "L", "l"),
+}
+
+
 def _conversions() -> dict[str, tuple[str, Code]]:
-    table: dict[str, tuple[str, Code]] = {"double2float_rn": ("f(d)", body(_narrow))}
-    for suffix, step in _DIRECTIONS.items():
-        table[f"double2float_{suffix}"] = "f(d)", body(_directed_narrow(step))
-    for word, letter, bits in (("int", "i", 32), ("ll", "l", 64)):
-        for real, kind in (("float", np.float32), ("double", np.float64)):
-            for signed in (True, False):
-                name = f"{'' if signed else 'u'}{word}2{real}"
-                signature = f"{real[0]}({letter})"
-                table[f"{name}_rn"] = signature, body(_from_integer(bits, kind, signed=signed))
-                if bits == 32 and real == "double":  # always exact
-                    continue
-                for suffix, step in _DIRECTIONS.items():
-                    table[f"{name}_{suffix}"] = (
-                        signature,
-                        body(_from_integer(bits, kind, signed=signed, step=step)),
-                    )
+    table: dict[str, tuple[str, Code]] = {
+        "int2double_rn": ("d(i)", _to_double(np.int32)),
+        "uint2double_rn": ("d(i)", _to_double(np.uint32)),
+    }
+    for mode in MODES:
+        for source, (number, letter, declared) in _SOURCES.items():
+            name = f"{source}2float_{mode}"
+            table[name] = f"f({declared})", _to_single(number, letter, mode)
+        table[f"ll2double_{mode}"] = "d(l)", _long_to_double(np.int64, mode)
+        table[f"ull2double_{mode}"] = "d(l)", _long_to_double(np.uint64, mode)
     return table
 
 

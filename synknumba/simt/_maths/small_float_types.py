@@ -21,12 +21,11 @@ from numba.core.typing import templates
 from numba.core.typing.templates import AbstractTemplate, signature
 
 from synknumba.simt._library.typed import Code
+from synknumba.simt._maths.rounding import Format, from_integer
 from synknumba.simt._maths.small_floats import (
     ARITHMETIC,
     COMPARISONS,
     NEGATED,
-    Format,
-    from_integer,
     in_float32,
 )
 

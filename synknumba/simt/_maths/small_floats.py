@@ -2,93 +2,36 @@
 `cuda.fp16` and `cuda.bf16`.
 
 For `+ - * /` and the square root the result is correctly rounded, as float32's 24 bits are at least
-2 * 11 + 2 (Figueroa, "When is double rounding innocuous?", 1995). A float64 is first rounded to
-odd, after which the next rounding is correct (Boldo and Melquiond, "When double rounding is odd",
-2005).
+2 * 11 + 2 (Figueroa, "When is double rounding innocuous?", 1995).
 """
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from llvmlite import ir
 from numba.core import types
 
-from synknumba.simt._library.intrinsics import call_llvm, saturated
+from synknumba.simt._library.intrinsics import call_llvm
 from synknumba.simt._library.typed import Code, c_function, like, llvm
 from synknumba.simt._maths.libdevice_special import SPECIAL
-
-SINGLE: Final = ir.FloatType()
-DOUBLE: Final = ir.DoubleType()
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A float of 16 bits.
-
-    Attributes:
-        kind: its Numba type.
-        widen: emits the conversion to float32, which is exact: `(builder, value) -> value`.
-        round: emits the conversion from float32, to the nearest, ties to even.
-        from_bits: emits the value of 16 bits.
-        bits: emits the bits of a value, as an integer.
-    """
-
-    kind: types.Type
-    widen: Callable[[Any, Any], Any]
-    round: Callable[[Any, Any], Any]
-    from_bits: Callable[[Any, Any], Any]
-    bits: Callable[[Any, Any], Any]
-
-    def narrow(self, builder: Any, value: Any) -> Any:
-        """Emits the conversion from float32 or float64, rounded once."""
-        return self.round(builder, _to_odd(builder, value) if value.type == DOUBLE else value)
-
-
-def _moved(builder: Any, bits: Any, moves: Any, *, outwards: Any) -> Any:
-    """Emits the bits of a float's neighbour, away from zero or towards it, if `moves` holds;
-    else its own.
-    """
-    one = ir.Constant(bits.type, 1)
-    other = builder.select(outwards, builder.add(bits, one), builder.sub(bits, one))
-    return builder.select(moves, other, bits)
-
-
-def _is_even(builder: Any, bits: Any) -> Any:
-    return builder.icmp_unsigned(
-        "==", builder.and_(bits, ir.Constant(bits.type, 1)), ir.Constant(bits.type, 0)
-    )
-
-
-def _to_odd(builder: Any, value: Any) -> Any:
-    """Emits the conversion of a float64 to float32 by rounding to odd: of two neighbours, the
-    one whose last bit is 1.
-    """
-    nearest = builder.fptrunc(value, SINGLE)
-    back = builder.fpext(nearest, DOUBLE)
-    bits = builder.bitcast(nearest, ir.IntType(32))
-    moves = builder.and_(builder.fcmp_ordered("!=", back, value), _is_even(builder, bits))
-    outwards = builder.fcmp_ordered(
-        "<", call_llvm(builder, "fabs", back), call_llvm(builder, "fabs", value)
-    )
-    return builder.bitcast(_moved(builder, bits, moves, outwards=outwards), SINGLE)
+from synknumba.simt._maths.rounding import DOUBLE, MODES, Format, to_integer, to_odd
 
 
 def in_float32(half: Format, code: Code) -> Code:
     """Returns code for operands and results of 16 bits, by code for float32."""
 
     def converted(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kinds = [
-            types.float32 if kind == half.kind else kind
-            for kind in (signature.return_type, *signature.args)
-        ]
+        def widened(kind: types.Type) -> types.Type:
+            return types.float32 if kind == half.kind else kind
+
         wide = [
             half.widen(builder, arg) if kind == half.kind else arg
             for arg, kind in zip(args, signature.args, strict=True)
         ]
-        result = code(context, builder, kinds[0](*kinds[1:]), wide)
-        return half.round(builder, result) if signature.return_type == half.kind else result
+        kinds = map(widened, signature.args)
+        result = code(context, builder, widened(signature.return_type)(*kinds), wide)
+        return half.narrow(builder, result) if signature.return_type == half.kind else result
 
     return converted
 
@@ -125,14 +68,21 @@ MATH: Final[dict[str, Code]] = {
 
 def _clamped(code: Code) -> Code:
     """Returns code whose result is saturated to [0, 1], and 0 for a NaN."""
+    return lambda context, builder, signature, args: _saturate(
+        builder, code(context, builder, signature, args)
+    )
 
-    def clamped(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        value = code(context, builder, signature, args)
-        zero, one = ir.Constant(value.type, 0.0), ir.Constant(value.type, 1.0)
-        value = builder.select(builder.fcmp_ordered(">", value, zero), value, zero)
-        return builder.select(builder.fcmp_ordered("<", value, one), value, one)
 
-    return clamped
+def _saturate(builder: Any, value: Any) -> Any:
+    zero, one = ir.Constant(value.type, 0.0), ir.Constant(value.type, 1.0)
+    value = builder.select(builder.fcmp_ordered(">", value, zero), value, zero)
+    return builder.select(builder.fcmp_ordered("<", value, one), value, one)
+
+
+def _relu(builder: Any, value: Any) -> Any:
+    """Emits the value, or 0 if it is negative; keeps a NaN, as CUDA's."""
+    zero = ir.Constant(value.type, 0.0)
+    return builder.select(builder.fcmp_ordered("<", value, zero), zero, value)
 
 
 def _reciprocal(root: bool) -> Code:
@@ -161,8 +111,8 @@ def _infinite(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
     return builder.sub(builder.zext(infinity, ir.IntType(32)), builder.zext(minus, ir.IntType(32)))
 
 
-def _fma(half: Format, *, least: float | None = None, most: float | None = None) -> Code:
-    """Returns code for `a * b + c`, rounded once and then clamped.
+def _fma(half: Format, finish: Callable[[Any, Any], Any] | None = None) -> Code:
+    """Returns code for `a * b + c`, rounded once after `finish`.
 
     The product is exact in float64. The sum is rounded to odd: its rounding error is exact, too
     (Knuth's two-sum).
@@ -176,99 +126,28 @@ def _fma(half: Format, *, least: float | None = None, most: float | None = None)
         error = builder.fadd(
             builder.fsub(product, builder.fsub(total, of_c)), builder.fsub(c, of_c)
         )
-        zero = ir.Constant(DOUBLE, 0.0)
-        bits = builder.bitcast(total, ir.IntType(64))
-        moves = builder.and_(builder.fcmp_ordered("one", error, zero), _is_even(builder, bits))
-        outwards = builder.fcmp_ordered(
-            ">",
-            builder.fmul(error, call_llvm(builder, "copysign", ir.Constant(DOUBLE, 1.0), total)),
-            zero,
-        )
-        total = builder.bitcast(_moved(builder, bits, moves, outwards=outwards), DOUBLE)
-        if least is not None:  # keeps a NaN, as CUDA's
-            total = builder.select(
-                builder.fcmp_ordered("<", total, ir.Constant(DOUBLE, least)),
-                ir.Constant(DOUBLE, least),
-                total,
-            )
-        if most is not None:
-            total = builder.select(
-                builder.fcmp_ordered(">", total, ir.Constant(DOUBLE, most)),
-                ir.Constant(DOUBLE, most),
-                total,
-            )
-            total = builder.select(builder.fcmp_unordered("uno", total, total), zero, total)
-        return half.narrow(builder, total)
+        zero, one = ir.Constant(DOUBLE, 0.0), ir.Constant(DOUBLE, 1.0)
+        signed_error = builder.fmul(error, call_llvm(builder, "copysign", one, total))
+        outwards = builder.fcmp_ordered(">", signed_error, zero)
+        inexact = builder.fcmp_ordered("one", error, zero)
+        total = to_odd(builder, total, inexact, outwards=outwards)
+        return half.narrow(builder, total if finish is None else finish(builder, total))
 
     return code
 
-
-# Rounding modes of conversions: to the nearest, towards zero, down, up; and LLVM's functions that
-# round so to an integer.
-_MODES: Final = {"rn": "roundeven", "rz": "trunc", "rd": "floor", "ru": "ceil"}
 
 # CUDA's names of the integers, and the letters of their types in signatures.
 _INTEGERS: Final = {"short": "h", "ushort": "H", "int": "i", "uint": "I", "ll": "l", "ull": "L"}
 _CHARACTERS: Final = {"char": "c", "uchar": "C"}
-
-# the bits of an integer of 64 bits that the 53 of a float64 may not hold
-_LOST: Final = (1 << 11) - 1
-
-
-def from_integer(context: Any, builder: Any, kind: types.Integer, value: Any) -> Any:
-    """Emits the conversion of an integer to float64, exact or rounded to odd: its low bits are
-    merged into one.
-    """
-    if kind.bitwidth == 64:
-        low = ir.Constant(value.type, _LOST)
-        has_low = builder.icmp_unsigned("!=", builder.and_(value, low), ir.Constant(value.type, 0))
-        sticky = builder.select(
-            has_low, ir.Constant(value.type, _LOST + 1), ir.Constant(value.type, 0)
-        )
-        merged = builder.and_(builder.or_(value, sticky), builder.not_(low))
-        exact = ir.Constant(value.type, 1 << 53)
-        if kind.signed:
-            shifted, limit = builder.add(value, exact), ir.Constant(value.type, 1 << 54)
-        else:
-            shifted, limit = value, exact
-        value = builder.select(builder.icmp_unsigned(">", shifted, limit), merged, value)
-    return context.cast(builder, value, kind, types.float64)
-
-
-def _rounded(half: Format, mode: str) -> Code:
-    """Returns code that converts a number to 16 bits."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        (kind,), (value,) = signature.args, args
-        if isinstance(kind, types.Integer):
-            value = from_integer(context, builder, kind, value)
-        nearest = half.narrow(builder, value)
-        if mode == "rn":
-            return nearest
-        back = half.widen(builder, nearest)
-        back = builder.fpext(back, DOUBLE) if value.type == DOUBLE else back
-        bits = half.bits(builder, nearest)
-        is_negative = builder.icmp_signed("<", bits, ir.Constant(bits.type, 0))
-        if mode == "rz":
-            moves = builder.fcmp_ordered(
-                ">", call_llvm(builder, "fabs", back), call_llvm(builder, "fabs", value)
-            )
-            outwards = ir.Constant(ir.IntType(1), 0)
-        else:
-            moves = builder.fcmp_ordered("<" if mode == "ru" else ">", back, value)
-            outwards = is_negative if mode == "rd" else builder.not_(is_negative)
-        return half.from_bits(builder, _moved(builder, bits, moves, outwards=outwards))
-
-    return code
 
 
 def _whole(half: Format, mode: str) -> Code:
     """Returns code that converts to an integer: saturated, and 0 for a NaN, as on a GPU."""
 
     def code(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        result = ir.IntType(signature.return_type.bitwidth)
-        whole = call_llvm(builder, _MODES[mode], half.widen(builder, args[0]))
-        return saturated(builder, whole, result, signed=signature.return_type.signed)
+        kind, value = signature.return_type, half.widen(builder, args[0])
+        integer = ir.IntType(kind.bitwidth)
+        return to_integer(builder, value, integer, MODES[mode], signed=kind.signed)
 
     return code
 
@@ -281,9 +160,7 @@ def functions(half: Format, name: str) -> dict[str, tuple[str, Code]]:
         half: the format, `e` in the signatures.
         name: its name in the names of conversions, "half" or "bfloat16".
     """
-    table: dict[str, tuple[str, Code]] = dict(_computed(half))
-    table |= dict(_converted(half, name))
-    return table
+    return dict([*_computed(half), *_converted(half, name)])
 
 
 def _computed(half: Format) -> Iterator[tuple[str, tuple[str, Code]]]:
@@ -321,37 +198,26 @@ def _computed(half: Format) -> Iterator[tuple[str, tuple[str, Code]]]:
     yield entry("hisnan", "b(e)", _is_nan)
     yield entry("hisinf", "i(e)", _infinite)
     yield "hfma", ("e(e,e,e)", _fma(half))
-    yield "hfma_sat", ("e(e,e,e)", _fma(half, least=0.0, most=1.0))
-    yield "hfma_relu", ("e(e,e,e)", _fma(half, least=0.0))
+    yield "hfma_sat", ("e(e,e,e)", _fma(half, _saturate))
+    yield "hfma_relu", ("e(e,e,e)", _fma(half, _relu))
 
 
 def _converted(half: Format, name: str) -> Iterator[tuple[str, tuple[str, Code]]]:
-    yield (
-        f"{name}2float",
-        ("f(e)", lambda _context, builder, _signature, args: half.widen(builder, args[0])),
-    )
+    yield f"{name}2float", ("f(e)", _unary(half.widen))
     for kind, letter in {"float": "f", "double": "d"}.items():
-        yield f"{kind}2{name}", (f"e({letter})", _rounded(half, "rn"))
-    for mode in _MODES:
-        yield f"float2{name}_{mode}", ("e(f)", _rounded(half, mode))
+        yield f"{kind}2{name}", (f"e({letter})", half.rounded("rn"))
+    for mode in MODES:
+        yield f"float2{name}_{mode}", ("e(f)", half.rounded(mode))
         for kind, letter in _INTEGERS.items():
-            yield f"{kind}2{name}_{mode}", (f"e({letter})", _rounded(half, mode))
+            yield f"{kind}2{name}_{mode}", (f"e({letter})", half.rounded(mode))
             yield f"{name}2{kind}_{mode}", (f"{letter}(e)", _whole(half, mode))
     for kind, letter in _CHARACTERS.items():
         yield f"{name}2{kind}_rz", (f"{letter}(e)", _whole(half, "rz"))
     for kind in ("short", "ushort"):
         letter = _INTEGERS[kind]
-        yield (
-            f"{name}_as_{kind}",
-            (
-                f"{letter}(e)",
-                lambda _context, builder, _signature, args: half.bits(builder, args[0]),
-            ),
-        )
-        yield (
-            f"{kind}_as_{name}",
-            (
-                f"e({letter})",
-                lambda _context, builder, _signature, args: half.from_bits(builder, args[0]),
-            ),
-        )
+        yield f"{name}_as_{kind}", (f"{letter}(e)", _unary(half.bits))
+        yield f"{kind}_as_{name}", (f"e({letter})", _unary(half.from_bits))
+
+
+def _unary(emit: Callable[[Any, Any], Any]) -> Code:
+    return lambda _context, builder, _signature, args: emit(builder, args[0])

@@ -19,7 +19,7 @@ from synknumba._types import WeakTable
 from synknumba.simt._maths.bits import SHIFTS
 
 # Functions that never raise, by library and name.
-_found: WeakTable[Any, dict[str, bool]] = WeakTable()
+_by_library: WeakTable[Any, dict[str, bool]] = WeakTable()
 # Parts of Numba's operators. Those of other functions raise where a kernel divides by zero.
 _internal: dict[Any, Any] = {}
 
@@ -28,18 +28,17 @@ def never_raises(library: Any, name: str) -> bool:
     """Returns whether the library has the function of this name, and it returns no code of an
     exception.
     """
-    found = _found.setdefault(library, {})
-    if name not in found:
+    functions = _by_library.setdefault(library, {})
+    if name not in functions:
         try:
             function = library._get_module_for_linking().get_function(name)  # noqa: SLF001  # what Numba links to
         except NameError:
-            found[name] = False
+            functions[name] = False
         else:
             returns = [line for line in str(function).splitlines() if line.startswith("  ret ")]
-            found[name] = not function.is_declaration and all(
-                line.startswith("  ret i32 0") for line in returns
-            )
-    return found[name]
+            is_zero = all(line.startswith("  ret i32 0") for line in returns)
+            functions[name] = is_zero and not function.is_declaration
+    return functions[name]
 
 
 @final
@@ -61,12 +60,9 @@ class _CallConvention(callconv.CPUCallConv):  # type: ignore[misc]
     def _get_return_status(self, builder: Any, code: Any, excinfoptr: Any) -> Any:
         if self._may_raise:
             return super()._get_return_status(builder, code, excinfoptr)
-        names = {
-            name: cgutils.false_bit for name in callconv.Status._fields if name.startswith("is_")
-        }
-        return callconv.Status(
-            **names | {"is_ok": cgutils.true_bit, "code": code, "excinfoptr": excinfoptr}
-        )
+        flags = [name for name in callconv.Status._fields if name.startswith("is_")]
+        fields = dict.fromkeys(flags, cgutils.false_bit) | {"is_ok": cgutils.true_bit}
+        return callconv.Status(**fields, code=code, excinfoptr=excinfoptr)
 
     def return_status_propagate(self, builder: Any, status: Any) -> None:
         """Returns from the function that is emitted with the code of a call, if the call has
@@ -116,7 +112,7 @@ class _Context(CPUContext):  # type: ignore[misc]
 
 def with_few_checks(context: Any) -> Any:
     """Returns a copy of Numba's target that emits calls without checks where they are in vain."""
-    made = context.subtarget()
-    made.__class__ = _Context
-    made.cached_internal_func = _internal
-    return made
+    copy = context.subtarget()
+    copy.__class__ = _Context
+    copy.cached_internal_func = _internal
+    return copy

@@ -41,15 +41,13 @@ def _without_collector() -> Iterator[None]:
 
 @contextmanager
 def _with_signatures_kept() -> Iterator[None]:
-    context, asked = cpu_target.typing_context, types.Function.get_call_type
-    of_this_context = _keeping(lambda function, args, kws: asked(function, context, args, kws))
+    context, numbas = cpu_target.typing_context, types.Function.get_call_type
+    of_this_context = _keeping(lambda function, args, kws: numbas(function, context, args, kws))
 
     def get_call_type(function: Any, where: Any, args: Any, kws: Mapping[str, Any]) -> Any:
-        return (
-            of_this_context(function, args, kws)
-            if where is context
-            else asked(function, where, args, kws)
-        )
+        if where is context:
+            return of_this_context(function, args, kws)
+        return numbas(function, where, args, kws)
 
     # type inference asks here, lowering the function
     context.resolve_function_type = _keeping(context.resolve_function_type)
@@ -57,24 +55,26 @@ def _with_signatures_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        types.Function.get_call_type = asked
+        types.Function.get_call_type = numbas
         vars(context).pop("resolve_function_type", None)
 
 
 def _keeping(resolve: Callable[..., Any]) -> Callable[..., Any]:
     """Returns what resolves a function's signature for arguments once."""
-    known: dict[Any, Any] = {}
+    signatures: dict[Any, Any] = {}
 
     def look_up(function: Any, args: Any, kws: Mapping[str, Any]) -> Any:
         if kws or type(function) is not types.Function:
             return resolve(function, args, kws)
         key = function, tuple(args)
         try:
-            found = known.get(key)
+            signature = signatures.get(key)
         except TypeError:  # a type of a literal that cannot be hashed
             return resolve(function, args, kws)
-        if found is None and (found := resolve(function, args, kws)) is not None:
-            known[key] = found
-        return found
+        if signature is None:
+            signature = resolve(function, args, kws)
+            if signature is not None:
+                signatures[key] = signature
+        return signature
 
     return look_up

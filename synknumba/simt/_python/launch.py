@@ -8,7 +8,8 @@ import numpy as np
 
 from synknumba._errors import ArgumentError, LaunchError
 from synknumba.simt._explain.arguments import wrong_count
-from synknumba.simt._kernel import Kernel, jit
+from synknumba.simt._jit import jit
+from synknumba.simt._kernel import Kernel
 from synknumba.simt._launch import Configuration, refuse_names
 from synknumba.simt._python.arrays import Watch
 from synknumba.simt._python.cuda import Dim3

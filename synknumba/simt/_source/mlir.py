@@ -11,14 +11,14 @@ import sys
 from contextlib import suppress
 from functools import cache
 from operator import attrgetter
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any, Final
 
 from numba.core import types
 from numba.core.typing import signature
 from numba.np.numpy_support import from_dtype
 
-from synknumba.simt._source.numba_cuda import CudaPath, cuda_module
+from synknumba.simt._source.numba_cuda import CudaPath, cuda_module, is_of_module
 
 PACKAGE: Final = "numba_cuda_mlir"
 
@@ -126,34 +126,27 @@ def _members() -> dict[int, str]:
 def _in_submodule(value: Any) -> str | None:
     """Returns the path of a function of a module such as `cuda.libdevice` or `cuda.random`."""
     home = str(getattr(value, "__module__", ""))
-    below = next(
-        (home.removeprefix(f"{cuda}.") for cuda in _CUDA if home.startswith(f"{cuda}.")), None
-    )
-    is_its_own = (
-        isinstance(value, FunctionType)
-        and getattr(sys.modules.get(home), value.__name__, None) is value
-    )
-    return f"{below}.{value.__name__}" if below and is_its_own else None
+    if not is_of_module(value, home):
+        return None
+    for cuda in _CUDA:
+        if home.startswith(f"{cuda}."):
+            return f"{home.removeprefix(f'{cuda}.')}.{value.__name__}"
+    return None
 
 
 def _as_numba(kind: Any) -> types.Type | None:
     """Returns Numba's type; None if it has none."""
     match type(kind).__name__:
         case "Array":
-            return types.Array(
-                _as_numba(kind.dtype),
-                kind.ndim,
-                kind.layout,
-                readonly=not kind.mutable,
-                aligned=kind.aligned,
-            )
+            dtype, options = _as_numba(kind.dtype), {"aligned": kind.aligned}
+            return types.Array(dtype, kind.ndim, kind.layout, readonly=not kind.mutable, **options)
         case "UniTuple" | "Tuple":
-            return types.Tuple([_as_numba(one) for one in kind.types])
+            return types.Tuple(list(map(_as_numba, kind.types)))
         case "Boolean":
             return types.boolean
-    found = getattr(types, str(kind), None)
-    if isinstance(found, types.Type):
-        return found
+    named = getattr(types, str(kind), None)
+    if isinstance(named, types.Type):
+        return named
     try:
         support = importlib.import_module(f"{PACKAGE}.numba_cuda.np.numpy_support")
         return from_dtype(support.as_dtype(kind))  # records, dates, texts

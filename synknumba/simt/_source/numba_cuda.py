@@ -3,7 +3,7 @@
 import importlib
 import sys
 from dataclasses import dataclass
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from synknumba._errors import DeviceError
@@ -76,3 +76,10 @@ class CudaPath:
 
 
 MISSING: Final[Any] = object()  # the result for a name that has no value at translation
+
+
+def is_of_module(value: Any, module: str) -> bool:
+    """Returns whether the module has the value, a function, under its own name."""
+    if not isinstance(value, FunctionType):
+        return False
+    return getattr(sys.modules.get(module), value.__name__, None) is value

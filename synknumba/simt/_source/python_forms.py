@@ -27,19 +27,13 @@ class PythonForms(ast.NodeTransformer):
         self._count = 0
 
     def visit_Global(self, node: ast.Global) -> ast.stmt:
-        return (
-            node if self._assigned.intersection(node.names) else ast.copy_location(ast.Pass(), node)
-        )
+        return _pass(node) if self._assigned.isdisjoint(node.names) else node
 
     def visit_Delete(self, node: ast.Delete) -> ast.stmt:
         """Removes a `del` of variables: where the program reads none of them before a new
         assignment, it changes nothing.
         """
-        return (
-            ast.copy_location(ast.Pass(), node)
-            if all(isinstance(one, ast.Name) for one in node.targets)
-            else node
-        )
+        return _pass(node) if all(isinstance(part, ast.Name) for part in node.targets) else node
 
     # ---- lists that are never made
 
@@ -62,10 +56,10 @@ class PythonForms(ast.NodeTransformer):
         name = f"{MATCHED}{self._count}"
         chain: list[ast.stmt] = []
         for case in reversed(node.cases):
-            made = self._case(case, name, chain)
-            if made is None:
+            statements = self._case(case, name, chain)
+            if statements is None:
                 return node
-            chain = made
+            chain = statements
         return [assign(name, node.subject, node), *chain]
 
     def _case(
@@ -77,23 +71,18 @@ class PythonForms(ast.NodeTransformer):
         test = _test(case.pattern, name)
         if test is None:
             return None
-        bound = _captured(case.pattern)
-        given: list[ast.stmt] = (
-            [assign(bound, load(name), case.pattern)] if bound is not None else []
-        )
-        if case.guard is not None and given:  # which may read the name
-            return (
-                [*given, place(ast.If(case.guard, case.body, others), case.pattern)]
-                if test is True
-                else None
-            )
-        tests = [
-            part for part in (test if test is not True else None, case.guard) if part is not None
-        ]
+        body, captured = case.body, _captured(case.pattern)
+        if captured is not None:
+            capture = assign(captured, load(name), case.pattern)
+            if case.guard is not None:  # which may read the name
+                guarded = place(ast.If(case.guard, body, others), case.pattern)
+                return [capture, guarded] if test is True else None
+            body = [capture, *body]
+        tests = [part for part in (test, case.guard) if isinstance(part, ast.expr)]
         if not tests:
-            return [*given, *case.body]
-        condition = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)  # type: ignore[arg-type]  # no True left
-        return [place(ast.If(condition, [*given, *case.body], others), case.pattern)]  # type: ignore[arg-type]
+            return body
+        condition = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
+        return [place(ast.If(condition, body, others), case.pattern)]
 
 
 def _test(pattern: ast.pattern, name: str) -> ast.expr | bool | None:
@@ -109,8 +98,8 @@ def _test(pattern: ast.pattern, name: str) -> ast.expr | bool | None:
             return True
         case ast.MatchAs(pattern=inner) if inner is not None:
             return _test(inner, name)
-        case ast.MatchOr(patterns=patterns) if all(_captured(one) is None for one in patterns):
-            tests = [_test(one, name) for one in patterns]
+        case ast.MatchOr(patterns=patterns) if not any(map(_captured, patterns)):
+            tests = [_test(alternative, name) for alternative in patterns]
             if all(isinstance(test, ast.expr) for test in tests):
                 return place(ast.BoolOp(ast.Or(), cast("list[ast.expr]", tests)), pattern)
     return None
@@ -124,8 +113,10 @@ def _captured(pattern: ast.pattern) -> str | None:
 
 
 def _as_tuple(node: ast.expr) -> ast.expr:
-    return (
-        ast.copy_location(ast.Tuple(node.elts, ast.Load()), node)
-        if isinstance(node, ast.List)
-        else node
-    )
+    if not isinstance(node, ast.List):
+        return node
+    return ast.copy_location(ast.Tuple(node.elts, ast.Load()), node)
+
+
+def _pass(node: ast.stmt) -> ast.stmt:
+    return ast.copy_location(ast.Pass(), node)

@@ -8,21 +8,19 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from synknumba.simt._source import mlir
-from synknumba.simt._source.syntax import assigned_names, read_names
+from synknumba.simt._source.syntax import assigned_names, nodes_of, read_names
 
 _GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
+_CLOSURE_READS = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF"})
 _ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_DISPATCHERS = frozenset({"CUDADispatcher", "FakeCUDAKernel", "MLIRDispatcher"})
 
 
 def is_device_function(value: object) -> bool:
     """Returns whether the value was made by a `cuda.jit`, of Numba, its simulator or
     numba-cuda-mlir, or by `simt.jit`.
     """
-    return type(value).__name__ in {
-        "CUDADispatcher",
-        "FakeCUDAKernel",
-        "MLIRDispatcher",
-    } or hasattr(value, "__simt_kernel__")
+    return type(value).__name__ in _DISPATCHERS or hasattr(value, "__simt_kernel__")
 
 
 def is_njit_function(value: object) -> bool:
@@ -51,19 +49,17 @@ def chains_in(code: CodeType, closure: Mapping[str, Any]) -> Iterator[tuple[str,
     for inner in code_objects(code):
         chain: tuple[str, ...] = ()
         for instruction in dis.get_instructions(inner):
-            if chain and instruction.opname in _ATTRIBUTE_READS:
-                chain = (*chain, instruction.argval)
+            operation, name = instruction.opname, instruction.argval
+            if chain and operation in _ATTRIBUTE_READS:
+                chain = (*chain, name)
                 continue
-            if instruction.opname == "EXTENDED_ARG":  # prefix of the next instruction
+            if operation == "EXTENDED_ARG":  # prefix of the next instruction
                 continue
             if chain:
                 yield chain
-            chain = (instruction.argval,) if instruction.opname in _GLOBAL_READS else ()
-            if (
-                instruction.opname in {"LOAD_DEREF", "LOAD_CLASSDEREF"}
-                and instruction.argval not in closure
-            ):
-                chain = ()  # a local variable, captured by an inner function
+            # a local variable, captured by an inner function, is in no closure
+            is_local = operation in _CLOSURE_READS and name not in closure
+            chain = (name,) if operation in _GLOBAL_READS and not is_local else ()
 
 
 def closure_values(function: FunctionType) -> dict[str, Any]:
@@ -84,8 +80,8 @@ def values_read(function: FunctionType) -> list[Any]:
     names, space = dict.fromkeys(names_in(function.__code__)), function.__globals__
     values = [space[name] for name in names if name in space]
     values += closure_values(function).values()
-    for members in [vars(value) for value in values if isinstance(value, ModuleType)]:
-        values += [members[name] for name in names if name in members]
+    for module in [value for value in values if isinstance(value, ModuleType)]:
+        values += [vars(module)[name] for name in names if name in vars(module)]
     return values
 
 
@@ -95,15 +91,17 @@ def functions_called(function: FunctionType) -> Iterator[FunctionType]:
     """
     seen, waiting = set(), [function]
     while waiting:
-        if (called := waiting.pop()) not in seen:
-            seen.add(called)
-            yield called
-            values = map(mlir.counterpart, values_read(called))
-            waiting += [
-                value.py_func
-                for value in values
-                if is_device_function(value) or is_njit_function(value)
-            ]
+        called = waiting.pop()
+        if called in seen:
+            continue
+        seen.add(called)
+        yield called
+        values = map(mlir.counterpart, values_read(called))
+        waiting += [
+            value.py_func
+            for value in values
+            if is_device_function(value) or is_njit_function(value)
+        ]
 
 
 def exposed(
@@ -137,17 +135,13 @@ def exposed(
                 live_else, sure_else = exposed(statement.orelse, tracked, sure)
                 live |= live_then | live_else
                 sure |= sure_then & sure_else
-            case ast.For() | ast.While():
-                live |= reads(statement.iter if isinstance(statement, ast.For) else statement.test)
-                inside = sure | (
-                    assigned_names(statement.target) & tracked
-                    if isinstance(statement, ast.For)
-                    else set()
-                )
-                live |= (
-                    exposed(statement.body, tracked, inside)[0]
-                    | exposed(statement.orelse, tracked, sure)[0]
-                )
+            case ast.For(iter=head) | ast.While(test=head):
+                live |= reads(head)
+                inside = set(sure)
+                if isinstance(statement, ast.For):
+                    inside |= assigned_names(statement.target) & tracked
+                live |= exposed(statement.body, tracked, inside)[0]
+                live |= exposed(statement.orelse, tracked, sure)[0]
             case _:
                 live |= reads(statement)
     return live, sure
@@ -157,6 +151,6 @@ def unassigned_reads(tree: ast.FunctionDef) -> frozenset[str]:
     """Returns the local variables that may be read before their assignment, by a path that the
     syntax allows.
     """
-    params = {arg.arg for arg in ast.walk(tree.args) if isinstance(arg, ast.arg)}
+    params = {arg.arg for arg in nodes_of(ast.arg, tree.args)}
     tracked = assigned_names(tree)
     return frozenset(exposed(tree.body, tracked, params & tracked)[0])

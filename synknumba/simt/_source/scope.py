@@ -16,6 +16,7 @@ import difflib
 import dis
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
@@ -26,10 +27,16 @@ from synknumba.simt._library.words import INDICES
 from synknumba.simt._maths.operations import FUNCTIONS, HEADS, MODULES
 from synknumba.simt._source import mlir
 from synknumba.simt._source.kernel_names import path_of
-from synknumba.simt._source.numba_cuda import MISSING, CudaPath, cuda_module, is_cuda_module
+from synknumba.simt._source.numba_cuda import (
+    MISSING,
+    CudaPath,
+    cuda_module,
+    is_cuda_module,
+    is_of_module,
+)
 from synknumba.simt._source.pickling import is_foreign
 from synknumba.simt._source.reads import functions_called, is_device_function, names_in, values_read
-from synknumba.simt._source.syntax import assigned_names, count_stores, read_names, walk
+from synknumba.simt._source.syntax import assigned_names, count_stores, nodes_of, read_names, walk
 from synknumba.simt._source.written import Source
 
 # Members of `numba.cuda` that are numbers of a thread.
@@ -50,22 +57,19 @@ def misspelt(path: str) -> str | None:
             continue
         if number and not isinstance(value, (ModuleType, type)):
             return None  # a member of a value
-        before, names = (
-            ".".join(("cuda", *parts[:number])),
-            [name for name in dir(value) if not name.startswith("_")],
-        )
-        head, _, rest = part.partition("_")
-        if hasattr(getattr(value, head, None), rest):
-            near = [f"{head}.{rest}"]  # atomic_add
-        else:
-            by_lower = {name.lower(): name for name in names}
-            near = [
-                by_lower[one] for one in difflib.get_close_matches(part.lower(), by_lower, 1, 0.6)
-            ]
-        return f"numba.{before} has no {part}" + (
-            f"; did you mean {before}.{near[0]}?" if near else ""
-        )
+        before, near = ".".join(("cuda", *parts[:number])), _nearest_member(value, part)
+        what = f"numba.{before} has no {part}"
+        return what if near is None else f"{what}; did you mean {before}.{near}?"
     return None
+
+
+def _nearest_member(value: Any, name: str) -> str | None:
+    head, _, rest = name.partition("_")
+    if hasattr(getattr(value, head, None), rest):
+        return f"{head}.{rest}"  # atomic_add
+    by_lower = {member.lower(): member for member in dir(value) if not member.startswith("_")}
+    near = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
+    return by_lower[near[0]] if near else None
 
 
 def with_function(device_function: Any, function: FunctionType) -> Any:
@@ -100,22 +104,18 @@ class Scope:
             self.aliases = aliases
 
     def _aliases_of(self, source: Source) -> dict[str, CudaPath]:
-        stores, functions = count_stores(source.tree), _names_of_functions(source.tree)
-        found: dict[str, list[Any]] = {}
+        stores = count_stores(source.tree)
+        fixed = {*source.params, *_names_of_functions(source.tree)}
+        assigned: dict[str, list[Any]] = {}
         for name, value in _assignments(source.tree):
-            if (
-                isinstance(value, (ast.Name, ast.Attribute))
-                and name not in source.params
-                and name not in functions
-            ):
-                found.setdefault(name, []).append(self.resolve(value))
-        return {
-            name: values[0]
-            for name, values in found.items()
-            if len(values) == stores[name]
-            and _is_no_value(values[0])
-            and all(value == values[0] for value in values)
-        }
+            if isinstance(value, (ast.Name, ast.Attribute)) and name not in fixed:
+                assigned.setdefault(name, []).append(self.resolve(value))
+        aliases = {}
+        for name, (first, *others) in assigned.items():
+            is_alias = _is_no_value(first) and all(value == first for value in others)
+            if is_alias and len(others) + 1 == stores[name]:
+                aliases[name] = first
+        return aliases
 
     def resolve(self, node: ast.expr) -> Any:
         """Resolves a name, or attributes and constant indices of one, to an object, a `CudaPath`
@@ -125,25 +125,27 @@ class Scope:
             if node.id in self.locals:
                 return self.aliases.get(node.id, MISSING)
             return self._known(self.source.scope.get(node.id, getattr(builtins, node.id, MISSING)))
-        if (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.slice, ast.Constant)
-            and isinstance(node.slice.value, int)
-        ):
-            functions = self.resolve(node.value)
-            is_part = isinstance(functions, tuple) and 0 <= node.slice.value < len(functions)
-            return self._known(functions[node.slice.value]) if is_part else MISSING
+        if isinstance(node, ast.Subscript):
+            return self._part(node)
         if not isinstance(node, ast.Attribute):
             return MISSING
         base = self.resolve(node.value)
-        if isinstance(base, CudaPath) and base.path == "random":
-            # ordinary functions
-            return getattr(getattr(self._cuda, "random", None), node.attr, MISSING)
         if isinstance(base, CudaPath):
+            if base.path == "random":  # ordinary functions
+                return getattr(getattr(self._cuda, "random", None), node.attr, MISSING)
             return CudaPath(f"{base.path}.{node.attr}" if base.path else node.attr)
         if isinstance(base, (ModuleType, type)):
             return self._known(getattr(base, node.attr, MISSING))
         return MISSING
+
+    def _part(self, node: ast.Subscript) -> Any:
+        """Resolves an element of a tuple, by a constant index."""
+        position = getattr(node.slice, "value", None)
+        if not isinstance(node.slice, ast.Constant) or not isinstance(position, int):
+            return MISSING
+        functions = self.resolve(node.value)
+        is_part = isinstance(functions, tuple) and 0 <= position < len(functions)
+        return self._known(functions[position]) if is_part else MISSING
 
     def _known(self, value: Any) -> Any:
         value = mlir.counterpart(value)
@@ -160,13 +162,13 @@ class Scope:
         """Returns whether a function, or an njit function that it calls, refers to `numba.cuda`
         or a device function.
         """
-        return any(
-            isinstance(self._known(value), CudaPath)
-            or is_device_function(value)
-            or is_foreign(value)
-            for called in functions_called(function)
-            for value in map(mlir.counterpart, values_read(called))
-        )
+        values = chain.from_iterable(map(values_read, functions_called(function)))
+        return any(map(self._is_of_cuda, map(mlir.counterpart, values)))
+
+    def _is_of_cuda(self, value: Any) -> bool:
+        if isinstance(self._known(value), CudaPath):
+            return True
+        return is_device_function(value) or is_foreign(value)
 
 
 def _is_no_value(value: Any) -> bool:
@@ -191,18 +193,12 @@ def _members(cuda: ModuleType) -> dict[int, str]:
     }
     heads = {head: getattr(cuda, head) for head in HEADS if hasattr(cuda, head)}
     # op = cuda.atomic.add outside the kernel; members with an identity
-    for head in (
-        "atomic",
-        "shared",
-        "local",
-        "const",
-    ):
-        members = vars(heads[head]) if isinstance(heads.get(head), type) else {}
-        paths |= {
-            id(value): f"{head}.{name}"
-            for name in members
-            if isinstance(value := getattr(heads[head], name), _DEFINED)
-        }
+    for head in ("atomic", "shared", "local", "const"):
+        group = heads.get(head)
+        for name in vars(group) if isinstance(group, type) else ():
+            value = getattr(group, name)
+            if isinstance(value, _DEFINED):
+                paths[id(value)] = f"{head}.{name}"
     return paths | {id(value): head for head, value in heads.items()}
 
 
@@ -227,11 +223,7 @@ def _path_in_module(value: Any) -> str | None:
         return None
     if value is sys.modules.get(str(home)):
         return module
-    is_its_own = (
-        isinstance(value, FunctionType)
-        and getattr(sys.modules.get(str(home)), value.__name__, None) is value
-    )
-    return f"{module}.{value.__name__}" if is_its_own else None
+    return f"{module}.{value.__name__}" if is_of_module(value, str(home)) else None
 
 
 # Names used only by kernels whose threads cooperate.
@@ -245,10 +237,8 @@ def splits_block(function: FunctionType) -> bool:
     names in the kernel and the functions it calls. True for kernels with a loop too, since loop
     inversion may make the innermost loop as long as the block.
     """
-    if any(
-        instruction.opname.startswith("JUMP_BACKWARD")
-        for instruction in dis.get_instructions(function)
-    ):
+    operations = (instruction.opname for instruction in dis.get_instructions(function))
+    if any(name.startswith("JUMP_BACKWARD") for name in operations):
         return True
     cuda = cuda_module()
     words = {id(getattr(cuda, word)) for word in _BLOCK_WORDS if hasattr(cuda, word)}
@@ -262,29 +252,25 @@ def splits_block(function: FunctionType) -> bool:
 
 def _names_of_functions(tree: ast.FunctionDef) -> set[str]:
     """Returns the names of functions inside a function, and of their parameters."""
-    inner = [
-        node
-        for node in walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.Lambda)) and node is not tree
-    ]
-    params = {
-        node.arg for function in inner for node in walk(function.args) if isinstance(node, ast.arg)
-    }
-    return params | {node.name for node in inner if isinstance(node, ast.FunctionDef)}
+    names = set()
+    for node in walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)) and node is not tree:
+            names |= {arg.arg for arg in nodes_of(ast.arg, node.args)}
+            names.add(getattr(node, "name", ""))
+    return names - {""}
 
 
 def _constants(source: Source) -> dict[str, ast.expr]:
     """Returns the expressions of local variables assigned once, as in `n = 16`; not those with a
     call or a subscript.
     """
-    stores = count_stores(source.tree)
-    return {
-        name: value
-        for name, value in _assignments(source.tree)
-        if stores[name] == 1
-        and name not in source.params
-        and not any(isinstance(part, (ast.Call, ast.Subscript)) for part in walk(value))
-    }
+    stores, constants = count_stores(source.tree), {}
+    for name, value in _assignments(source.tree):
+        if stores[name] != 1 or name in source.params:
+            continue
+        if not any(isinstance(part, (ast.Call, ast.Subscript)) for part in walk(value)):
+            constants[name] = value
+    return constants
 
 
 def _assignments(tree: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
@@ -352,11 +338,11 @@ def is_index(node: ast.expr, scope: Scope) -> bool:
     bound only to one.
     """
     followed: set[str] = set()
-    while isinstance(node, ast.Name) and node.id in scope.constants and node.id not in followed:
+    while isinstance(node, ast.Name) and node.id in scope.constants.keys() - followed:
         followed.add(node.id)
         node = scope.constants[node.id]
-    found = scope.resolve(node)
-    return isinstance(found, CudaPath) and found.path in NUMBERS
+    value = scope.resolve(node)
+    return isinstance(value, CudaPath) and value.path in NUMBERS
 
 
 def indices_as_int32(

@@ -35,7 +35,7 @@ from synknumba.simt._source.inner_functions import Lifter, _Inner
 from synknumba.simt._source.python_forms import MATCHED, PythonForms
 from synknumba.simt._source.reads import closure_values
 from synknumba.simt._source.source_text import check_text
-from synknumba.simt._source.syntax import assigned_names, copied, rename, walk
+from synknumba.simt._source.syntax import assigned_names, copied, count_each, nodes_of, rename, walk
 from synknumba.simt._source.written import IN_KERNELS, SOURCE, Source, named
 
 NAME: Final = "lambda_"  # of a lambda in generated code
@@ -48,31 +48,30 @@ def _lambda_definition(function: FunctionType) -> ast.FunctionDef | None:
     lines, _ = inspect.findsource(function)
     code = function.__code__
     names = [*code.co_varnames[: code.co_argcount]]
-    found = [
+    lambdas = [
         node
-        for node in walk(ast.parse("".join(lines)))
-        if isinstance(node, ast.Lambda)
-        and node.lineno == code.co_firstlineno
-        and [arg.arg for arg in named(node.args)] == names
+        for node in nodes_of(ast.Lambda, ast.parse("".join(lines)))
+        if node.lineno == code.co_firstlineno and [arg.arg for arg in named(node.args)] == names
     ]
-    if len(found) > 1:
-        found = _around(function, found)
-    if len(found) != 1:
+    if len(lambdas) > 1:
+        lambdas = _around(function, lambdas)
+    if len(lambdas) != 1:
         return None
-    value = ast.copy_location(ast.Return(found[0].body), found[0].body)
-    made = ast.FunctionDef(NAME, found[0].args, [value], [], None)
-    return ast.fix_missing_locations(ast.copy_location(made, found[0]))
+    (node,) = lambdas
+    value = ast.copy_location(ast.Return(node.body), node.body)
+    definition = ast.FunctionDef(NAME, node.args, [value], [], None)
+    return ast.fix_missing_locations(ast.copy_location(definition, node))
 
 
-def _around(function: FunctionType, found: list[ast.Lambda]) -> list[ast.Lambda]:
+def _around(function: FunctionType, lambdas: list[ast.Lambda]) -> list[ast.Lambda]:
     """Returns the innermost of several lambdas whose body contains the positions of all
     instructions of the function.
     """
     # The first instructions belong to no expression: they start and end at column 0.
     places = [place for place in function.__code__.co_positions() if place[3]]
     if not places:  # of one that returns a constant, in Python 3.12
-        return [node for node in found if isinstance(node.body, ast.Constant)]
-    around = [node for node in found if all(_holds(node.body, place) for place in places)]
+        return [node for node in lambdas if isinstance(node.body, ast.Constant)]
+    around = [node for node in lambdas if all(_holds(node.body, place) for place in places)]
     return sorted(around, key=lambda node: (node.body.lineno, node.body.col_offset))[-1:]
 
 
@@ -126,9 +125,9 @@ RESERVED_SUFFIXES = ("__arg", "__b", "__h", "__i", "__n", "__o", "__s", "__u")
 
 def read_definition(function: FunctionType) -> Source:
     """Returns the function's source as a tree, without checking its syntax."""
-    made: Source | None = getattr(function, SOURCE, None)
-    if made is not None:
-        return Source(function, copied(made.tree), made.scope)
+    lifted: Source | None = getattr(function, SOURCE, None)
+    if lifted is not None:
+        return Source(function, copied(lifted.tree), lifted.scope)
     tree = _definition(function)
     # Default values are taken from `function.__defaults__`; their expressions may use any name.
     tree.decorator_list, tree.returns, tree.args.defaults = [], None, []
@@ -157,43 +156,13 @@ def read_source(function: FunctionType) -> Source:
 
 def _definition(function: FunctionType) -> ast.FunctionDef:
     check_text(function)
-    name = (
-        f"{function.__qualname__} "
-        f"({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
-    )
+    code = function.__code__
+    name = f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
+    find = _lambda_definition if code.co_name == "<lambda>" else _statement
     try:
-        tree = (
-            _lambda_definition(function)
-            if function.__code__.co_name == "<lambda>"
-            else _statement(function)
-        )
+        tree = find(function)
     except (OSError, TypeError, IndexError, TokenError) as error:
-        if function.__code__.co_filename == "<stdin>" and not _is_prompt():
-            raise KernelError(
-                f"{name} was read from standard input, as by python - < script.py, which keeps no "
-                "source, and running a kernel on the CPU needs it; pass the script's file to python"
-            ) from None
-        if (
-            function.__code__.co_filename == "<string>"
-            and sys.argv[:1] == ["-c"]
-            and function.__module__ == "__main__"
-        ):
-            raise KernelError(
-                f"{name} was given to python -c, which keeps no source, and running a kernel on "
-                "the CPU needs it; write it to a file, and run that"
-            ) from None
-        if function.__code__.co_filename == "<stdin>":
-            raise KernelError(
-                f"{name} was typed at Python's prompt, which before Python 3.13 keeps no source, "
-                "and running a kernel on the CPU needs it; define it in a file that you import, or "
-                "use IPython or the prompt of Python 3.13"
-            ) from None
-        raise KernelError(
-            f"{name}: the Python source of the kernel cannot be found ({error}), and running it on "
-            "the CPU needs it; define the kernel in a file or a notebook cell; for one made by "
-            "exec(compile(text, name, 'exec')), enter its text first: linecache.cache[name] = "
-            "(len(text), None, text.splitlines(True), name)"
-        ) from error
+        raise KernelError(_without_source(function, name, error)) from None
     except SyntaxError as error:
         raise KernelError(
             f"{name}: the source of the kernel cannot be parsed on its own ({error.msg}); "
@@ -206,6 +175,35 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
     if not isinstance(tree, ast.FunctionDef):
         raise KernelError(f"{name}: a kernel must be a def, not a {type(tree).__name__.lower()}")
     return tree
+
+
+def _without_source(function: FunctionType, name: str, error: Exception) -> str:
+    """Returns why a function has no source text, and what to do."""
+    needed = "running a kernel on the CPU needs it"
+    filename = function.__code__.co_filename
+    if filename == "<stdin>" and _is_prompt():
+        return (
+            f"{name} was typed at Python's prompt, which before Python 3.13 keeps no source, and "
+            f"{needed}; define it in a file that you import, or use IPython or the prompt of "
+            "Python 3.13"
+        )
+    if filename == "<stdin>":
+        return (
+            f"{name} was read from standard input, as by python - < script.py, which keeps no "
+            f"source, and {needed}; pass the script's file to python"
+        )
+    is_command = sys.argv[:1] == ["-c"] and function.__module__ == "__main__"
+    if filename == "<string>" and is_command:
+        return (
+            f"{name} was given to python -c, which keeps no source, and {needed}; write it to a "
+            "file, and run that"
+        )
+    return (
+        f"{name}: the Python source of the kernel cannot be found ({error}), and running it on "
+        "the CPU needs it; define the kernel in a file or a notebook cell; for one made by "
+        "exec(compile(text, name, 'exec')), enter its text first: linecache.cache[name] = "
+        "(len(text), None, text.splitlines(True), name)"
+    )
 
 
 def _is_prompt() -> bool:
@@ -229,10 +227,10 @@ def _statement(function: FunctionType) -> ast.stmt:
 
 
 def _scope(function: FunctionType) -> dict[str, Any]:
-    hidden = function.__code__.co_freevars
-    values = {
-        name: value for name, value in function.__globals__.items() if name not in hidden
-    } | closure_values(function)
+    values = {**function.__globals__}
+    for name in function.__code__.co_freevars:
+        values.pop(name, None)
+    values |= closure_values(function)
     return {name: mlir.counterpart(value) for name, value in values.items()}
 
 
@@ -261,21 +259,23 @@ def _check_deleted(source: Source) -> None:
     """Rejects a variable that is read behind its `del`, as Numba does."""
     for node in walk(source.tree):
         for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
-            for place_of_del, statement in enumerate(body if isinstance(body, list) else []):
+            for position, statement in enumerate(body if isinstance(body, list) else []):
                 for target in statement.targets if isinstance(statement, ast.Delete) else []:
                     name = ast.unparse(target)
-                    for behind in body[place_of_del + 1 :]:  # type: ignore[index]  # a list
-                        uses = [
-                            one
-                            for one in walk(behind)
-                            if isinstance(one, ast.Name) and one.id == name
-                        ]
-                        if any(isinstance(one.ctx, ast.Store) for one in uses):
-                            break
-                        if uses:
-                            raise source.error(
-                                uses[0], f"{name} is read after del {name}; leave the del out"
-                            )
+                    use = _read_before_store(name, body[position + 1 :])  # type: ignore[index]
+                    if use is not None:
+                        reason = f"{name} is read after del {name}; leave the del out"
+                        raise source.error(use, reason)
+
+
+def _read_before_store(name: str, body: list[ast.stmt]) -> ast.Name | None:
+    for statement in body:
+        uses = [node for node in nodes_of(ast.Name, statement) if node.id == name]
+        if any(isinstance(node.ctx, ast.Store) for node in uses):
+            return None
+        if uses:
+            return uses[0]
+    return None
 
 
 def _name_rest(tree: ast.FunctionDef) -> None:
@@ -290,25 +290,23 @@ def _free_names(source: Source) -> Source:
     like those of that code.
     """
     tree = source.tree
-    names = {node.id for node in walk(tree) if isinstance(node, ast.Name)} | {
-        arg.arg for arg in named(tree.args)
-    }
-    bound = assigned_names(tree) | {arg.arg for arg in named(tree.args)}
-    taken = {name for name in names if _is_reserved(name)} | bound.intersection(CALLED_BUILTINS)
+    params = {arg.arg for arg in named(tree.args)}
+    names = params | count_each(tree).keys()
+    bound = params | assigned_names(tree)
+    reserved = set(filter(_is_reserved, names)) | bound.intersection(CALLED_BUILTINS)
     new: dict[str, str] = {}
-    for name in sorted(taken):
+    for name in sorted(reserved):
         free = f"user{name}_" if name.startswith("_") else f"{name}_"
         while free in names or free in source.scope:
             free += "_"
         names.add(free)
         new[name] = free
     rename(tree, new)
-    known = {
-        free: source.scope[name]
-        for name, free in new.items()
-        if name not in bound and name in source.scope
-    }
-    return replace(source, scope={**source.scope, **known}) if known else source
+    scope = {**source.scope}
+    for name in new.keys() - bound:
+        if name in scope:
+            scope[new[name]] = scope[name]
+    return replace(source, scope=scope) if new else source
 
 
 def _is_reserved(name: str) -> bool:

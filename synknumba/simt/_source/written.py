@@ -50,6 +50,14 @@ class Source:
         """Names of the parameters."""
         return tuple(arg.arg for arg in named(self.tree.args))
 
+    def at(self, node: ast.AST) -> str:
+        """Returns the function with the file and line of a node."""
+        return f"{self.name} ({self.filename}:{self.line(node)})"
+
+    def line(self, node: ast.AST) -> int:
+        """Returns the line of a node; of one without a place, that of the definition."""
+        return getattr(node, "lineno", self.tree.lineno)
+
     def refusal(
         self,
         node: ast.AST,
@@ -66,22 +74,17 @@ class Source:
             way_out: what to write instead.
             where: what does not support it; `IN_KERNELS` for what GPUs refuse, too.
         """
-        line = getattr(node, "lineno", self.tree.lineno)
-        text = linecache.getline(self.filename, line).strip()
+        text = linecache.getline(self.filename, self.line(node)).strip()
         return KernelError(
-            f"{self.name} ({self.filename}:{line}): {construct} is not supported {where}; "
-            f"{way_out}\n    {text}"
+            f"{self.at(node)}: {construct} is not supported {where}; {way_out}\n    {text}"
         )
 
     def error(self, node: ast.AST, reason: str) -> KernelError:
         """Returns the error for a mistake on every device, with kernel, file, line, reason and the
         marked source line.
         """
-        line = getattr(node, "lineno", self.tree.lineno)
-        return KernelError(
-            f"{self.name} ({self.filename}:{line}): {reason}\n"
-            f"    {marked_line(self.filename, line, node)}"
-        )
+        marked = marked_line(self.filename, self.line(node), node)
+        return KernelError(f"{self.at(node)}: {reason}\n    {marked}")
 
 
 def marked_line(filename: str, line: int, node: ast.AST | None) -> str:

@@ -130,14 +130,10 @@ class DeviceArray:
         return Interface(self.simt_values)
 
     def __getattr__(self, name: str) -> Any:
-        way_out = (
-            "; compute in a kernel, or on the host: copy_to_host()"
-            if hasattr(np.ndarray, name)
-            else ""
-        )
-        raise AttributeError(
-            f"a device array has no attribute {name!r}{way_out}", name=name, obj=self
-        )
+        text = f"a device array has no attribute {name!r}"
+        if hasattr(np.ndarray, name):
+            text += "; compute in a kernel, or on the host: copy_to_host()"
+        raise AttributeError(text, name=name, obj=self)
 
     def is_c_contiguous(self) -> bool:
         """Returns whether the elements lie in C order."""
@@ -172,11 +168,11 @@ class DeviceArray:
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
         """Copies an array of the host, or another device array, into this one."""
         del stream
-        given = host_values(ary)
-        if given.size:
+        values = host_values(ary)
+        if values.size:
             _check_one_buffer(self.simt_values)
-            _check_compatible(self.simt_values, given)
-            np.copyto(self.simt_values, given.reshape(self.shape))
+            _check_compatible(self.simt_values, values)
+            np.copyto(self.simt_values, values.reshape(self.shape))
 
     def get_ipc_handle(self) -> Any:
         """Raises DeviceError: no other process can open the memory."""
@@ -211,10 +207,10 @@ class DeviceArray:
 
     def reshape(self, *shape: Any, order: str = "C") -> "DeviceArray":
         """Returns a view of another shape; raises NotImplementedError where that needs a copy."""
-        made = self.simt_values.reshape(*shape, order=order)  # type: ignore[call-overload]
-        if not np.shares_memory(made, self.simt_values) and self.size:
+        view = self.simt_values.reshape(*shape, order=order)  # type: ignore[call-overload]
+        if not np.shares_memory(view, self.simt_values) and self.size:
             raise NotImplementedError("reshape would require copy")  # Numba's words
-        return DeviceArray(made, self.stream)
+        return DeviceArray(view, self.stream)
 
     def ravel(self, order: str = "C", stream: Any = 0) -> "DeviceArray":
         """Returns a view with one axis."""
@@ -256,9 +252,9 @@ class Interface(dict[str, Any]):
     """
 
     def __init__(self, values: HostArray) -> None:
-        told = values.__array_interface__
+        of_host = values.__array_interface__
         super().__init__(
-            {name: told[name] for name in ("shape", "typestr", "data", "strides")},
+            {name: of_host[name] for name in ("shape", "typestr", "data", "strides")},
             stream=None,
             version=3,
         )
@@ -390,8 +386,8 @@ def pinned(*arrays: HostArray) -> Iterator[None]:
 @contextlib.contextmanager
 def mapped(*arrays: HostArray, stream: Any = 0) -> Iterator[Any]:
     """A context with device arrays that share the memory of host arrays: one, or a list of them."""
-    made = [DeviceArray(array, stream) for array in arrays]
-    yield made[0] if len(made) == 1 else made
+    views = [DeviceArray(array, stream) for array in arrays]
+    yield views[0] if len(views) == 1 else views
 
 
 def _new(shape: Any, dtype: Any, strides: Any = None, order: Any = "C") -> HostArray:
@@ -408,22 +404,16 @@ def _new(shape: Any, dtype: Any, strides: Any = None, order: Any = "C") -> HostA
     nbytes = math.prod(shape) * dtype.itemsize
     if strides is not None:
         strides = (strides,) if isinstance(strides, int) else tuple(strides)
-        nbytes = (
-            sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
-            + dtype.itemsize
-        )
-    return np.ndarray(
-        shape, dtype, np.full(max(nbytes, 0), _UNSET, np.uint8).data, strides=strides, order=order
-    )
+        steps = [(size - 1) * step for size, step in zip(shape, strides, strict=True)]
+        nbytes = sum(steps) + dtype.itemsize
+    memory = np.full(max(nbytes, 0), _UNSET, np.uint8)
+    return np.ndarray(shape, dtype, memory.data, strides=strides, order=order)
 
 
 def _like(ary: Any) -> HostArray:
     values = host_values(ary)
-    return _new(
-        values.shape,
-        values.dtype,
-        np.empty_like(values, subok=False).strides if values.size else None,
-    )
+    strides = np.empty_like(values, subok=False).strides if values.size else None
+    return _new(values.shape, values.dtype, strides)
 
 
 def _check_one_buffer(array: HostArray) -> None:
@@ -432,7 +422,7 @@ def _check_one_buffer(array: HostArray) -> None:
     """
     if not array.size:
         return
-    core = array[tuple(0 if step == 0 else slice(None) for step in array.strides)]
+    core = array[tuple(slice(None) if step else 0 for step in array.strides)]
     if not (core.flags.c_contiguous or core.flags.f_contiguous):
         raise ValueError(
             "Array contains non-contiguous buffer and cannot be transferred as "
@@ -441,17 +431,17 @@ def _check_one_buffer(array: HostArray) -> None:
         )
 
 
-def _check_compatible(one: HostArray, other: HostArray, *, order: bool = False) -> None:
+def _check_compatible(first: HostArray, second: HostArray, *, order: bool = False) -> None:
     """Raises TypeError or ValueError for arrays of which one cannot be copied to the other, as
     Numba does.
     """
-    if one.dtype != other.dtype:
-        raise TypeError(f"incompatible dtype: {one.dtype} vs. {other.dtype}")
-    one, other = one.squeeze(), other.squeeze()
-    if one.shape != other.shape:
-        raise ValueError(f"incompatible shape: {one.shape} vs. {other.shape}")
-    if order and one.size and one.strides != other.strides:
-        raise ValueError(f"incompatible strides: {one.strides} vs. {other.strides}")
+    if first.dtype != second.dtype:
+        raise TypeError(f"incompatible dtype: {first.dtype} vs. {second.dtype}")
+    first, second = first.squeeze(), second.squeeze()
+    if first.shape != second.shape:
+        raise ValueError(f"incompatible shape: {first.shape} vs. {second.shape}")
+    if order and first.size and first.strides != second.strides:
+        raise ValueError(f"incompatible strides: {first.strides} vs. {second.strides}")
 
 
 def _check_basic(item: Any) -> None:
@@ -478,8 +468,8 @@ class OfDeviceArrays:
         self._function = function
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._function, name)
-        return OfDeviceArrays(found) if callable(found) else found
+        member = getattr(self._function, name)
+        return OfDeviceArrays(member) if callable(member) else member
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the function alone."""
@@ -487,15 +477,15 @@ class OfDeviceArrays:
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Calls the function with the elements of device arrays."""
-        result = self._function(
-            *map(_in_host, args), **{name: _in_host(value) for name, value in options.items()}
-        )
+        in_host = {name: _in_host(value) for name, value in options.items()}
+        result = self._function(*map(_in_host, args), **in_host)
         out = options.get("out")
         if isinstance(out, DeviceArray):
             return out
-        is_there = isinstance(result, np.ndarray) and any(
-            isinstance(one, DeviceArray) for one in (*args, *options.values())
-        )
+        if not isinstance(result, np.ndarray):
+            return result
+        operands = (*args, *options.values())
+        is_there = any(isinstance(operand, DeviceArray) for operand in operands)
         return DeviceArray(result.view(np.ndarray)) if is_there else result
 
 

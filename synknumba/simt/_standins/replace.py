@@ -26,7 +26,8 @@ import numba
 from synknumba._errors import ArgumentError, DeviceError, KernelCheckError, KernelError
 from synknumba.simt import _ufuncs
 from synknumba.simt._checker.check import check as checked
-from synknumba.simt._kernel import Kernel, decorated_as
+from synknumba.simt._jit import decorated_as
+from synknumba.simt._kernel import Kernel
 from synknumba.simt._lower.signatures import Signature
 from synknumba.simt._source import mlir
 from synknumba.simt._source.numba_cuda import OWN, cuda_module

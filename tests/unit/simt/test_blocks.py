@@ -8,7 +8,7 @@ from numba import cuda, float64, njit
 
 from synknumba import simt
 from synknumba._errors import ArgumentError
-from synknumba.simt._kernel import MAX_BLOCKS
+from synknumba.simt._entries import MAX_BLOCKS
 from synknumba.simt._source.scope import splits_block
 
 wait = cuda.syncthreads
@@ -56,7 +56,7 @@ def test_which_kernels_work_together(function: Any, splits: bool) -> None:
 
 
 def blocks_of(kernel: simt.Kernel) -> list[Any]:
-    return [block for _, block in kernel._entries]
+    return [block for _, block in kernel._entries._by_block]
 
 
 @pytest.mark.whole
@@ -72,7 +72,7 @@ def test_the_fifth_block_gets_code_for_any() -> None:
     x = np.arange(8.0)
     kernel[1, 8](x, np.float32(2), 1)  # other types are counted apart
     assert blocks_of(kernel)[-1] == (8, 1, 1)
-    assert kernel.signatures == list(dict.fromkeys(kinds for kinds, _ in kernel._entries))
+    assert kernel.signatures == list(dict.fromkeys(kinds for kinds, _ in kernel._entries._by_block))
     assert len(kernel.signatures) == 2
 
 

@@ -24,7 +24,7 @@ import pytest
 
 from synknumba import simt
 from synknumba._errors import ArgumentError, KernelError
-from synknumba.simt import _kernel as kernel_module
+from synknumba.simt import _entries as entries_module
 from synknumba.simt._machine import cache as cache_module
 from synknumba.simt._machine import store as store_module
 from synknumba.simt._machine.fingerprint import Fingerprint, NotComparableError
@@ -360,13 +360,13 @@ class TestAccepted:
     def translated(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """The kernels that are translated, in order."""
         made: list[str] = []
-        translate = kernel_module.KernelProgram
+        translate = entries_module.KernelProgram
 
         def noted(function: Any, options: Any) -> Any:
             made.append(function.__name__)
             return translate(function, options)
 
-        monkeypatch.setattr(kernel_module, "KernelProgram", noted)
+        monkeypatch.setattr(entries_module, "KernelProgram", noted)
         return made
 
     def test_once(self, tmp_path: Path, cache_directory: Path, translated: list[str]) -> None:
@@ -394,13 +394,13 @@ class TestAccepted:
         self, tmp_path: Path, cache_directory: Path, monkeypatch: Any
     ) -> None:
         module = load(tmp_path, "C = 1" + KERNEL.format("C"))
-        translate = kernel_module.KernelProgram
+        translate = entries_module.KernelProgram
 
         def changed(function: Any, options: Any) -> Any:
             module.C = 2
             return translate(function, options)
 
-        monkeypatch.setattr(kernel_module, "KernelProgram", changed)
+        monkeypatch.setattr(entries_module, "KernelProgram", changed)
         module.kernel.check()
         assert not cache_directory.exists()
 

@@ -57,7 +57,7 @@ def powers(x, n, out):
 
 def bodies(kernel: simt.Kernel) -> int:
     """How many functions hold a body that launches with several blocks share."""
-    return len({id(dispatcher) for dispatcher, _ in kernel._program._bodies.values()})
+    return len({id(dispatcher) for dispatcher, _ in kernel._entries.program._bodies.values()})
 
 
 def test_blocks_share_what_is_emitted_alike() -> None:
@@ -67,7 +67,7 @@ def test_blocks_share_what_is_emitted_alike() -> None:
         kernel[4, block](x)
         assert np.array_equal(x, np.arange(4.0 * block).reshape(4, block)[:, ::-1].ravel())
         assert bodies(kernel) == shared
-    assert len({*kernel._entries.values()}) == 4
+    assert len({*kernel._entries._by_block.values()}) == 4
     assert f"_k_Bx = {THREADS}" not in kernel.source
     assert "_k_Bx = 8" in kernel.source
 
@@ -89,9 +89,9 @@ def test_one_code_for_all_blocks_where_only_the_place_in_the_grid_counts() -> No
         out = np.zeros(100)
         kernel[-(-100 // block), block](x, factors, out)
         np.testing.assert_allclose(out, x * (x + 1) * (x + 2), rtol=1e-15)
-    assert len({*kernel._entries.values()}) == 1
+    assert len({*kernel._entries._by_block.values()}) == 1
     kernel[100, 1](x, factors, np.zeros(100))  # loops over few threads are emitted in another way
-    assert len({*kernel._entries.values()}) == 2
+    assert len({*kernel._entries._by_block.values()}) == 2
 
 
 @pytest.mark.whole  # a further mode of sharing

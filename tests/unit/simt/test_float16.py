@@ -22,6 +22,7 @@ from numba.core import types
 from numba.core.registry import cpu_target
 
 from synknumba import KernelError, simt
+from synknumba.simt._entries import Entries
 from synknumba.simt._maths import float16
 from synknumba.simt._maths.operations import FUNCTIONS
 
@@ -719,7 +720,7 @@ def test_processors_without_conversions_refuse_by_name(
         args = (np.zeros(4, H), np.zeros(4, H), np.zeros((8, 4), H), np.zeros((8, 4), bool))
     else:
         error = NotImplementedError("float16")
-        monkeypatch.setattr(simt.Kernel, "_build", Raises(error))
+        monkeypatch.setattr(Entries, "_build", Raises(error))
     with pytest.raises(
         KernelError,
         match=r"float16 \(the processor has no F16C instructions\) is not supported on the CPU",

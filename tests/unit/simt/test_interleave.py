@@ -94,7 +94,7 @@ def test_sums_are_right(rows, block):
 def multiplications(kernel, *args):
     """Of vectors, in the machine code for a block of 256."""
     kinds = tuple(typeof(arg) for arg in args)
-    program = kernel._program
+    program = kernel._entries.program
     launch = program.compile(dict(zip(program.params, kinds, strict=True)), (256, 1, 1))
     compiled = compile_launch(launch, (*[typeof(0)] * 7, *kinds), "")
     return compiled.result.library.get_asm_str().count("pmuludq")
