@@ -29,11 +29,11 @@ from synknumba.simt._analysis.split_regions import is_silent
 from synknumba.simt._analysis.team import Team
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._emit.collect import collect
-from synknumba.simt._emit.exits import RUNNING, around, has_exit
 from synknumba.simt._emit.masks import Divergence, masked_if, masked_loop
 from synknumba.simt._emit.region import MASK, Active, Block, Regions, Style
 from synknumba.simt._emit.storage import escaping
 from synknumba.simt._library.words import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD, VARYING_STATE
+from synknumba.simt._lower.exits import RUNNING, around, has_exit
 from synknumba.simt._lower.sync import barrier_kind, collective_of, synchronises, waits_for
 from synknumba.simt._source.syntax import (
     assign,

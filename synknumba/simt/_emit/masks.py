@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from synknumba.simt._analysis.bounds import Bounds
-from synknumba.simt._emit.exits import RUNNING, around
 from synknumba.simt._emit.region import MASK, Active, Regions
 from synknumba.simt._library.words import AXES
+from synknumba.simt._lower.exits import RUNNING, around
 from synknumba.simt._lower.sync import waits_for
 from synknumba.simt._source.syntax import loop_variable, own_exits, place, statements, store
 from synknumba.simt._source.written import Source

@@ -16,17 +16,16 @@ from synknumba.simt._analysis.split_regions import GuardCut, free_cut, guard_cut
 from synknumba.simt._analysis.team import Team
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import single_target
-from synknumba.simt._emit.exits import (
-    EXIT,
+from synknumba.simt._library.words import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
+from synknumba.simt._lower.arrays import SharedArray
+from synknumba.simt._lower.exits import (
     RUNNING,
     around,
     has_exit,
     lower_exits,
     lower_returns,
-    with_conditions,
+    needs_flag,
 )
-from synknumba.simt._library.words import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
-from synknumba.simt._lower.arrays import SharedArray
 from synknumba.simt._source.reads import exposed
 from synknumba.simt._source.syntax import (
     all_copied,
@@ -47,6 +46,8 @@ MAX_CUTS = 1
 
 # Array of int8, one element per thread: a thread runs statements at levels below its mask.
 MASK = "_k_mask"
+# Mask that a thread gets at the end of its iteration; and whether its last iteration goes on.
+EXIT, GOING = "_k_exit", "_k_going"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,15 +234,13 @@ class Regions:
         number of times that the region has been split at a condition.
         """
         hoisted, body = self.declare_before(body)
-        body = [
-            statement
-            for statement in self._without_kept_arrays(body)
-            if not isinstance(statement, ast.Pass)
-        ]
+        body = self._without_kept_arrays(body)
+        if last and has_return(body) and not needs_flag(body):
+            # A condition can become bounds of the loop over threads; a `return` cannot.
+            body = lower_returns(all_copied(body), GOING)
+        body = [statement for statement in body if not isinstance(statement, ast.Pass)]
         if not body:
             return hoisted
-        if self.style.cuts and last:
-            body = with_conditions(body)
         if not self.style.cuts or has_exit(body):
             return hoisted + self._one_loop(body, active, last=last)
         position = scatter_cut(body, self.known, self.guards) or free_cut(
@@ -354,7 +353,7 @@ class Regions:
         """Lowers the exits of the statements and appends the stores to slots."""
         at = body[0]
         if last or not has_exit(body):
-            return lower_returns(body) + self._stores(stored, at)
+            return lower_returns(body, GOING) + self._stores(stored, at)
         self.uses_mask = True
         self.left |= has_return(body)
         before = statements(f"{EXIT} = {RUNNING}", at)
@@ -364,7 +363,7 @@ class Regions:
         uniform = [name for name in stored if name not in self.known.varying]
         after[0].orelse = self._stores(uniform, at)  # type: ignore[attr-defined]
         stores = self._stores([name for name in stored if name in self.known.varying], at)
-        return [*before, *lower_exits(body, active.loop), *stores, *after]
+        return [*before, *lower_exits(body, EXIT, active.loop), *stores, *after]
 
     def _iteration(self, iteration: list[ast.stmt], active: Active, at: ast.stmt) -> list[ast.stmt]:
         """Completes an iteration: test of the mask, recomputed variables, linear indices."""

@@ -18,7 +18,6 @@ from synknumba.simt._analysis.types import VariableTypes, infer_types, is_intege
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.emit import Style, emit_blocks
-from synknumba.simt._emit.exits import lower_returns
 from synknumba.simt._emit.masks import Divergence
 from synknumba.simt._emit.options import Options
 from synknumba.simt._lower.lowering import DeviceFunctions, translate_names
@@ -461,40 +460,6 @@ def test_kernels_with_slots_are_not_flat() -> None:
     text = program(kernel, F8, F8)
     assert "for _k_bx in range(_k_Gx):" in text
     assert "acc__s" in text
-
-
-# ---- exits
-
-
-def test_returns() -> None:
-    done = lower_returns(
-        body("""
-        if a:
-            return
-        for i in range(3):
-            while b:
-                if c:
-                    return
-            y = 1
-        return
-        z = 1
-        """)
-    )
-    assert unparse(done) == textwrap.dedent("""\
-        if a:
-            continue
-        _k_left = False
-        for i in range(3):
-            while b:
-                if c:
-                    _k_left = True
-                    break
-            if _k_left:
-                break
-            y = 1
-        if _k_left:
-            continue
-        continue""")
 
 
 # ---- emission
