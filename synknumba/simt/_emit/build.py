@@ -280,10 +280,8 @@ class KernelProgram:
                 storage.local_array(name, made[name])
             else:
                 storage.slots(name, kinds[name], padded=name in code.padded)
-        if code.uses_mask:
-            storage.flags(MASK)
-        if code.uses_active:
-            storage.flags(ACTIVE)
+        for flags in sorted({MASK, ACTIVE} & read_names(code.body), reverse=True):
+            storage.flags(flags)
         body = with_views_once(
             [*self._undefined(code, variable_types), *storage.reserve, *code.body], argtypes
         )

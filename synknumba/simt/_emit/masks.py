@@ -183,7 +183,6 @@ def _entered(
     )
     counted = statements(text, at)
     counted[1].test = test  # type: ignore[attr-defined]
-    regions.uses_mask = True
     return [*statements(f"{BEFORE} = 0\n{INSIDE} = 0", at), *regions.region(counted, active)]
 
 

@@ -3,6 +3,20 @@
 A variable that lives across regions is stored in a *slot*: the variable `v__u` if it is uniform,
 else an element of the array `v__s`, one per thread. A variable that is cheap to compute is
 recomputed instead. An *iteration* is one thread's pass through the loop.
+
+    i = grid(1)                     for bx in range(Gx):
+    if i >= n: return                   high = min(Bx, n - bx * Bx)     the threads within bounds
+    v = x[i]                            m__u = n // 2                   uniform: once per block
+    m = n // 2                          for tx in range(high):          a region
+    s[t] = v                    →           i = bx * Bx + tx            recomputed
+    syncthreads()                           v = x[i]; s[t] = v
+    if v > m: return                        v__s[tx] = v                varying, and read later
+    x[i] = s[-t] + v                    for tx in range(high):          another
+                                            i = …; v = v__s[tx]; m = m__u
+                                            if not v > m: x[i] = s[-t] + v
+
+The threads that run a statement are all of the block (`Regions.takes_all`), all within some bounds
+(`has_all_within`), or those within them whose mask is above the level of the statement.
 """
 
 import ast
@@ -119,8 +133,7 @@ class Regions:
         undefined: uniform variables that may be read before assignment.
         assigned_before: uniform variables assigned on every path so far.
         left: whether some threads may have returned.
-        uses_mask: whether the code needs the array of masks.
-        uses_active: whether the code needs the array of threads that take part in a collective.
+        all_threads: the bounds of all threads of the team, or of its blocks.
         padded: variables whose slot arrays need margins.
     """
 
@@ -136,11 +149,28 @@ class Regions:
         self.team = Team(analysis.grid)
         self.undefined: set[str] = set()
         self.assigned_before: set[str] = set()
-        self.left = self.uses_mask = self.uses_active = False
+        self.left = False
         self.padded: set[str] = set()
+        self.all_threads = Bounds(high={axis: [self._span(axis)] for axis in AXES})
         self.guards = Guards(analysis, self.block_text)
         self._order, self._local_arrays = order, local_arrays
         self._count = 0
+
+    def _span(self, axis: str) -> str:
+        flat = f"{BLOCK_SIZE[axis]} * {GRID_SIZE[axis]}"
+        return flat if axis in self.style.flat else BLOCK_SIZE[axis]
+
+    # ---- which threads run
+
+    def has_all_within(self, active: Active) -> bool:
+        """Returns whether every thread within the bounds runs the statements, without a mask."""
+        return not (active.masked or self.left)
+
+    def takes_all(self, active: Active) -> bool:
+        """Returns whether every thread of the team runs the statements."""
+        bounds, every = active.bounds, self.all_threads
+        is_whole = (bounds.low, bounds.high) == (every.low, every.high)
+        return is_whole and self.has_all_within(active)
 
     # ---- the block level
 
@@ -354,7 +384,6 @@ class Regions:
         at = body[0]
         if last or not has_exit(body):
             return lower_returns(body, GOING) + self._stores(stored, at)
-        self.uses_mask = True
         self.left |= has_return(body)
         before = statements(f"{EXIT} = {RUNNING}", at)
         after = statements(f"if {EXIT} != {RUNNING}:\n    {MASK}[{self.team.index}] = {EXIT}", at)
@@ -374,8 +403,7 @@ class Regions:
                 recomputed.insert(0, copied(statement))
                 needed |= read_names(statement)
         iteration = recomputed + iteration
-        if active.masked or self.left:
-            self.uses_mask = True
+        if not self.has_all_within(active):
             test = expression(f"{MASK}[{self.team.index}] > {active.level}", at)
             iteration = [place(ast.If(test, iteration, []), at)]
         return self.team.numbers(read_names(iteration), at) + iteration
@@ -431,7 +459,6 @@ class Regions:
 
     def masked_loops(self, text: str, active: Active, at: ast.stmt) -> list[ast.stmt]:
         """Emits statements on masks for each thread within the bounds, masked off or not."""
-        self.uses_mask = True
         iteration = statements(text, at)
         return self.thread_loops(
             self.team.numbers(read_names(iteration), at) + iteration, active.bounds, at
