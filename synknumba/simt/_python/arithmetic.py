@@ -83,11 +83,8 @@ def convert(value: Any, kind: type[np.generic]) -> Any:
     if issubclass(kind, np.floating) and not isinstance(value, (complex, np.complexfloating)):
         return kind(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        value = (
-            np.uint64(int(value) & _ALL_BITS).astype(np.int64)
-            if value < _INT64_END
-            else np.uint64(value & _ALL_BITS)
-        )
+        bits = np.uint64(int(value) & _ALL_BITS)
+        value = bits.astype(np.int64) if value < _INT64_END else bits
     elif not isinstance(value, np.generic):
         value = np.asarray(value)[()]
     return value.astype(kind)
