@@ -53,7 +53,7 @@ def _padded(collective: CollectiveStatement, regions: Regions, part: ast.expr) -
         or distance is None
     ):
         return ""
-    if read_names(distance) & regions.known.varying:
+    if read_names(distance) & regions.analysis.varying:
         return ""
     regions.padded.add(value.id)
     return "_padded"
@@ -62,7 +62,7 @@ def _padded(collective: CollectiveStatement, regions: Regions, part: ast.expr) -
 def _argument(node: ast.expr, regions: Regions) -> ast.expr:
     """Returns an operand: the slot array of a varying variable, or a uniform value."""
     names = read_names(node)
-    if isinstance(node, ast.Name) and names & regions.known.varying:
+    if isinstance(node, ast.Name) and names & regions.analysis.varying:
         regions.slots.add(node.id)
         return load(f"{node.id}__s")
     return regions.block_value(node)

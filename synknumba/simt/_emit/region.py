@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from synknumba.simt._analysis.atomic_sums import keep_sums_apart
-from synknumba.simt._analysis.bounds import Bounds, Guards, with_signs
+from synknumba.simt._analysis.bounds import Bounds, Guards, operand_text, with_signs
 from synknumba.simt._analysis.split_regions import GuardCut, free_cut, guard_cut, scatter_cut
 from synknumba.simt._analysis.team import Team
 from synknumba.simt._analysis.uniformity import Analysis
@@ -145,7 +145,7 @@ class Regions:
         slots: set[str],
         style: Style,
     ) -> None:
-        self.known, self.style, self.slots = analysis, style, slots
+        self.analysis, self.style, self.slots = analysis, style, slots
         self.team = Team(analysis.grid)
         self.undefined: set[str] = set()
         self.assigned_before: set[str] = set()
@@ -180,8 +180,8 @@ class Regions:
         for part in walk(node):
             if (
                 isinstance(part, ast.Name)
-                and part.id in self.known.assigned
-                and part.id not in self.known.recomputed
+                and part.id in self.analysis.assigned
+                and part.id not in self.analysis.recomputed
             ):
                 self.need_uniform(part.id)
                 part.id += "__u"
@@ -195,23 +195,18 @@ class Regions:
 
     def block_text(self, node: ast.expr) -> str:
         """Returns the text of `block_value`."""
-        text = ast.unparse(self.block_value(node))
-        return (
-            text
-            if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call))
-            else f"({text})"
-        )
+        return operand_text(self.block_value(node))
 
     def declare_before(self, body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
         """Hoists assignments of uniform values to the block level, to run once per block; returns
         them and what remains.
         """
         hoisted: list[ast.stmt] = []
-        kept: list[ast.stmt] = []
+        remaining: list[ast.stmt] = []
         for statement in body:
             name = self._uniform_target(statement)
-            if name is None or has_exit(kept) or not _can_pass(statement, name, kept):
-                kept.append(statement)
+            if name is None or has_exit(remaining) or not _can_pass(statement, name, remaining):
+                remaining.append(statement)
                 continue
             moved = cast(ast.Assign | ast.AugAssign, copied(statement))
             if isinstance(moved, ast.AugAssign):
@@ -222,7 +217,7 @@ class Regions:
             self.assigned_before.add(name)
             cast(ast.Name, target).id += "__u"
             hoisted.append(moved)
-        return hoisted, kept
+        return hoisted, remaining
 
     def _uniform_target(self, statement: ast.stmt) -> str | None:
         """Returns the uniform variable to which the statement assigns a uniform value; None for
@@ -234,9 +229,9 @@ class Regions:
                 | ast.AugAssign(target=ast.Name(id=name), value=value)
             ):
                 uniform = (
-                    name in self.known.assigned
-                    and name not in self.known.varying
-                    and self.known.is_uniform(value)
+                    name in self.analysis.assigned
+                    and name not in self.analysis.varying
+                    and self.analysis.is_uniform(value)
                 )
                 return name if uniform else None
         return None
@@ -273,8 +268,8 @@ class Regions:
             return hoisted
         if not self.style.cuts or has_exit(body):
             return hoisted + self._one_loop(body, active, last=last)
-        position = scatter_cut(body, self.known, self.guards) or free_cut(
-            body, self.known, self.guards
+        position = scatter_cut(body, self.analysis, self.guards) or free_cut(
+            body, self.analysis, self.guards
         )
         if position:
             return (
@@ -282,7 +277,9 @@ class Regions:
                 + self.region(body[:position], active)
                 + self.region(body[position:], active, last=last)
             )
-        parted = guard_cut(body, self.guards, self.slots, self.known) if depth < MAX_CUTS else None
+        parted = (
+            guard_cut(body, self.guards, self.slots, self.analysis) if depth < MAX_CUTS else None
+        )
         if parted is not None:
             return hoisted + self._parted(body, parted, active, last=last, depth=depth + 1)
         return hoisted + self._one_loop(body, active, last=last)
@@ -326,21 +323,21 @@ class Regions:
         at = body[0]
         bounds = active.bounds.copy()
         body = with_signs(all_copied(self._absorb_guard(body, bounds)), bounds.facts)
-        tracked = self.known.assigned - set(self.known.recomputed)
+        tracked = self.analysis.assigned - set(self.analysis.recomputed)
         facts: list[ast.stmt] = [
             place(ast.Expr(call("_k_assume", fact)), fact) for fact in all_copied(bounds.facts)
         ]
         live, sure = exposed([*facts, *body], tracked)
         writes = assigned_names(body) & tracked
         # What runs last keeps no variable that the kernel names nowhere else.
-        here, everywhere = (count_each(body), count_each(self.known.body)) if last else ({}, {})
+        here, everywhere = (count_each(body), count_each(self.analysis.body)) if last else ({}, {})
         self.slots |= {name for name in live if not last or here[name] != everywhere[name]}
         loaded = (live | (writes - sure)) & self.slots
         stored = set() if last else writes & self.slots
-        self.undefined |= loaded - self.known.varying - self.assigned_before
+        self.undefined |= loaded - self.analysis.varying - self.assigned_before
         sure_before = set(self.assigned_before)
         self.assigned_before |= stored
-        sums = keep_sums_apart(self.known, body, self.block_value)
+        sums = keep_sums_apart(self.analysis, body, self.block_value)
         body = self._with_exits(body, sorted(stored), active, last=last)
         iteration = self._iteration(
             [*(line for name in sorted(loaded) for line in self._load(name, at)), *facts, *body],
@@ -349,7 +346,7 @@ class Regions:
         )
         # Every thread starts with the old value of a uniform variable, `v__u`; the new one, `v__n`,
         # replaces it after the loop.
-        uniform = sorted(stored - self.known.varying)
+        uniform = sorted(stored - self.analysis.varying)
         self.undefined |= {name for name in uniform if name not in sure_before}
         before = [line for name in uniform for line in statements(f"{name}__n = {name}__u", at)]
         after = [line for name in uniform for line in statements(f"{name}__u = {name}__n", at)]
@@ -359,10 +356,10 @@ class Regions:
         """Drops the creation of local arrays that live across a barrier: these are reserved at
         the top of the launch.
         """
-        kept = self._local_arrays & self.slots
-        if not assigned_names(body) & kept:
+        names = self._local_arrays & self.slots
+        if not assigned_names(body) & names:
             return body
-        dropper = _Dropper(kept)
+        dropper = _Dropper(names)
         return [dropper.visit(copied(statement)) for statement in body]
 
     def _absorb_guard(self, body: list[ast.stmt], bounds: Bounds) -> list[ast.stmt]:
@@ -389,16 +386,16 @@ class Regions:
         after = statements(f"if {EXIT} != {RUNNING}:\n    {MASK}[{self.team.index}] = {EXIT}", at)
         # A thread that exits may not have reached the assignment of a uniform variable, so only the
         # others store it.
-        uniform = [name for name in stored if name not in self.known.varying]
+        uniform = [name for name in stored if name not in self.analysis.varying]
         after[0].orelse = self._stores(uniform, at)  # type: ignore[attr-defined]
-        stores = self._stores([name for name in stored if name in self.known.varying], at)
+        stores = self._stores([name for name in stored if name in self.analysis.varying], at)
         return [*before, *lower_exits(body, EXIT, active.loop), *stores, *after]
 
     def _iteration(self, iteration: list[ast.stmt], active: Active, at: ast.stmt) -> list[ast.stmt]:
         """Completes an iteration: test of the mask, recomputed variables, linear indices."""
         needed = read_names(iteration)
         recomputed: list[ast.stmt] = []
-        for name, statement in reversed(self.known.recomputed.items()):
+        for name, statement in reversed(self.analysis.recomputed.items()):
             if name in needed:
                 recomputed.insert(0, copied(statement))
                 needed |= read_names(statement)
@@ -409,14 +406,14 @@ class Regions:
         return self.team.numbers(read_names(iteration), at) + iteration
 
     def _load(self, name: str, at: ast.stmt) -> list[ast.stmt]:
-        if name not in self.known.varying:
+        if name not in self.analysis.varying:
             return statements(f"{name} = {name}__u", at)
         return statements(f"{name} = _k_slot_get({name}__s, {self.team.index})", at)
 
     def _stores(self, names: list[str], at: ast.stmt) -> list[ast.stmt]:
         lines = []
         for name in names:
-            if name not in self.known.varying:
+            if name not in self.analysis.varying:
                 lines.append(f"{name}__n = {name}")
             elif name not in self._local_arrays:
                 lines.append(f"_k_slot_set({name}__s, {self.team.index}, {name})")
