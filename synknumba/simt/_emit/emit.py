@@ -297,7 +297,7 @@ class _Emitter:
             test = self.regions.block_value(statement.test)
             body = self._nested(statement.body, inner)
             orelse = self._nested(statement.orelse, inner)
-            return [place(ast.If(test, body or [ast.Pass()], orelse), statement)]
+            return [place(ast.If(test, _or_pass(body), orelse), statement)]
         if not statement.orelse and self.regions.has_all_within(active):
             bounded = self._bounded_if(statement, active)
             if bounded is not None:
@@ -322,15 +322,14 @@ class _Emitter:
         if not active.final:
             code += self.divergence.of_bounds(statement, active.bounds, inner)
         test = expression(f"not ({' or '.join(empty)})", statement)
-        return [*code, place(ast.If(test, body or [ast.Pass()], []), statement)]
+        return [*code, place(ast.If(test, _or_pass(body), []), statement)]
 
     def _while(self, loop: ast.While, active: Active) -> list[ast.stmt]:
         if not self.analysis.is_uniform(loop.test) or not self.analysis.leaves_in_step(loop.body):
             return masked_loop(loop, self.regions, active, self.divergence, self._nested)
         body = self._loop_body(loop, active)
-        return [
-            place(ast.While(self.regions.block_value(loop.test), body or [ast.Pass()], []), loop)
-        ]
+        test = self.regions.block_value(loop.test)
+        return [place(ast.While(test, _or_pass(body), []), loop)]
 
     def _for(self, loop: ast.For, active: Active) -> list[ast.stmt]:
         if not isinstance(loop.target, ast.Name) or read_names(loop.iter) & self.analysis.varying:
@@ -346,7 +345,7 @@ class _Emitter:
         span = self.regions.block_value(loop.iter)
         body = self._loop_body(loop, active, target)
         if target not in self.analysis.varying:
-            return [place(ast.For(store(f"{target}__u"), span, body or [ast.Pass()], []), loop)]
+            return [place(ast.For(store(f"{target}__u"), span, _or_pass(body), []), loop)]
         counter = f"{target}__i"
         first = self.regions.region(statements(f"{target} = {counter}", loop), active)
         return [place(ast.For(store(counter), span, [*first, *body], []), loop)]
@@ -498,6 +497,10 @@ class _Emitter:
             inner.high[axis] = [high]
         inner.facts += [fact for fact in bounds.facts if self.analysis.is_settled(fact)]
         return code, inner, empty
+
+
+def _or_pass(body: list[ast.stmt]) -> list[ast.stmt]:
+    return body or [ast.Pass()]
 
 
 def _does_nothing(statement: ast.stmt) -> bool:

@@ -241,12 +241,9 @@ class Regions:
         the pending statements.
         """
         name = self._uniform_target(statement)
-        return (
-            name is not None
-            and name in self.slots
-            and bool(pending)
-            and not _can_pass(statement, name, pending)
-        )
+        if name is None or name not in self.slots:
+            return False
+        return not _can_pass(statement, name, pending)
 
     # ---- a region
 
@@ -277,11 +274,10 @@ class Regions:
                 + self.region(body[:position], active)
                 + self.region(body[position:], active, last=last)
             )
-        parted = (
-            guard_cut(body, self.guards, self.slots, self.analysis) if depth < MAX_CUTS else None
-        )
-        if parted is not None:
-            return hoisted + self._parted(body, parted, active, last=last, depth=depth + 1)
+        if depth < MAX_CUTS:
+            cut = guard_cut(body, self.guards, self.slots, self.analysis)
+            if cut is not None:
+                return hoisted + self._parted(body, cut, active, last=last, depth=depth + 1)
         return hoisted + self._one_loop(body, active, last=last)
 
     def _parted(
@@ -298,12 +294,8 @@ class Regions:
         first, end = f"_k_first{self._count}", f"_k_end{self._count}"
         low, high = outer.low_text(axis), outer.high_text(axis)
         merged = cut.bounds.copy()
-        code = statements(
-            f"{first} = min({merged.low_text(axis)}, {high})"
-            if merged.low[axis]
-            else f"{first} = {low}",
-            guard,
-        )
+        start = f"min({merged.low_text(axis)}, {high})" if merged.low[axis] else low
+        code = statements(f"{first} = {start}", guard)
         if merged.low[axis] and outer.low[axis]:
             code += statements(f"{first} = max({first}, {low})", guard)
         merged.high[axis].append(high)
@@ -370,9 +362,9 @@ class Regions:
         test = self.guards.absorb(guard.test, bounds, assigned_names(guard.body))
         if test is guard.test:
             return body
-        return (
-            guard.body if test is None else [ast.copy_location(ast.If(test, guard.body, []), guard)]
-        )
+        if test is None:
+            return guard.body
+        return [ast.copy_location(ast.If(test, guard.body, []), guard)]
 
     def _with_exits(
         self, body: list[ast.stmt], stored: list[str], active: Active, *, last: bool
@@ -429,11 +421,8 @@ class Regions:
         """
         for axis in reversed(self._order):
             span = self._range(bounds, axis)
-            if (
-                axis != self._order[-1]
-                and span == f"range({BLOCK_SIZE[axis]})"
-                and self._has_one_thread(axis)
-            ):
+            is_outer = axis != self._order[-1] and self._has_one_thread(axis)
+            if is_outer and span == f"range({BLOCK_SIZE[axis]})":
                 iteration = [*statements(f"{THREAD[axis]} = 0", at), *iteration]
             else:
                 iteration = around(f"for {THREAD[axis]} in {span}:", iteration, at)

@@ -150,15 +150,12 @@ def slot_dtype(kind: types.Type | None) -> np.dtype[Any]:
 
 def local_array_calls(body: list[ast.stmt], names: set[str]) -> dict[str, ast.Call]:
     """Returns copies of the calls that create local arrays, by variable."""
-    return {
-        node.targets[0].id: copied(node.value)
-        for statement in body
-        for node in walk(statement)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and node.targets[0].id in names
-        and isinstance(node.value, ast.Call)
-    }
+    calls: dict[str, ast.Call] = {}
+    for node in walk(body):
+        match node:
+            case ast.Assign([ast.Name(name)], ast.Call() as call) if name in names:
+                calls[name] = copied(call)
+    return calls
 
 
 def escaping(analysis: Analysis, local_arrays: set[str]) -> set[str]:
@@ -166,23 +163,18 @@ def escaping(analysis: Analysis, local_arrays: set[str]) -> set[str]:
     own variable.
     """
     calls = local_array_calls(analysis.body, local_arrays)
-    inside = {
-        id(node.value)
-        for node in walk(analysis.body)
-        if (isinstance(node, ast.Attribute) and node.attr in ARRAY_ATTRIBUTES)
-        or (
-            isinstance(node, ast.Subscript)
-            and (isinstance(node.ctx, ast.Store) or _is_element(node, calls, analysis))
-        )
-    }
-    return {
-        node.id
-        for node in walk(analysis.body)
-        if isinstance(node, ast.Name)
-        and isinstance(node.ctx, ast.Load)
-        and node.id in calls
-        and id(node) not in inside
-    }
+    inside: set[int] = set()
+    for node in walk(analysis.body):
+        match node:
+            case ast.Attribute(array, attr) if attr in ARRAY_ATTRIBUTES:
+                inside.add(id(array))
+            case ast.Subscript(array, _, ast.Store()):
+                inside.add(id(array))
+            case ast.Subscript(array) if _is_element(node, calls, analysis):
+                inside.add(id(array))
+    names = (node for node in walk(analysis.body) if isinstance(node, ast.Name))
+    loads = (node for node in names if isinstance(node.ctx, ast.Load) and node.id in calls)
+    return {node.id for node in loads if id(node) not in inside}
 
 
 def _is_element(node: ast.Subscript, calls: dict[str, ast.Call], analysis: Analysis) -> bool:
