@@ -217,8 +217,8 @@ def _request(words: np.ndarray[Any, Any]) -> Request:
         if name == "mask":
             args.append(int(words[layout.MASK]))
         elif name in {"value", "predicate"}:
-            kind = thread_operations.OPERAND_TYPES[int(words[layout.TYPE])]
-            args.append(_number(next(operands), kind))
+            operand_type = thread_operations.OPERAND_TYPES[int(words[layout.TYPE])]
+            args.append(_number(next(operands), operand_type))
         else:
             args.append(next(operands))
     return Request(kind, tuple(args))
