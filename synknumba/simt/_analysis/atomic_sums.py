@@ -70,13 +70,13 @@ class _Finder:
         return True
 
     def _summed(self, statement: ast.stmt) -> ast.Call | None:
-        known = self.analysis
+        analysis = self.analysis
         match statement:
             case ast.Expr(ast.Call(ast.Name(name), [ast.Name(array), index, _], []) as added):
-                is_sum = is_one_of(known.namespace.get(name), *_SUMS)
+                is_sum = is_one_of(analysis.namespace.get(name), *_SUMS)
                 is_fixed = (
-                    array in known.params
-                    and known.is_uniform(index)
+                    array in analysis.params
+                    and analysis.is_uniform(index)
                     and not read_names(index) & self.writes
                 )
                 if is_sum and is_fixed and count_names(self.body, array) == 1:

@@ -42,11 +42,8 @@ class Bounds:
 
     def range_text(self, axis: str) -> str:
         """Returns the arguments of `range` for an axis."""
-        return (
-            f"{self.low_text(axis)}, {self.high_text(axis)}"
-            if self.low[axis]
-            else self.high_text(axis)
-        )
+        start = f"{self.low_text(axis)}, " if self.low[axis] else ""
+        return start + self.high_text(axis)
 
     def low_text(self, axis: str) -> str:
         """Returns the expression of the first thread index."""
@@ -81,18 +78,15 @@ class Guards:
         """Returns the uniform integer `u` of an expression `u + <thread index>`; None for any
         other expression.
         """
-        known = self._analysis
+        analysis = self._analysis
         match node:
             case ast.Call(ast.Name(name), [inner]) if name == NONNEG:
                 return self.offset(inner, axis)
             case ast.Name(name):
                 if name == THREAD[axis]:
                     return "0"
-                return (
-                    self.offset(known.recomputed[name].value, axis)
-                    if name in known.recomputed
-                    else None
-                )
+                definition = analysis.recomputed.get(name)
+                return self.offset(definition.value, axis) if definition else None
             case ast.BinOp(left, ast.Add(), right):
                 sign, pairs = "+", [(left, right), (right, left)]
             case ast.BinOp(left, ast.Sub(), right):
@@ -101,7 +95,7 @@ class Guards:
                 return None
         for moving, fixed in pairs:
             base = self.offset(moving, axis)
-            if base is not None and known.is_uniform(fixed) and known.is_integral(fixed):
+            if base is not None and analysis.is_uniform(fixed) and analysis.is_integral(fixed):
                 text = self._block_text(fixed)
                 return f"({base} {sign} {text})" if base != "0" or sign == "-" else text
         return None
@@ -123,17 +117,19 @@ class Guards:
         """
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             rest = self.absorb(test.operand, bounds, writes, negate=not negate)
-            if rest is None or rest is test.operand:
-                return None if rest is None else test
+            if rest is None:
+                return None
+            if rest is test.operand:
+                return test
             return ast.copy_location(ast.UnaryOp(ast.Not(), rest), test)
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or if negate else ast.And):
             parts = [self.absorb(part, bounds, writes, negate=negate) for part in test.values]
             if all(part is old for part, old in zip(parts, test.values, strict=True)):
                 return test
-            left = [part for part in parts if part is not None]
-            if len(left) < 2:
-                return left[0] if left else None
-            return ast.copy_location(ast.BoolOp(test.op, left), test)
+            remaining = [part for part in parts if part is not None]
+            if len(remaining) < 2:
+                return remaining[0] if remaining else None
+            return ast.copy_location(ast.BoolOp(test.op, remaining), test)
         if isinstance(test, ast.Compare) and self._absorb_comparison(
             test, bounds, writes, negate=negate
         ):
@@ -186,15 +182,15 @@ class Guards:
         A comparison with NaN is false: if `limit` is NaN, no thread runs, or with `nan_runs`
         (negated conditions) every thread.
         """
-        known = self._analysis
+        analysis = self._analysis
         moving, sign, limit = fact.left, type(fact.ops[0]), fact.comparators[0]
         if (
-            not known.is_uniform(limit)
+            not analysis.is_uniform(limit)
             or read_names([limit, moving]) & writes
-            or not known.is_known_number(limit)
+            or not analysis.is_known_number(limit)
         ):
             return False
-        base, integral = self.offset(moving, axis), known.is_integral(limit)
+        base, integral = self.offset(moving, axis), analysis.is_integral(limit)
         if base is None or (sign is ast.Eq and not integral):
             return False
         is_upper = sign in {ast.Lt, ast.LtE}
@@ -218,20 +214,17 @@ class Guards:
         if not self._analysis.is_integral(node):
             return False
         for part in walk(node):
-            if (
-                isinstance(part, ast.Constant)
-                and isinstance(part.value, int)
-                and abs(part.value) > 1 << 32
-            ):
-                return False
-            if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult):
-                pair = (part.left, part.right)
-                if not any(isinstance(factor, ast.Constant) for factor in pair) and not read_names(
-                    part
-                ) <= set(STATE):
+            match part:
+                case ast.Constant(int(value)) if abs(value) > 1 << 32:
                     return False
-            if isinstance(part, ast.Name) and not self._is_moderate_name(part.id):
-                return False
+                case ast.BinOp(ast.Constant(), ast.Mult()) | ast.BinOp(
+                    _, ast.Mult(), ast.Constant()
+                ):
+                    pass
+                case ast.BinOp(op=ast.Mult()) if not read_names(part) <= set(STATE):
+                    return False
+                case ast.Name(name) if not self._is_moderate_name(name):
+                    return False
         return True
 
     def _is_moderate_name(self, name: str) -> bool:
@@ -248,14 +241,10 @@ def inner_axis(analysis: Analysis) -> str:
     guards = Guards(analysis, ast.unparse)
     votes = dict.fromkeys(AXES, 0)
     for node in walk(analysis.body):
-        if (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.slice, ast.Tuple)
-            and node.slice.elts
-        ):
-            last = node.slice.elts[-1]
-            for axis in AXES:
-                votes[axis] += guards.offset(last, axis) is not None
+        match node:
+            case ast.Subscript(slice=ast.Tuple(elts=[*_, last])):
+                for axis in AXES:
+                    votes[axis] += guards.offset(last, axis) is not None
     return max(AXES, key=lambda axis: votes[axis])
 
 
@@ -263,10 +252,10 @@ def with_signs(body: list[ast.stmt], facts: list[ast.expr]) -> list[ast.stmt]:
     """Marks an index `a - b` as non-negative, in place, where one of the facts, which hold in
     all statements, is `a >= b`.
     """
-    known = {f"{larger} - {smaller}" for fact in facts for larger, smaller in _ordered(fact)}
-    if not known:
+    differences = {f"{larger} - {smaller}" for fact in facts for larger, smaller in _ordered(fact)}
+    if not differences:
         return body
-    signed = _Signed(known)
+    signed = _Signed(differences)
     return [signed.visit(statement) for statement in body]
 
 
@@ -276,24 +265,22 @@ def _ordered(fact: ast.expr) -> list[tuple[str, str]]:
     """
     match fact:
         case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()], comparators=[right]):
-            return [(_operand(left), _operand(right))]
+            return [(operand_text(left), operand_text(right))]
         case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE()], comparators=[right]):
-            return [(_operand(right), _operand(left))]
+            return [(operand_text(right), operand_text(left))]
     return []
 
 
-def _operand(node: ast.expr) -> str:
+def operand_text(node: ast.expr) -> str:
+    """Returns the text of an expression for use in another one."""
     text = ast.unparse(node)
-    return (
-        text
-        if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call))
-        else f"({text})"
-    )
+    is_atom = isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call))
+    return text if is_atom else f"({text})"
 
 
 class _Signed(ast.NodeTransformer):
-    def __init__(self, known: set[str]) -> None:
-        self._known = known
+    def __init__(self, differences: set[str]) -> None:
+        self._known = differences
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)
@@ -306,7 +293,7 @@ class _Signed(ast.NodeTransformer):
     def _sign(self, index: ast.expr) -> ast.expr:
         match index:
             case ast.BinOp(left, ast.Sub(), right) if (
-                f"{_operand(left)} - {_operand(right)}" in self._known
+                f"{operand_text(left)} - {operand_text(right)}" in self._known
             ):
                 return nonneg(index)
         return index

@@ -26,6 +26,7 @@ same if
 """
 
 import ast
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -42,6 +43,7 @@ from synknumba.simt._source.syntax import (
     all_copied,
     assigned_names,
     count_names,
+    parts_of,
     place,
     read_names,
     rename,
@@ -87,7 +89,7 @@ class SwapFinder:
     def __init__(
         self, analysis: Analysis, shared: Mapping[str, SharedArray], block: Sequence[int] | None
     ) -> None:
-        self._known = analysis
+        self._analysis = analysis
         self._guards = Guards(analysis, ast.unparse)
         self._block = dict(zip(AXES, block, strict=True)) if block else {}
         self._shapes = {
@@ -105,35 +107,31 @@ class SwapFinder:
         """
         if not self._shapes or not before or not self._only_computes(before):
             return None
-        if any(
-            isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store)
-            for node in walk(before)
-        ):
+        if any(map(_writes_memory, walk(before))):
             return None
         second = all_copied(takewhile(self._writes_own, behind))
         nodes = [node for node in walk(second) if isinstance(node, ast.Subscript)]
-        arrays = tuple(
-            sorted({ast.unparse(node.value) for node in nodes if isinstance(node.ctx, ast.Store)})
-        )
+        arrays = sorted({ast.unparse(node.value) for node in nodes if _writes_memory(node)})
         if not arrays or not all(self._touches_own(name, second) for name in arrays):
             return None
         # the first index of each array
-        own = {ast.unparse(node.value): ast.unparse(node.slice) for node in reversed(nodes)}
+        indices = {ast.unparse(node.value): ast.unparse(node.slice) for node in reversed(nodes)}
         rename(second, {name: other(name) for name in arrays})
         body = _joined(all_copied(before), second)
         for name in arrays:
-            body = _with_old(name, body, own[name], body[0])
-        return SwapUpdate(body, arrays, len(second))
+            body = _with_old(name, body, indices[name], body[0])
+        return SwapUpdate(body, tuple(arrays), len(second))
 
     # ---- what the parts do
 
     def _only_computes(self, body: Iterable[ast.stmt]) -> bool:
         """Returns whether the statements only assign variables and elements."""
-        return all(
-            (not isinstance(node, ast.stmt) or isinstance(node, _PLAIN))
-            and (not isinstance(node, ast.Call) or self._known.is_pure_function(node.func))
-            for node in walk(body)
-        )
+        for node in walk(body):
+            if isinstance(node, ast.stmt) and not isinstance(node, _PLAIN):
+                return False
+            if isinstance(node, ast.Call) and not self._analysis.is_pure_function(node.func):
+                return False
+        return True
 
     def _writes_own(self, statement: ast.stmt) -> bool:
         """Returns whether the statement writes only the thread's own variables and its own
@@ -142,7 +140,7 @@ class SwapFinder:
         if isinstance(statement, (ast.For, ast.While)) or not self._only_computes([statement]):
             return False
         # uniform variables are assigned at the block level
-        if not assigned_names(statement) <= self._known.varying:
+        if not assigned_names(statement) <= self._analysis.varying:
             return False
         stores = [
             node for node in walk(statement) if isinstance(getattr(node, "ctx", None), ast.Store)
@@ -151,8 +149,8 @@ class SwapFinder:
 
     def _touches_own(self, name: str, body: list[ast.stmt]) -> bool:
         """Returns whether the statements access only the thread's own element of the array."""
-        own = sum(self._is_own(node) and node.value.id == name for node in walk(body))  # type: ignore[attr-defined]
-        return own == count_names(body, name)
+        count = sum(self._is_own(node) and node.value.id == name for node in walk(body))  # type: ignore[attr-defined]
+        return count == count_names(body, name)
 
     def _is_own(self, node: ast.AST) -> bool:
         """Returns whether the node is an element `s[t]` of a shared array with one element per
@@ -160,35 +158,33 @@ class SwapFinder:
         """
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
             return False
-        index = _parts(node.slice)
+        index = parts_of(node.slice)
         axes = [axis for part in index for axis in AXES if self._guards.offset(part, axis) == "0"]
         if len(axes) != len(index) or len(set(axes)) != len(axes):
             return False
-        others = [size for axis, size in self._block.items() if axis not in axes and size != 1]
-        return not others and self._shapes.get(node.value.id) == tuple(
-            self._block[axis] for axis in axes
-        )
+        sizes = tuple(self._block[axis] for axis in axes)
+        covers_block = math.prod(sizes) == math.prod(self._block.values())
+        return covers_block and self._shapes.get(node.value.id) == sizes
 
     def _holds_numbers(self, name: str) -> bool:
         """Returns whether reading an element copies it; a record that is read still refers to
         the array.
         """
-        kind = self._known.types.params.get(name)
+        kind = self._analysis.types.params.get(name)
         return isinstance(kind, types.Array) and is_number(kind.dtype)
 
     def _has_one_name(self, name: str, ndim: int) -> bool:
         """Returns whether the kernel uses only elements and sizes of the array, so that no
         variable is an alias or a view.
         """
-        nodes = [*self._known.body, *self._known.recomputed.values()]
-        return sum(
-            self._is_element_or_size(node, name, ndim) for node in walk(nodes)
-        ) == count_names(nodes, name)
+        nodes = [*self._analysis.body, *self._analysis.recomputed.values()]
+        count = sum(self._is_element_or_size(node, name, ndim) for node in walk(nodes))
+        return count == count_names(nodes, name)
 
     def _is_element_or_size(self, node: ast.AST, name: str, ndim: int) -> bool:
         match node:
             case ast.Subscript(ast.Name(read), index) if read == name:
-                return len(_parts(index)) == ndim and all(map(self._is_integer, _parts(index)))
+                return len(parts_of(index)) == ndim and all(map(self._is_integer, parts_of(index)))
             case ast.Attribute(ast.Name(read), attr):
                 return read == name and attr in ARRAY_ATTRIBUTES
         return False
@@ -206,11 +202,11 @@ class SwapFinder:
                 return self._is_integer(operand)
             case ast.IfExp(body=one, orelse=two):
                 return self._is_integer(one) and self._is_integer(two)
-        return self._known.is_integral(node)
+        return self._analysis.is_integral(node)
 
 
-def _parts(index: ast.expr) -> list[ast.expr]:
-    return index.elts if isinstance(index, ast.Tuple) else [index]
+def _writes_memory(node: ast.AST) -> bool:
+    return isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store)
 
 
 def _joined(first: list[ast.stmt], second: list[ast.stmt]) -> list[ast.stmt]:

@@ -29,8 +29,8 @@ def flatten(body: list[ast.stmt]) -> tuple[list[ast.stmt], frozenset[str]]:
             continue
         folder = _Folder(axis)
         folded = [folder.visit(statement) for statement in all_copied(body)]
-        left = count_each(folded)
-        if not left[BLOCK[axis]] and left[THREAD[axis]] == folder.count:
+        names_left = count_each(folded)
+        if not names_left[BLOCK[axis]] and names_left[THREAD[axis]] == folder.count:
             body = folded
             flat.add(axis)
     return body, frozenset(flat)
@@ -63,7 +63,7 @@ def _without_aliases(body: list[ast.stmt]) -> list[ast.stmt]:
     """
     stores = count_stores(body)
     aliases: dict[str, str] = {}
-    kept: list[ast.stmt] = []
+    remaining: list[ast.stmt] = []
     for statement in body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=state)) if (
@@ -71,6 +71,6 @@ def _without_aliases(body: list[ast.stmt]) -> list[ast.stmt]:
             ):
                 aliases[name] = state
             case _:
-                kept.append(statement)
-    rename(kept, aliases)
-    return kept
+                remaining.append(statement)
+    rename(remaining, aliases)
+    return remaining

@@ -14,6 +14,7 @@ from typing import Any, cast
 from synknumba.simt._analysis.bounds import Bounds, Guards
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._library.words import AXES, THREAD
+from synknumba.simt._lower.exits import has_exit
 from synknumba.simt._lower.sync import synchronises
 from synknumba.simt._source import syntax
 
@@ -55,15 +56,13 @@ class LoopInversion:
         if args is None or not isinstance(statement, ast.For) or not self._is_turnable(statement):
             return None
         start, stop, step = args
-        known = self._analysis
-        if syntax.loop_variable(statement) in syntax.assigned_names(
-            statement.body
-        ) or not _steps_up(stop, step, known):
+        analysis = self._analysis
+        if not _steps_up(stop, step, analysis):
             return None
         for axis in AXES:
             offset = self._guards.offset(start, axis)
             if offset is not None:
-                return StridedLoop(statement, axis, offset, known.is_nonneg(start), stop, step)
+                return StridedLoop(statement, axis, offset, analysis.is_nonneg(start), stop, step)
         return None
 
     def is_uniform_loop(self, statement: ast.stmt) -> bool:
@@ -77,12 +76,12 @@ class LoopInversion:
         target = syntax.loop_variable(loop)
         if any(isinstance(node, (ast.For, ast.While)) for node in syntax.walk(loop.body)):
             return False
-        subscripts = [node for node in syntax.walk(loop.body) if isinstance(node, ast.Subscript)]
-        return all(
-            self._suits_threads(node.slice)
-            for node in subscripts
-            if target in syntax.read_names(node.slice)
-        )
+        for node in syntax.walk(loop.body):
+            match node:
+                case ast.Subscript(slice=index) if target in syntax.read_names(index):
+                    if not self._suits_threads(index):
+                        return False
+        return True
 
     def is_around_strided(self, statement: ast.stmt, axes: Collection[str]) -> bool:
         """Returns whether all threads run the loop the same number of times and a grid-stride loop
@@ -102,20 +101,17 @@ class LoopInversion:
         args = syntax.range_arguments(statement)
         if args is None or not isinstance(statement, ast.For) or not self._is_turnable(statement):
             return None
-        target = syntax.loop_variable(statement)
-        if target in self._analysis.varying or target in syntax.assigned_names(statement.body):
+        if syntax.loop_variable(statement) in self._analysis.varying:
             return None
         return args if all(map(self._analysis.is_uniform, args)) else None
 
     def _is_turnable(self, loop: ast.For) -> bool:
-        if (
-            syntax.has_return(loop.body)
-            or next(syntax.own_exits(loop.body), None) is not None
-            or synchronises(loop)
-        ):
+        if has_exit(loop.body) or synchronises(loop):
             return False
-        names = syntax.read_names(loop) | syntax.assigned_names(loop)
-        return not (names & self._local_arrays) and self._is_own(loop)
+        assigned = syntax.assigned_names(loop.body)
+        names = syntax.read_names(loop) | assigned
+        is_fixed = syntax.loop_variable(loop) not in assigned
+        return is_fixed and not (names & self._local_arrays) and self._is_own(loop)
 
     def _is_own(self, loop: ast.For) -> bool:
         """Returns whether the loop's variable is used only in loops over that variable."""
@@ -140,38 +136,35 @@ class LoopInversion:
         """Returns whether neighbouring threads access neighbouring elements, or the same one, or
         a gathered one.
         """
-        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        *leading, last = syntax.parts_of(index)
         thread = THREAD["x"]
-        if any(self._analysis.depends_on(part, thread) for part in parts[:-1]):
+        if any(self._analysis.depends_on(part, thread) for part in leading):
             return False
-        last = parts[-1]
-        if (
-            not self._analysis.depends_on(last, thread)
-            or self._guards.offset(last, "x") is not None
-        ):
+        is_same = not self._analysis.depends_on(last, thread)
+        if is_same or self._guards.offset(last, "x") is not None:
             return True
         return any(isinstance(node, ast.Subscript) for node in syntax.walk(last))
 
 
-def _steps_up(stop: ast.expr, step: ast.expr, known: Analysis) -> bool:
+def _steps_up(stop: ast.expr, step: ast.expr, analysis: Analysis) -> bool:
     """Returns whether the end and the step of a loop are uniform integers and the step is
     positive.
     """
-    return known.is_positive(step) and all(
-        known.is_uniform(part) and known.is_integral(part) for part in (stop, step)
+    return analysis.is_positive(step) and all(
+        analysis.is_uniform(part) and analysis.is_integral(part) for part in (stop, step)
     )
 
 
 def _outermost_loops(body: list[ast.stmt], target: str) -> list[ast.For]:
     """Returns the loops over a variable that are not nested in another loop over it."""
-    found: list[ast.For] = []
+    loops: list[ast.For] = []
     for statement in body:
         match statement:
             case ast.For(ast.Name(name)) if name == target:
-                found.append(statement)
+                loops.append(statement)
             case ast.For() | ast.While() | ast.If():
-                found += _outermost_loops([*statement.body, *statement.orelse], target)
-    return found
+                loops += _outermost_loops([*statement.body, *statement.orelse], target)
+    return loops
 
 
 def count_up(body: list[ast.stmt], analysis: Analysis) -> list[ast.stmt]:
@@ -192,7 +185,7 @@ def count_up(body: list[ast.stmt], analysis: Analysis) -> list[ast.stmt]:
     return done
 
 
-def _as_for(loop: ast.While, behind: list[ast.stmt], known: Analysis) -> ast.For | None:
+def _as_for(loop: ast.While, behind: list[ast.stmt], analysis: Analysis) -> ast.For | None:
     match loop.test, loop.body:
         case (
             ast.Compare(ast.Name(name), [ast.Lt()], [stop]),
@@ -201,7 +194,7 @@ def _as_for(loop: ast.While, behind: list[ast.stmt], known: Analysis) -> ast.For
             pass
         case _:
             return None
-    if not _steps_up(stop, step, known) or not known.is_integral(syntax.load(name)):
+    if not _steps_up(stop, step, analysis) or not analysis.is_integral(syntax.load(name)):
         return None
     if syntax.read_names([syntax.load(name), stop, step]) & syntax.assigned_names(
         work

@@ -140,11 +140,8 @@ class Names:
         """Returns the type of an argument; None if it is unknown or the expression is not an
         argument.
         """
-        return (
-            self.types.params.get(node.id)
-            if isinstance(node, ast.Name) and node.id in self.params
-            else None
-        )
+        is_param = isinstance(node, ast.Name) and node.id in self.params
+        return self.types.params.get(node.id) if is_param else None  # type: ignore[attr-defined]
 
 
 def nonneg(node: ast.expr) -> ast.expr:

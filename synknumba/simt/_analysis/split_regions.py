@@ -43,13 +43,13 @@ def _opened(statement: ast.stmt) -> ast.If | None:
 
 
 def guard_cut(
-    body: Sequence[ast.stmt], guards: Guards, slots: set[str], known: Analysis
+    body: Sequence[ast.stmt], guards: Guards, slots: set[str], analysis: Analysis
 ) -> GuardCut | None:
     """Returns the first condition that splits the threads into those before, inside and after a
     range; None if none does.
     """
     writes = assigned_names(body)
-    if (writes & slots) - known.varying or sum(1 for _ in walk(body)) > SMALL:
+    if (writes & slots) - analysis.varying or sum(1 for _ in walk(body)) > SMALL:
         return None
     for position, statement in enumerate(body):
         guard = _opened(statement)
@@ -64,11 +64,11 @@ def guard_cut(
     return None
 
 
-def free_cut(body: Sequence[ast.stmt], known: Analysis, guards: Guards) -> int:
+def free_cut(body: Sequence[ast.stmt], analysis: Analysis, guards: Guards) -> int:
     """Returns a position that separates an `if` on thread indices from its neighbours without
     storing a variable; else 0.
     """
-    tracked = known.assigned - set(known.recomputed)
+    tracked = analysis.assigned - set(analysis.recomputed)
     for position, statement in enumerate(body):
         if not isinstance(statement, ast.If) or statement.orelse or len(body) == 1:
             continue
@@ -83,34 +83,33 @@ def free_cut(body: Sequence[ast.stmt], known: Analysis, guards: Guards) -> int:
     return 0
 
 
-def scatter_cut(body: Sequence[ast.stmt], known: Analysis, guards: Guards) -> int:
+def scatter_cut(body: Sequence[ast.stmt], analysis: Analysis, guards: Guards) -> int:
     """Returns the position that separates costly vectorizable statements from scattered writes;
     0 if there is none.
     """
-    first = list(takewhile(lambda statement: _only_computes(statement, known), body))
-    if not any(_is_costly(part, known) for part in walk(first)):
+    first = list(takewhile(lambda statement: _only_computes(statement, analysis), body))
+    if not any(_is_costly(part, analysis) for part in walk(first)):
         return 0
-    return (
-        len(first)
-        if any(_scatters(part, known, guards) for part in walk(body[len(first) :]))
-        else 0
-    )
+    scatters = any(_scatters(part, analysis, guards) for part in walk(body[len(first) :]))
+    return len(first) if scatters else 0
 
 
-def _only_computes(statement: ast.stmt, known: Analysis) -> bool:
+def _only_computes(statement: ast.stmt, analysis: Analysis) -> bool:
     calls = [node for node in walk(statement) if isinstance(node, ast.Call)]
     return single_target(statement) is not None and all(
-        known.is_pure_function(node.func) for node in calls
+        analysis.is_pure_function(node.func) for node in calls
     )
 
 
-def is_silent(statement: ast.stmt, known: Analysis) -> bool:
+def is_silent(statement: ast.stmt, analysis: Analysis) -> bool:
     """Returns whether the statement only assigns local variables and cannot raise."""
-    may_raise = any(known.may_raise(node) for node in walk(statement) if isinstance(node, ast.expr))
-    return isinstance(statement, ast.Pass) or (_only_computes(statement, known) and not may_raise)
+    if isinstance(statement, ast.Pass):
+        return True
+    expressions = (node for node in walk(statement) if isinstance(node, ast.expr))
+    return _only_computes(statement, analysis) and not any(map(analysis.may_raise, expressions))
 
 
-def _is_costly(node: ast.AST, known: Analysis) -> bool:
+def _is_costly(node: ast.AST, analysis: Analysis) -> bool:
     """Returns whether the node costs several additions, and less when vectorized: a division,
     power or `math` function.
     """
@@ -118,19 +117,19 @@ def _is_costly(node: ast.AST, known: Analysis) -> bool:
         return isinstance(node.op, (ast.Div, ast.Pow))
     return (
         isinstance(node, ast.Call)
-        and getattr(known.function_of(node.func), "__module__", None) == math.__name__
+        and getattr(analysis.function_of(node.func), "__module__", None) == math.__name__
     )
 
 
-def _scatters(node: ast.AST, known: Analysis, guards: Guards) -> bool:
+def _scatters(node: ast.AST, analysis: Analysis, guards: Guards) -> bool:
     """Returns whether the node writes at varying indices other than a thread index plus a
     uniform offset.
     """
     match node:
         case ast.Subscript(slice=index, ctx=ast.Store()):
-            return not known.is_uniform(index) and all(
+            return not analysis.is_uniform(index) and all(
                 guards.offset(index, axis) is None for axis in AXES
             )
         case ast.Call(ast.Name(name), [_, index, *_]) if name.startswith("_k_atomic_"):
-            return not known.is_uniform(index)
+            return not analysis.is_uniform(index)
     return False

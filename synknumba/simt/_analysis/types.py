@@ -39,11 +39,9 @@ class VariableTypes:
 
     def of(self, name: str) -> types.Type | None:
         """Returns the type that holds all values of a variable; None if unknown."""
-        return (
-            types.unliteral(self.params[name])
-            if name in self.params
-            else unified_type(self._locals, name)
-        )
+        if name in self.params:
+            return types.unliteral(self.params[name])
+        return unified_type(self._locals, name)
 
 
 def unified_type(typemap: TypeMap, name: str) -> types.Type | None:
@@ -99,7 +97,7 @@ def infer_types(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) 
     """Runs Numba's type inference on a function and returns the types of all its variables."""
     bfloat16.prepare()
     try:
-        found = _inferred(function, argtypes)
+        typemap = _inferred(function, argtypes)
     # of a device function, which Numba compiles to infer its result
     except (
         NumbaError,
@@ -108,8 +106,8 @@ def infer_types(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) 
         if float16.is_represented() or not float16.is_named(str(error)):
             raise
     else:
-        if types.float16 not in found.values() or float16.types_are_registered():
-            return found
+        if types.float16 not in typemap.values() or float16.types_are_registered():
+            return typemap
     float16.prepare()
     return _inferred(function, argtypes)
 
@@ -118,8 +116,8 @@ def _inferred(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) ->
     dispatcher = njit(pipeline_class=_TypesOnly, error_model="numpy")(function)
     try:
         dispatcher.compile(argtypes)
-    except _TypesKnown as known:
-        return known.typemap
+    except _TypesKnown as result:
+        return result.typemap
     raise AssertionError(f"type inference of {function.__name__} did not run")
 
 

@@ -30,10 +30,15 @@ from synknumba.simt._source.syntax import (
     count_stores,
     has_return,
     own_exits,
+    parts_of,
     range_arguments,
     read_names,
     walk,
 )
+
+
+def _operands(node: ast.expr) -> list[ast.expr]:
+    return [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
 
 
 def without_copies(body: list[ast.stmt], slots: set[str]) -> list[ast.stmt]:
@@ -44,31 +49,29 @@ def without_copies(body: list[ast.stmt], slots: set[str]) -> list[ast.stmt]:
     """
     done: list[ast.stmt] = []
     for statement in body:
-        if isinstance(statement, (ast.If, ast.For, ast.While)):
-            statement.body, statement.orelse = (
-                without_copies(statement.body, slots),
-                without_copies(statement.orelse, slots),
-            )
-        if (
-            collective_of(statement) is not None
-            and isinstance(statement, ast.Assign)
-            and isinstance(statement.value, ast.Call)
-        ):
-            operands = takewhile(
-                lambda before: is_operand(single_target(before) or ""), reversed(done)
-            )
-            for copied in list(operands):
-                match copied:
-                    case ast.Assign([ast.Name(name)], ast.Name(original) as value) if (
-                        is_exchanged(name) and original in slots
-                    ):
-                        done.remove(copied)
-                        statement.value.args = [
-                            value if read_names(arg) == {name} else arg
-                            for arg in statement.value.args
-                        ]
+        match statement:
+            case ast.If() | ast.For() | ast.While():
+                statement.body = without_copies(statement.body, slots)
+                statement.orelse = without_copies(statement.orelse, slots)
+            case ast.Assign(value=ast.Call() as call) if collective_of(statement) is not None:
+                _pass_originals(call, done, slots)
         done.append(statement)
     return done
+
+
+def _pass_originals(call: ast.Call, before: list[ast.stmt], slots: set[str]) -> None:
+    """Replaces operands of a collective that the statements before it copy from slots, and drops
+    the copies.
+    """
+    for statement in reversed(list(before)):
+        if not is_operand(single_target(statement) or ""):
+            return
+        match statement:
+            case ast.Assign([ast.Name(name)], ast.Name(original) as value) if (
+                is_exchanged(name) and original in slots
+            ):
+                before.remove(statement)
+                call.args = [value if read_names(arg) == {name} else arg for arg in call.args]
 
 
 class Analysis(Numbers):
@@ -166,12 +169,11 @@ class Analysis(Numbers):
         """Returns whether a statement assigns a variable, and neither writes to memory nor waits
         for other threads.
         """
-        if not isinstance(statement, ast.Assign) or not all(
-            isinstance(target, ast.Name) for target in statement.targets
-        ):
-            return False
-        calls = (node for node in walk(statement.value) if isinstance(node, ast.Call))
-        return all(self.is_pure_function(node.func) for node in calls)
+        match statement:
+            case ast.Assign(targets, value) if all(isinstance(part, ast.Name) for part in targets):
+                calls = (node for node in walk(value) if isinstance(node, ast.Call))
+                return all(self.is_pure_function(node.func) for node in calls)
+        return False
 
     def _is_read_alike(self, node: ast.expr) -> bool:
         """Returns whether all threads read the same value, in a statement before which no thread
@@ -184,26 +186,16 @@ class Analysis(Numbers):
             return False
         match node:
             case ast.Subscript(ast.Name() as array, index):
-                kind, parts = (
-                    self.param_type(array),
-                    index.elts if isinstance(index, ast.Tuple) else [index],
-                )
+                kind, parts = self.param_type(array), parts_of(index)
                 if isinstance(kind, types.Array) and kind.ndim == len(parts):
-                    return isinstance(kind.dtype, types.Number | types.Boolean) and all(
-                        map(self.is_uniform, parts)
-                    )
+                    is_number = isinstance(kind.dtype, types.Number | types.Boolean)
+                    return is_number and all(map(self.is_uniform, parts))
             case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp() | ast.IfExp():
-                return all(
-                    self._is_read_alike(part)
-                    for part in ast.iter_child_nodes(node)
-                    if isinstance(part, ast.expr)
-                )
+                return all(map(self._is_read_alike, _operands(node)))
+            case ast.Call(keywords=[]) if self.is_pure_function(node.func):
+                return all(map(self._is_read_alike, node.args))
             case ast.Call():
-                return (
-                    self.is_pure_function(node.func)
-                    and not node.keywords
-                    and all(map(self._is_read_alike, node.args))
-                )
+                return False
         return self.is_uniform(node)
 
     def _mark(self, target: ast.expr, *, varies: bool) -> None:
@@ -215,22 +207,16 @@ class Analysis(Numbers):
     ) -> bool:
         """Returns whether some threads may leave a loop, or its iteration, before others."""
         for statement in body:
-            if (
-                returns
-                and isinstance(statement, (ast.Return, ast.For, ast.While))
-                and has_return(statement)
-            ):
-                return True
-            if under_varying and isinstance(statement, (ast.Break, ast.Continue)):
-                return True
-            if isinstance(statement, ast.If):
-                varies = under_varying or not self.is_uniform(statement.test)
-                parts = (statement.body, statement.orelse)
-                if any(
-                    self._leaves_early(part, returns=returns, under_varying=varies)
-                    for part in parts
-                ):
+            match statement:
+                case ast.Return() | ast.For() | ast.While() if returns and has_return(statement):
                     return True
+                case ast.Break() | ast.Continue() if under_varying:
+                    return True
+                case ast.If(test, body, orelse):
+                    varies = under_varying or not self.is_uniform(test)
+                    inner = [*body, *orelse]
+                    if self._leaves_early(inner, returns=returns, under_varying=varies):
+                        return True
         return False
 
     def leaves_in_step(self, body: Iterable[ast.stmt]) -> bool:
@@ -282,8 +268,8 @@ class Analysis(Numbers):
                 )
             case ast.Subscript():
                 return self.is_value_tuple(node.value) and again(node.value) and again(node.slice)
-            case ast.Call():
-                return function(node.func) and not node.keywords and all(map(again, node.args))
+            case ast.Call(keywords=[]):
+                return function(node.func) and all(map(again, node.args))
             case (
                 ast.BinOp()
                 | ast.UnaryOp()
@@ -292,9 +278,7 @@ class Analysis(Numbers):
                 | ast.IfExp()
                 | ast.Tuple()
             ):
-                return all(
-                    again(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)
-                )
+                return all(map(again, _operands(node)))
         return False
 
     def may_raise(self, node: ast.expr) -> bool:
@@ -318,7 +302,7 @@ class Analysis(Numbers):
     # ---- recomputable
 
     def _find_recomputed(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        stores, kept = count_stores(body), []
+        stores, remaining = count_stores(body), []
         candidates = {name for name in self.varying if stores[name] == 1 and not is_operand(name)}
         for statement in body:
             match statement:
@@ -327,8 +311,8 @@ class Analysis(Numbers):
                 ):
                     self.recomputed[name] = self._with_sign(statement)
                 case _:
-                    kept.append(statement)
-        return kept
+                    remaining.append(statement)
+        return remaining
 
     def _with_sign(self, statement: ast.Assign) -> ast.Assign:
         trivial = isinstance(

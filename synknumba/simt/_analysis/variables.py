@@ -29,16 +29,16 @@ def definitions(body: list[ast.stmt]) -> dict[str, ast.expr]:
     arguments and each other.
     """
     stores = count_stores(body)
-    found: dict[str, ast.expr] = {}
+    values: dict[str, ast.expr] = {}
     for statement in body:
         match statement:
             case ast.Assign([ast.Name(name)], value) if stores[name] == 1:
-                if all(read in found or read not in stores for read in read_names(value)):
-                    found[name] = value
-    return found
+                if all(read in values or read not in stores for read in read_names(value)):
+                    values[name] = value
+    return values
 
 
-def with_own_names(body: list[ast.stmt], kept: Collection[str]) -> list[ast.stmt]:
+def with_own_names(body: list[ast.stmt], local_arrays: Collection[str]) -> list[ast.stmt]:
     """Renames a variable, unless `kept`, from each top-level reassignment on; changes the
     statements in place.
 
@@ -48,9 +48,9 @@ def with_own_names(body: list[ast.stmt], kept: Collection[str]) -> list[ast.stmt
     begins = Counter(
         name
         for statement in body
-        if (name := single_target(statement)) is not None and name not in kept
+        if (name := single_target(statement)) is not None and name not in local_arrays
     )
-    taken = {node.id for node in walk(body) if isinstance(node, ast.Name)}
+    names = {node.id for node in walk(body) if isinstance(node, ast.Name)}
     current: dict[str, str] = {}
     for position, statement in enumerate(body):
         match statement:
@@ -62,9 +62,9 @@ def with_own_names(body: list[ast.stmt], kept: Collection[str]) -> list[ast.stmt
                     or count_names(body[:position], name)
                 ):
                     new = next(
-                        new for number in count(2) if (new := f"{name}_{number}") not in taken
+                        new for number in count(2) if (new := f"{name}_{number}") not in names
                     )
-                    taken.add(new)
+                    names.add(new)
                     target.id = current[name] = new
             case _:
                 rename(statement, current)

@@ -4,7 +4,8 @@ They are intrinsics, so that each adds only a few instructions to a kernel and n
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from llvmlite import ir
@@ -14,8 +15,17 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import load_item, make_array, store_item
 
 from synknumba.simt._checker import layout
-from synknumba.simt._checker.emitting import INDEX, apply, constant, fails, resolved, scratch
-from synknumba.simt._checker.integer_code import I64, word
+from synknumba.simt._checker.emitting import (
+    INDEX,
+    apply,
+    constant,
+    fails,
+    put_word,
+    resolved,
+    scratch,
+    state_word,
+)
+from synknumba.simt._checker.integer_code import I64
 from synknumba.simt._checker.runtime import call
 from synknumba.simt._library.intrinsics import c_array, view
 from synknumba.simt._maths.bfloat16 import as_dtype
@@ -29,20 +39,16 @@ def _parts(index: types.Type) -> list[types.Type]:
 
 
 def _values(builder: Any, index: types.Type, value: Any) -> list[Any]:
-    return (
-        cgutils.unpack_tuple(builder, value, len(index))
-        if isinstance(index, types.BaseTuple)
-        else [value]
-    )
+    if isinstance(index, types.BaseTuple):
+        return cgutils.unpack_tuple(builder, value, len(index))  # type: ignore[no-any-return]
+    return [value]
 
 
 def _is_element(array: types.Type, index: types.Type) -> bool:
     parts = _parts(index)
-    return (
-        isinstance(array, types.Array)
-        and len(parts) == array.ndim
-        and all(isinstance(part, INDEX) for part in parts)
-    )
+    if not isinstance(array, types.Array) or len(parts) != array.ndim:
+        return False
+    return all(isinstance(part, INDEX) for part in parts)
 
 
 def _axes(array: types.Array, index: types.Type) -> list[int | None]:
@@ -108,6 +114,33 @@ class _Indexed:
             address = self.builder.add(address, self.builder.mul(place, self.strides[axis]))
         return address
 
+    @contextmanager
+    def checked(
+        self, what: int, site: Any, outside: Callable[[], object] | None = None
+    ) -> Iterator[None]:
+        """Emits code under the condition that the index is inside; elsewhere its report, and what
+        `outside` emits.
+        """
+        with self.builder.if_else(self.inside, likely=True) as (then, otherwise):
+            with then:
+                yield
+            with otherwise:
+                self.report(what, site)
+                if outside is not None:
+                    outside()
+
+    @contextmanager
+    def element(self, what: int, site: Any) -> Iterator[tuple[Any, Any]]:
+        """Emits code under the same condition, with the address of the element and where it is
+        kept; elsewhere that of a zero is kept.
+        """
+        builder = self.builder
+        place = cgutils.alloca_once(builder, I64)
+        with self.checked(what, site, lambda: builder.store(scratch(builder), place)):
+            address = self.address()
+            yield address, place
+            builder.store(address, place)
+
     def report(self, what: int, site: Any) -> None:
         """Emits the report of an index that is outside."""
         builder = self.builder
@@ -116,37 +149,17 @@ class _Indexed:
         indices = {axis: value for axis, _, value in self.places}
         ndim = min(len(self.sizes), layout.MOST_AXES)
         words = [self.data, constant(ndim | (sum(1 << axis for axis in indices) << 8))]
-        words += [indices.get(axis, constant(0)) for axis in range(ndim)] + [constant(0)] * (
-            layout.MOST_AXES - ndim
-        )
+        words += [indices.get(axis, constant(0)) for axis in range(layout.MOST_AXES)]
         words += self.sizes[:ndim]
         for number, value in enumerate(words):
-            builder.store(value, word(builder, start, number))
-        call(builder, "outside", start, constant(what), site)
+            put_word(builder, start, number, value)
+        call(builder, "outside", start, what, site)
 
 
 def _access(builder: Any, kind: types.Type, address: Any, what: Any, site: Any) -> None:
     """Emits the record of an access to an element: to each of its fields if it is a record."""
-    what = constant(what) if isinstance(what, int) else what
     for offset, size in leaves(as_dtype(kind)):
-        call(builder, "access", builder.add(address, constant(offset)), constant(size), what, site)
-
-
-def _access_view(builder: Any, viewed: "_View", what: int, site: Any) -> None:
-    """Emits the record of an access to each element of a view."""
-    for offset, size in leaves(viewed.dtype):
-        first = builder.add(viewed.data, constant(offset))
-        call(
-            builder,
-            "view",
-            first,
-            viewed.axes,
-            viewed.sizes,
-            constant(size),
-            constant(what),
-            site,
-            constant(0),
-        )
+        call(builder, "access", builder.add(address, constant(offset)), size, what, site)
 
 
 class _View:
@@ -167,7 +180,7 @@ class _View:
             cgutils.alloca_once(builder, I64, size=max(1, 2 * len(sizes))), I64
         )
         for number, value in enumerate([*sizes, *strides]):
-            builder.store(value, word(builder, self.sizes, number))
+            put_word(builder, self.sizes, number, value)
 
     @classmethod
     def of(cls, context: Any, builder: Any, kind: types.Array, array: Any) -> "_View":
@@ -185,7 +198,7 @@ class _View:
         for offset, size in leaves(self.dtype):
             copies.append(place)
             first = builder.add(self.data, constant(offset))
-            place = call(builder, "keep", first, self.axes, self.sizes, constant(size), place)
+            place = call(builder, "keep", first, self.axes, self.sizes, size, place)
         return [*copies, place]
 
     def written(self, builder: Any, copies: list[Any], site: Any) -> None:
@@ -193,21 +206,19 @@ class _View:
         for (offset, size), place, behind in zip(
             leaves(self.dtype), copies[:-1], copies[1:], strict=True
         ):
-            buffer = builder.load(word(builder, call(builder, "state"), layout.KEPT))
+            buffer = state_word(builder, layout.KEPT)
             is_kept = builder.icmp_signed(">=", behind, constant(0))
             old = builder.select(is_kept, builder.add(buffer, place), constant(0))
-            first = builder.add(self.data, constant(offset))
-            call(
-                builder,
-                "view",
-                first,
-                self.axes,
-                self.sizes,
-                constant(size),
-                constant(layout.WRITE),
-                site,
-                old,
-            )
+            self._access(builder, offset, size, layout.WRITE, site, old)
+
+    def read(self, builder: Any, site: Any) -> None:
+        """Emits the record of a read of each element."""
+        for offset, size in leaves(self.dtype):
+            self._access(builder, offset, size, layout.READ, site, 0)
+
+    def _access(self, builder: Any, offset: int, size: int, what: int, site: Any, old: Any) -> None:
+        view = builder.add(self.data, constant(offset)), self.axes, self.sizes, constant(size)
+        call(builder, "view", *view, what, site, old)
 
 
 def _zero_view(context: Any, builder: Any, kind: types.Array, array: Any) -> Any:
@@ -305,16 +316,9 @@ def _load_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         indexed = _Indexed(context, builder, array, args[0], index, args[1])
-        place = cgutils.alloca_once(builder, I64)
-        with builder.if_else(indexed.inside, likely=True) as (inside, outside):
-            with inside:
-                address = indexed.address()
-                if not is_record:  # a record is a reference, whose fields are read later
-                    _access(builder, array.dtype, address, layout.READ, args[2])
-                builder.store(address, place)
-            with outside:
-                indexed.report(layout.READ, args[2])
-                builder.store(scratch(builder), place)
+        with indexed.element(layout.READ, args[2]) as (address, place):
+            if not is_record:  # a record is a reference, whose fields are read later
+                _access(builder, array.dtype, address, layout.READ, args[2])
         pointer = builder.inttoptr(
             builder.load(place), context.get_data_type(array.dtype).as_pointer()
         )
@@ -355,35 +359,32 @@ def _check_writeable(builder: Any, kind: types.Type, address: Any, site: Any) ->
     Arrays that may be parts of records are those whose types are not aligned.
     """
     if isinstance(kind, types.Record) or not kind.aligned:
-        fails(
-            builder,
-            builder.icmp_signed("!=", call(builder, "frozen", address), constant(0)),
-            layout.FROZEN,
-            site,
-        )
+        is_frozen = builder.icmp_signed("!=", call(builder, "frozen", address), constant(0))
+        fails(builder, is_frozen, layout.FROZEN, site)
 
 
 def _store_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         indexed = _Indexed(context, builder, array, args[0], index, args[1])
-        with builder.if_else(indexed.inside, likely=True) as (inside, outside):
-            with inside:
-                address = indexed.address()
-                _check_writeable(builder, array, address, args[3])
-                pointer = builder.inttoptr(address, context.get_data_type(array.dtype).as_pointer())
-                old = load_item(context, builder, array, pointer)
-                what = builder.select(
-                    _same(builder, array.dtype, old, args[2]),
-                    constant(layout.SAME),
-                    constant(layout.WRITE),
-                )
-                _access(builder, array.dtype, address, what, args[3])
-                store_item(context, builder, array, args[2], pointer)
-            with outside:
-                indexed.report(layout.WRITE, args[3])
+        with indexed.checked(layout.WRITE, args[3]):
+            address = indexed.address()
+            _check_writeable(builder, array, address, args[3])
+            pointer = builder.inttoptr(address, context.get_data_type(array.dtype).as_pointer())
+            old = load_item(context, builder, array, pointer)
+            _access_by_write(builder, array.dtype, address, (old, args[2]), args[3])
+            store_item(context, builder, array, args[2], pointer)
         return context.get_dummy_value()
 
     return codegen
+
+
+def _access_by_write(
+    builder: Any, kind: types.Type, address: Any, values: tuple[Any, Any], site: Any
+) -> None:
+    """Emits the record of a write, of the same value or another one; `values`: old and new."""
+    same, write = constant(layout.SAME), constant(layout.WRITE)
+    what = builder.select(_same(builder, kind, *values), same, write)
+    _access(builder, kind, address, what, site)
 
 
 def _same(builder: Any, kind: types.Type, old: Any, new: Any) -> Any:
@@ -416,27 +417,22 @@ def _store_part(
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         site = args[3]
         indexed = _Indexed(context, builder, array, args[0], index, args[1])
-        with builder.if_else(indexed.inside, likely=True) as (inside, outside):
-            with inside:
-                _check_writeable(builder, array, indexed.data, site)
-                if isinstance(value, types.Array):
-                    _access_view(
-                        builder, _View.of(context, builder, value, args[2]), layout.READ, site
-                    )
-                elif isinstance(value, types.Record):
-                    _access(builder, value, builder.ptrtoint(args[2], I64), layout.READ, site)
-                if selection is None:
-                    viewed = _View(builder, array.dtype, indexed.address(), (), ())
-                else:
-                    part = apply(
-                        context, builder, operator.getitem, selection, (array, index), args[:2]
-                    )
-                    viewed = _View.of(context, builder, selection.return_type, part)
-                copies = viewed.keep(builder)
-                apply(context, builder, operator.setitem, put, (array, index, value), args[:3])
-                viewed.written(builder, copies, site)
-            with outside:
-                indexed.report(layout.WRITE, site)
+        with indexed.checked(layout.WRITE, site):
+            _check_writeable(builder, array, indexed.data, site)
+            if isinstance(value, types.Array):
+                _View.of(context, builder, value, args[2]).read(builder, site)
+            elif isinstance(value, types.Record):
+                _access(builder, value, builder.ptrtoint(args[2], I64), layout.READ, site)
+            if selection is None:
+                viewed = _View(builder, array.dtype, indexed.address(), (), ())
+            else:
+                part = apply(
+                    context, builder, operator.getitem, selection, (array, index), args[:2]
+                )
+                viewed = _View.of(context, builder, selection.return_type, part)
+            copies = viewed.keep(builder)
+            apply(context, builder, operator.setitem, put, (array, index, value), args[:3])
+            viewed.written(builder, copies, site)
         return context.get_dummy_value()
 
     return codegen
@@ -498,12 +494,7 @@ def _store_field(
         _check_writeable(builder, record, address, args[3])
         pointer = builder.inttoptr(address, context.get_data_type(field.type).as_pointer())
         old = context.unpack_value(builder, field.type, pointer, align=1)
-        what = builder.select(
-            _same(builder, field.type, old, args[2]),
-            constant(layout.SAME),
-            constant(layout.WRITE),
-        )
-        _access(builder, field.type, address, what, args[3])
+        _access_by_write(builder, field.type, address, (old, args[2]), args[3])
         context.pack_value(builder, field.type, args[2], pointer, align=1)
         return context.get_dummy_value()
 
@@ -559,24 +550,11 @@ def cell(_context: Any, array: types.Type, index: types.Type, site: types.Type) 
     result = array.copy(ndim=1, layout="C")
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        indexed = _Indexed(
-            context,
-            builder,
-            array,
-            args[0],
-            index_type,
-            context.cast(builder, args[1], index, index_type),
-        )
-        place = cgutils.alloca_once(builder, I64)
-        with builder.if_else(indexed.inside, likely=True) as (inside, outside):
-            with inside:
-                address = indexed.address()
-                _check_writeable(builder, array, address, args[2])
-                _access(builder, array.dtype, address, layout.ATOMIC, args[2])
-                builder.store(address, place)
-            with outside:
-                indexed.report(layout.ATOMIC, args[2])
-                builder.store(scratch(builder), place)
+        cast = context.cast(builder, args[1], index, index_type)
+        indexed = _Indexed(context, builder, array, args[0], index_type, cast)
+        with indexed.element(layout.ATOMIC, args[2]) as (address, place):
+            _check_writeable(builder, array, address, args[2])
+            _access(builder, array.dtype, address, layout.ATOMIC, args[2])
         data = builder.inttoptr(builder.load(place), indexed.struct.data.type)
         size = indexed.struct.itemsize
         return view(context, builder, result, data, [constant(1)], [size], size)
@@ -611,13 +589,13 @@ def whole(_context: Any, array: types.Type, index: types.Type, site: types.Type)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         indexed = _Indexed(context, builder, array, args[0], index, args[1])
-        with builder.if_else(indexed.inside, likely=True) as (inside, outside):
-            with inside:
-                for what in (layout.READ, layout.WRITE):
-                    _access(builder, array.dtype, indexed.address(), what, args[2])
-            with outside:
-                indexed.report(layout.READ, args[2])
-                call(builder, "wait", constant(layout.FAILED), constant(0), constant(0))
+
+        def end_thread() -> None:
+            call(builder, "wait", layout.FAILED, 0, 0)
+
+        with indexed.checked(layout.READ, args[2], end_thread):
+            for what in (layout.READ, layout.WRITE):
+                _access(builder, array.dtype, indexed.address(), what, args[2])
         return impl_ret_borrowed(context, builder, signature.return_type, args[0])
 
     return array(array, index, types.int64), codegen

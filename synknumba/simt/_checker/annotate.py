@@ -7,7 +7,7 @@ import html
 import linecache
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, cast, final
 
 from synknumba._errors import Access, ArgumentError, Finding, KernelCheckError, KernelCheckWarning
 
@@ -155,23 +155,25 @@ def _functions(findings: tuple[Finding, ...]) -> Iterator[_Function]:
 
 def _shown(filename: str, name: str, marked: list[int]) -> list[int]:
     """Returns the numbers of the lines to show."""
-    low, high = max(1, marked[0] - AROUND), marked[-1] + AROUND
-    for node in ast.walk(_parsed(filename)):
-        if (
-            isinstance(node, ast.FunctionDef)
-            and node.name == name
-            and node.lineno <= marked[0] <= (node.end_lineno or 0)
-        ):
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            if (node.end_lineno or first) - first < WHOLE_FUNCTION:
-                return [*range(first, (node.end_lineno or first) + 1)]
-            low, high = first, node.end_lineno or first
-            near = {line for mark in marked for line in range(mark - AROUND, mark + AROUND + 1)}
-            return sorted({*range(first, node.lineno + 1), *(near & {*range(low, high + 1)})})
     near = {line for mark in marked for line in range(mark - AROUND, mark + AROUND + 1)}
-    return sorted(
-        near & {*range(low, min(high, len(linecache.getlines(filename))) + 1)} | {*marked}
-    )
+    function = _function_at(filename, name, marked[0])
+    if function is None:
+        lines = range(1, len(linecache.getlines(filename)) + 1)
+        return sorted(near & {*lines} | {*marked})
+    first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+    lines = range(first, cast(int, function.end_lineno) + 1)
+    if len(lines) <= WHOLE_FUNCTION:
+        return [*lines]
+    return sorted({*range(first, function.lineno + 1)} | near & {*lines})
+
+
+def _function_at(filename: str, name: str, line: int) -> ast.FunctionDef | None:
+    for node in ast.walk(_parsed(filename)):
+        match node:
+            case ast.FunctionDef(lineno=first, end_lineno=int(last)) if first <= line <= last:
+                if node.name == name:
+                    return node
+    return None
 
 
 def _parsed(filename: str) -> ast.Module:
@@ -199,18 +201,14 @@ def _text_of(function: _Function, *, colour: bool) -> Iterator[str]:
             yield f"  {_coloured(f'{line:>{width}} |', _FAINT, colour=colour)} {source}".rstrip()
             continue
         code = _AMBER if all(note.finding.is_warning for note in notes) else _RED
-        yield (
-            f"{_coloured('>', code, colour=colour)} "
-            f"{_coloured(f'{line:>{width}} |', _FAINT, colour=colour)} {source}"
-        )
+        pointer = _coloured(">", code, colour=colour)
+        yield f"{pointer} {_coloured(f'{line:>{width}} |', _FAINT, colour=colour)} {source}"
+        bar = _coloured("|", _FAINT, colour=colour)
         indent = " " * (len(source) - len(source.lstrip()))
         for note in notes:
             code = _AMBER if note.finding.is_warning else _RED
             for text in note.lines():
-                yield (
-                    f"  {'':>{width}} {_coloured('|', _FAINT, colour=colour)} "
-                    f"{indent}{_coloured(text, code, colour=colour)}"
-                )
+                yield f"  {'':>{width}} {bar} {indent}{_coloured(text, code, colour=colour)}"
 
 
 def _html_of(function: _Function) -> str:
@@ -225,10 +223,8 @@ def _html_of(function: _Function) -> str:
         rows.append(_row(str(line), source, f"background:{_COLOURS[warned]}" if notes else ""))
         for note in notes:
             text = html.escape("\n".join(note.lines()))
-            style = (
-                "border-left:.3em solid "
-                f"{_COLOURS[note.finding.is_warning].replace('.20', '.8')};padding-left:.6em"
-            )
+            colour = _COLOURS[note.finding.is_warning].replace(".20", ".8")
+            style = f"border-left:.3em solid {colour};padding-left:.6em"
             rows.append(_row("", f'<div style="{style};font-style:italic">{text}</div>', ""))
     head = f"<b>{html.escape(function.name)}</b> ({html.escape(function.filename)})"
     table = "border-collapse:collapse;border:none;white-space:pre-wrap;font-size:inherit"

@@ -122,19 +122,16 @@ class CheckedKernel(PythonKernel):
         self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, args: tuple[Any, ...]
     ) -> Watch:
         launch = _Launch(self, program, grid, block, smem, args)
-        if self._compiled is False or (
-            self._compiled is None and (unavailable() or not launch.is_plain)
-        ):
+        if self._compiled is True:
+            return launch.compiled()
+        if self._compiled is False or not launch.is_plain or unavailable():
             return launch.in_python()
-        if self._compiled is None:
-            try:
-                takeover = _TakeoverPolicy(
-                    launch.can_be_compiled, launch.is_ready, program.operations
-                )
-                return launch.in_python(takeover.access)
-            except _ChangeOver:
-                launch.before.restore()
-        return launch.compiled()
+        takeover = _TakeoverPolicy(launch.can_be_compiled, launch.is_ready, program.operations)
+        try:
+            return launch.in_python(takeover.access)
+        except _ChangeOver:
+            launch.before.restore()
+            return launch.compiled()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +149,9 @@ class _Launch:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_plain", _are_plain(self.args))
-        is_kept = self.is_plain and (
-            self.kernel.compiled is not False or self.program.may_be_undefined
-        )
-        object.__setattr__(self, "before", Contents(self.args if is_kept else ()))
+        may_run_again = self.kernel.compiled is not False or self.program.may_be_undefined
+        copied = self.args if self.is_plain and may_run_again else ()
+        object.__setattr__(self, "before", Contents(copied))
 
     @property
     def kinds(self) -> tuple[types.Type, ...]:
@@ -220,13 +216,11 @@ class _Launch:
         try:
             program_of(function).entry(self.kinds)
         except (NotInstrumentedError, NumbaError) as error:
-            name = (
-                f"{function.__qualname__} "
-                f"({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
-            )
+            code = function.__code__
+            where = f"{code.co_filename}:{code.co_firstlineno}"
             raise KernelError(
-                f"{name} cannot be checked in compiled code: {innermost(error)}; "
-                "leave out compiled=True"
+                f"{function.__qualname__} ({where}) cannot be checked in compiled code: "
+                f"{innermost(error)}; leave out compiled=True"
             ) from error
         limit: int | None = None
 

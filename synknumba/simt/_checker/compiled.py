@@ -65,11 +65,10 @@ MOST_THREADS: Final = 8192
 def unavailable() -> str | None:
     """Returns why checks cannot be compiled on this machine; None if they can."""
     library = ctypes.CDLL(None)
-    if platform.machine() not in {"x86_64", "aarch64"} or not all(
-        hasattr(library, name) for name in ("makecontext", "swapcontext")
-    ):
-        return "the C library has no makecontext()"
-    return None
+    has_contexts = hasattr(library, "makecontext") and hasattr(library, "swapcontext")
+    if has_contexts and platform.machine() in {"x86_64", "aarch64"}:
+        return None
+    return "the C library has no makecontext()"
 
 
 class CheckedProgram:
@@ -146,14 +145,9 @@ def is_ready(function: FunctionType, kinds: tuple[types.Type, ...]) -> bool:
     disk.
     """
     cache, program = KernelCache(function, OPTIONS, enabled=True), _programs.get(function)
-    if (
-        program is not None
-        and kinds in program.entries
-        and program.digest is not None
-        and program.digest == cache.digest()
-    ):
-        return True
-    return cache.has(kinds)
+    if program is None or program.digest is None or kinds not in program.entries:
+        return cache.has(kinds)
+    return program.digest == cache.digest() or cache.has(kinds)
 
 
 class _Thread(Thread):
@@ -190,15 +184,19 @@ class _Thread(Thread):
     def store(self) -> None:
         """Gives the runtime what Python has decided."""
         words = self.words
-        words[layout.STATUS] = (
-            layout.FAILED if self.failed else layout.ENDED if self.ended else layout.WAITING
-        )
-        if self.ended or self.request is not None:
-            return
+        if self.failed:
+            words[layout.STATUS] = layout.FAILED
+        elif self.ended:
+            words[layout.STATUS] = layout.ENDED
+        elif self.request is not None:
+            words[layout.STATUS] = layout.WAITING
+        else:
+            self._store_answer(words)
+
+    def _store_answer(self, words: np.ndarray[Any, Any]) -> None:
         words[layout.STATUS] = layout.READY
-        words[layout.STAMP] = (
-            int(words[layout.STAMP]) & ~(0xFFFF << 16) | min(self.clock, 0xFFFF) << 16
-        )
+        rest = int(words[layout.STAMP]) & ~(0xFFFF << 16)
+        words[layout.STAMP] = rest | min(self.clock, 0xFFFF) << 16
         words[layout.SEEN : layout.SEEN + WARP_SIZE] = self.seen
         if self.answer is not None:
             answers = self.answer if isinstance(self.answer, tuple) else (self.answer,)
@@ -219,9 +217,8 @@ def _request(words: np.ndarray[Any, Any]) -> Request:
         if name == "mask":
             args.append(int(words[layout.MASK]))
         elif name in {"value", "predicate"}:
-            args.append(
-                _number(next(operands), thread_operations.OPERAND_TYPES[int(words[layout.TYPE])])
-            )
+            operand_type = thread_operations.OPERAND_TYPES[int(words[layout.TYPE])]
+            args.append(_number(next(operands), operand_type))
         else:
             args.append(next(operands))
     return Request(kind, tuple(args))
@@ -235,11 +232,7 @@ def _number(bits: int, kind: types.Type) -> Any:
 def _bits(value: Any) -> int:
     """Returns the bits of a number, as an int64."""
     if isinstance(value, np.floating):
-        return int(
-            value.view(
-                np.int64 if value.itemsize == 8 else np.int32 if value.itemsize == 4 else np.int16
-            )
-        )
+        return int(value.view(f"i{value.itemsize}"))
     return int(value) if int(value) < 1 << 63 else int(value) - (1 << 64)
 
 
@@ -423,10 +416,8 @@ class CompiledLaunch(Launch):
             8 * layout.THREAD_WORDS
         )
         words = self._memory.threads[number]
-        site, (thread, block) = (
-            self.site(int(words[layout.SITE])),
-            self._who(int(words[layout.KEY])),
-        )
+        site = self.site(int(words[layout.SITE]))
+        thread, block = self._who(int(words[layout.KEY]))
         place = f"{self.program.name} ({site.filename}:{site.line})"
         error.add_note(f"in {place}, threadIdx={tuple(thread)} blockIdx={tuple(block)}")
         if self.watch.findings:
@@ -477,13 +468,11 @@ class CompiledLaunch(Launch):
                 name = text.partition(":")[0]
                 return Finding(KernelCheckError, text, (place,), fault_advice(name)), name
             case layout.UNSET:
-                return self.watch.unassigned_finding(
-                    self.site(now & 0xFFFF).array, place
-                ), "unassigned"
+                name = self.site(now & 0xFFFF).array
+                return self.watch.unassigned_finding(name, place), "unassigned"
             case layout.ABSENT:
-                return self.watch.absent_finding(
-                    (now >> 16 & 1023) % WARP_SIZE, where, place
-                ), "absent"
+                lane = (now >> 16 & 1023) % WARP_SIZE
+                return self.watch.absent_finding(lane, where, place), "absent"
             case layout.OUTSIDE:
                 return self._outside(entry[layout.FOUND_DETAIL :], place, now), ""
         memory, address = self._memory.at(where, self.site(now & 0xFFFF))

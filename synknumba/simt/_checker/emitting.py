@@ -20,13 +20,27 @@ def constant(value: int) -> ir.Constant:
     return ir.Constant(I64, value)
 
 
+def get_word(builder: Any, table: Any, number: Any) -> Any:
+    return builder.load(word(builder, table, number))
+
+
+def put_word(builder: Any, table: Any, number: Any, value: Any) -> None:
+    builder.store(value, word(builder, table, number))
+
+
+def state_word(builder: Any, number: int) -> Any:
+    """Emits the read of a word of the check's state."""
+    return get_word(builder, call(builder, "state"), number)
+
+
 def running(builder: Any) -> Any:
-    return builder.load(word(builder, call(builder, "state"), layout.CURRENT))
+    """Emits the address of the running thread."""
+    return state_word(builder, layout.CURRENT)
 
 
 def scratch(builder: Any) -> Any:
     """Emits the address of zeros that belong to no array."""
-    return builder.load(word(builder, call(builder, "state"), layout.SCRATCH))
+    return state_word(builder, layout.SCRATCH)
 
 
 def resolved(context: Any, function: Any, *kinds: types.Type) -> Any:
@@ -60,18 +74,7 @@ def fails(builder: Any, condition: Any, fault: int, site: Any) -> None:
     """Emits the end of the thread under a condition."""
     with builder.if_then(condition, likely=False):
         me = running(builder)
-        builder.store(site, word(builder, me, layout.SITE))
-        key = builder.or_(builder.load(word(builder, me, layout.KEY)), site)
-        zero = constant(0)
-        call(
-            builder,
-            "report",
-            constant(layout.FAULT),
-            zero,
-            zero,
-            constant(fault),
-            key,
-            constant(layout.RAISES),
-            zero,
-        )
-        call(builder, "wait", constant(layout.FAILED), zero, zero)
+        put_word(builder, me, layout.SITE, site)
+        key = builder.or_(get_word(builder, me, layout.KEY), site)
+        call(builder, "report", layout.FAULT, 0, 0, fault, key, layout.RAISES, 0)
+        call(builder, "wait", layout.FAILED, 0, 0)

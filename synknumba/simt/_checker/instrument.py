@@ -13,7 +13,6 @@ number of a place in the user's source. What cannot be seen, such as a loop over
 """
 
 import ast
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from types import FunctionType
@@ -29,11 +28,20 @@ from synknumba.simt._lower.arrays import ARRAY_PATHS
 from synknumba.simt._lower.sync import barrier_kind, collective_of
 from synknumba.simt._lower.thread_code import DeviceFunction, ThreadCode
 from synknumba.simt._maths import operations as ops
+from synknumba.simt._python.source import index_value
 from synknumba.simt._python.warp import FULL_MASK, GRID_SYNC, WAITING
 from synknumba.simt._source.numba_cuda import MISSING, CudaPath
 from synknumba.simt._source.reads import is_device_function, is_njit_function, unassigned_reads
 from synknumba.simt._source.scope import Scope
-from synknumba.simt._source.syntax import load, one_or_tuple, place, statements, store, walk
+from synknumba.simt._source.syntax import (
+    assigned_names,
+    copied,
+    load,
+    one_or_tuple,
+    place,
+    statements,
+    store,
+)
 from synknumba.simt._source.written import Source
 
 # Kinds of requests, by the number that a thread stores.
@@ -105,17 +113,14 @@ class _Instrumenter(ast.NodeTransformer):
     def run(self) -> Source:
         """Returns the source, with the operations in its scope."""
         tree = self._source.tree
-        flags = [statements(f"{_flag(name)} = False", tree)[0] for name in sorted(self._unassigned)]
-        tree.body = [
-            *flags,
-            *(new for statement in tree.body for new in self._statement(statement)),
-        ]
+        names = sorted(self._unassigned)
+        flags = statements("\n".join(f"{_flag(name)} = False" for name in names), tree)
+        tree.body = flags + self._body(tree.body)
         ast.fix_missing_locations(tree)
         return replace(self._source, scope={**self._source.scope, **self._used})
 
-    def _statement(self, node: ast.stmt) -> list[ast.stmt]:
-        new = self.visit(node)
-        return new if isinstance(new, list) else [new]
+    def _body(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        return cast(ast.Module, self.generic_visit(ast.Module(body, []))).body
 
     # ---- variables that may be unassigned
 
@@ -127,14 +132,8 @@ class _Instrumenter(ast.NodeTransformer):
 
     def _marked(self, targets: list[ast.expr], at: ast.stmt) -> list[ast.stmt]:
         """Returns statements that note the assignment of variables."""
-        stored = {
-            node.id
-            for node in walk(targets)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        }
-        return [
-            statements(f"{_flag(name)} = True", at)[0] for name in sorted(stored & self._unassigned)
-        ]
+        names = sorted(assigned_names(targets) & self._unassigned)
+        return statements("\n".join(f"{_flag(name)} = True" for name in names), at)
 
     # ---- what is written
 
@@ -169,29 +168,17 @@ class _Instrumenter(ast.NodeTransformer):
 
     def _index(self, node: ast.expr) -> ast.expr:
         """Returns an index as an ordinary expression, with slices as calls of `slice`."""
-        if isinstance(node, ast.Slice):
-            self._used[f"{_PREFIX}slice"] = slice
-            parts = [
-                ast.Constant(None) if part is None else self.visit(part)
-                for part in (node.lower, node.upper)
-            ]
-            if node.step is not None:
-                parts.append(self.visit(node.step))
-            return place(ast.Call(load(f"{_PREFIX}slice"), parts, []), node)
-        if isinstance(node, ast.Tuple):
-            return ast.copy_location(
-                ast.Tuple([self._index(part) for part in node.elts], ast.Load()), node
-            )
-        if isinstance(node, ast.Starred):
+        if isinstance(node, ast.Tuple) and any(isinstance(part, ast.Starred) for part in node.elts):
             raise NotInstrumentedError("* in an index")
-        return self.visit(node)
+        self._used[f"{_PREFIX}slice"] = slice
+        return self.visit(index_value(node, f"{_PREFIX}slice"))
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        known = self._scope.resolve(node.value)
+        value = self._scope.resolve(node.value)
         of_shape = isinstance(node.value, ast.Attribute) and node.value.attr in {"shape", "strides"}
-        if of_shape or isinstance(known, tuple):
+        if of_shape or isinstance(value, tuple):
             return self.generic_visit(node)  # type: ignore[return-value]
-        array, index = self.visit(copy.deepcopy(node.value)), self._index(node.slice)
+        array, index = self.visit(copied(node.value)), self._index(node.slice)
         return self._call("load", node, array, index, self._site(node, node.value))
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
@@ -199,7 +186,7 @@ class _Instrumenter(ast.NodeTransformer):
             return node
         if node.attr in _OF_ARRAYS:
             return self.generic_visit(node)  # type: ignore[return-value]
-        value = self.visit(copy.deepcopy(node.value))
+        value = self.visit(copied(node.value))
         return self._call(
             "attribute", node, value, ast.Constant(node.attr), self._site(node, node.value)
         )
@@ -208,21 +195,11 @@ class _Instrumenter(ast.NodeTransformer):
         """Returns the statements that assign an expression, already visited, to a target."""
         match target:
             case ast.Subscript(value=array, slice=index):
-                args = [
-                    self.visit(copy.deepcopy(array)),
-                    self._index(index),
-                    value,
-                    self._site(at, array),
-                ]
-                return [self._do("store", at, *args)]
+                stored, key = self.visit(copied(array)), self._index(index)
+                return [self._do("store", at, stored, key, value, self._site(at, array))]
             case ast.Attribute(value=record, attr=attr):
-                args = [
-                    self.visit(copy.deepcopy(record)),
-                    ast.Constant(attr),
-                    value,
-                    self._site(at, record),
-                ]
-                return [self._do("set_attribute", at, *args)]
+                stored, key = self.visit(copied(record)), ast.Constant(attr)
+                return [self._do("set_attribute", at, stored, key, value, self._site(at, record))]
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 names = [part.id if isinstance(part, ast.Name) else self._fresh() for part in parts]
                 targets: list[ast.expr] = [store(name) for name in names]
@@ -277,7 +254,7 @@ class _Instrumenter(ast.NodeTransformer):
             target = ast.copy_location(
                 ast.Subscript(target.value, place(load(name), node), ast.Store()), target
             )
-        old = ast.copy_location(copy.deepcopy(target), target)
+        old = ast.copy_location(copied(target), target)
         old.ctx = ast.Load()
         new = self.visit(ast.copy_location(ast.BinOp(old, node.op, node.value), node))
         return before + self._set(target, new, node) + self._marked([target], node)
@@ -304,13 +281,8 @@ class _Instrumenter(ast.NodeTransformer):
         if value is int and len(node.args) == 1:
             return self._call("to_int", node, node.args[0], self._site(node))
         if _is_of_random(value) and len(node.args) >= 2 and not node.keywords:
-            node.args[0] = self._call(
-                "whole",
-                node,
-                node.args[0],
-                copy.deepcopy(node.args[1]),
-                self._site(node, node.args[0]),
-            )
+            states, index = node.args[0], copied(node.args[1])
+            node.args[0] = self._call("whole", node, states, index, self._site(node, states))
             return node
         is_ours = is_device_function(value) or is_njit_function(value)
         if isinstance(value, FunctionType) and not is_ours:
@@ -322,7 +294,7 @@ class _Instrumenter(ast.NodeTransformer):
             raise NotInstrumentedError("an atomic operation with arguments by name")
         if len(node.args) != len(ops.ATOMIC_ARGUMENTS[path]):
             return node
-        site, array = self._site(node, node.args[0]), self.visit(copy.deepcopy(node.args[0]))
+        site, array = self._site(node, node.args[0]), self.visit(copied(node.args[0]))
         if path == "atomic.compare_and_swap":
             node.args = [
                 self._call("first_cell", node, array, site),
@@ -355,36 +327,27 @@ class _Instrumenter(ast.NodeTransformer):
         if path in words.FENCES:
             return [node] if path == "nanosleep" else [self._do("fence", node), node]
         if path == "syncwarp":
-            given = [*node.value.args, *(keyword.value for keyword in node.value.keywords)]
-            mask = self.visit(copy.deepcopy(given[0])) if given else ast.Constant(FULL_MASK)
-            return [
-                self._do("note", node, self._site(node)),
-                self._do("set_mask", node, mask),
-                node,
-            ]
-        if path == "syncthreads" or (
-            isinstance(function, ast.Attribute) and function.attr == "sync" and path is None
-        ):
+            arguments = [*node.value.args, *(keyword.value for keyword in node.value.keywords)]
+            mask = self.visit(copied(arguments[0])) if arguments else ast.Constant(FULL_MASK)
+            note = self._do("note", node, self._site(node))
+            return [note, self._do("set_mask", node, mask), node]
+        is_sync = isinstance(function, ast.Attribute) and function.attr == "sync" and path is None
+        if is_sync or path == "syncthreads":
             return [self._do("note", node, self._site(node)), node]
         before = self._before(node.value)
         node.value = self.visit(node.value)
         return [*before, node]
 
-    def visit_Raise(self, node: ast.Raise) -> list[ast.stmt]:
+    def _noted(self, node: ast.stmt) -> list[ast.stmt]:
         return [self._do("note", node, self._site(node)), cast(ast.stmt, self.generic_visit(node))]
 
-    def visit_Assert(self, node: ast.Assert) -> list[ast.stmt]:
-        return [self._do("note", node, self._site(node)), cast(ast.stmt, self.generic_visit(node))]
+    visit_Raise = visit_Assert = _noted
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         node.iter, marks = self._iterated(node.iter), self._marked([node.target], node)
-        node.body = [new for statement in node.body for new in self._statement(statement)]
-        node.body = [*marks, *node.body]
-        if isinstance(node.target, ast.Name):
-            return [node]
-        if all(
-            isinstance(part, (ast.Name, ast.Tuple, ast.Store)) for part in ast.walk(node.target)
-        ):
+        node.body, node.orelse = marks + self._body(node.body), self._body(node.orelse)
+        parts = ast.walk(node.target)
+        if all(isinstance(part, (ast.Name, ast.Tuple, ast.Store)) for part in parts):
             return [node]
         name = self._fresh()
         node.body = [*self._set(node.target, place(load(name), node), node), *node.body]
@@ -488,13 +451,9 @@ class Lowered:
     def _local(
         self, code: ThreadCode, node: ast.Assign, name: str, shape: ast.expr, dtype: ast.expr
     ) -> ast.stmt:
-        dims = (
-            tuple(ast.literal_eval(shape))
-            if isinstance(shape, ast.Tuple)
-            else (int(ast.literal_eval(shape)),)
-        )
-        shown = self._sites.names.get((code.source.filename, node.lineno), name)
-        self.local_arrays.append(Memory(shown, dims, dtype, code, self.local_bytes))
+        dims = tuple(np.atleast_1d(ast.literal_eval(shape)).tolist())
+        display_name = self._sites.names.get((code.source.filename, node.lineno), name)
+        self.local_arrays.append(Memory(display_name, dims, dtype, code, self.local_bytes))
         value = code.namespace.get(dtype.id) if isinstance(dtype, ast.Name) else None
         itemsize = value.itemsize if isinstance(value, np.dtype) else _LARGEST_ELEMENT
         function = code.bind(f"{_PREFIX[3:]}local_array", thread_operations.local_array)

@@ -78,7 +78,7 @@ def getcontext(context: int) -> None:
     raise NotImplementedError
 
 
-def swapcontext(kept: int, context: int) -> None:
+def swapcontext(current: int, context: int) -> None:
     raise NotImplementedError
 
 

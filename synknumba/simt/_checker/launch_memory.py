@@ -186,9 +186,9 @@ class LaunchMemory:
         for name, array in self._code.shared_arrays.items():
             dtype = self._dtype(self._code, array.dtype)
             line = cast(ast.Call, array.at).lineno
-            shown = self._sites.names.get((self._code.source.filename, line), name)
+            display_name = self._sites.names.get((self._code.source.filename, line), name)
             shape = (smem // dtype.itemsize,) if array.is_dynamic else array.shape
-            arrays.append(_SharedArray(shown, shape, dtype, offset, array.is_dynamic))
+            arrays.append(_SharedArray(display_name, shape, dtype, offset, array.is_dynamic))
             if not array.is_dynamic:
                 offset += _rounded(arrays[-1].nbytes)
         return tuple(

@@ -528,13 +528,14 @@ _FUNCTIONS: Final[tuple[Callable[..., int | None], ...]] = (
 
 def call(builder: Any, name: str, *args: Any) -> Any:
     """Emits a call of one of these functions, or of "state", which returns the address of the
-    state; returns its result.
+    state; returns its result. The arguments are values or constants.
     """
+    values = [ir.Constant(I64, arg) if isinstance(arg, int) else arg for arg in args]
     symbol = f"synknumba_check_{name}"
     function = builder.module.globals.get(symbol)
     if function is None:
         function = ir.Function(builder.module, ir.FunctionType(I64, [I64] * len(args)), symbol)
-    return builder.call(function, args)
+    return builder.call(function, values)
 
 
 def state() -> int:

@@ -12,7 +12,17 @@ from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic
 
 from synknumba.simt._checker import layout
-from synknumba.simt._checker.emitting import INDEX, apply, constant, fails, resolved, running
+from synknumba.simt._checker.emitting import (
+    INDEX,
+    apply,
+    constant,
+    fails,
+    get_word,
+    put_word,
+    resolved,
+    running,
+    state_word,
+)
 from synknumba.simt._checker.integer_code import I64, word
 from synknumba.simt._checker.runtime import call
 from synknumba.simt._library.intrinsics import borrowed_array, c_array, float_bits, literal_shape
@@ -31,7 +41,7 @@ def note(_context: Any, site: types.Type) -> Any:
     """Records where the thread is."""
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        builder.store(args[0], word(builder, running(builder), layout.SITE))
+        put_word(builder, running(builder), layout.SITE, args[0])
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
@@ -57,7 +67,7 @@ def set_mask(_context: Any, mask: types.Type) -> Any:
     mask = types.unliteral(mask)
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        builder.store(args[0], word(builder, running(builder), layout.MASK))
+        put_word(builder, running(builder), layout.MASK, args[0])
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
@@ -71,7 +81,7 @@ def barrier(_context: Any, kind: types.Type, place: types.Type) -> Any:
     del kind, place
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        call(builder, "wait", constant(layout.WAITING), args[0], args[1])
+        call(builder, "wait", layout.WAITING, args[0], args[1])
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
@@ -121,30 +131,23 @@ def collective(kind: int, path: str) -> Any:
         if exchanged not in OPERAND_TYPES:
             return None
         result = operation.result_type(kinds)
-        passed = [
-            types.boolean if name == "predicate" else part if name == "value" else types.int64
-            for name, part in zip(operation.params, kinds, strict=True)
-        ]
+        types_of = {"predicate": types.boolean, "value": exchanged}
+        passed = [types_of.get(name, types.int64) for name in operation.params]
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             me = running(builder)
             number = OPERAND_TYPES.index(types.boolean if is_predicate else exchanged)
-            builder.store(constant(number), word(builder, me, layout.TYPE))
+            put_word(builder, me, layout.TYPE, constant(number))
             operands = iter(range(layout.OPERANDS, layout.OPERANDS + 2))
             for name, part, value in zip(operation.params, passed, args[:-1], strict=True):
                 where = layout.MASK if name == "mask" else next(operands)
-                builder.store(_bits(context, builder, part, value), word(builder, me, where))
-            call(builder, "wait", constant(layout.WAITING), constant(kind), args[-1])
+                put_word(builder, me, where, _bits(context, builder, part, value))
+            call(builder, "wait", layout.WAITING, kind, args[-1])
             kinds = list(result) if isinstance(result, types.BaseTuple) else [result]
-            answers = [
-                _number(
-                    context,
-                    builder,
-                    part,
-                    builder.load(word(builder, me, layout.ANSWERS + position)),
-                )
-                for position, part in enumerate(kinds)
-            ]
+            answers = []
+            for position, part in enumerate(kinds):
+                bits = get_word(builder, me, layout.ANSWERS + position)
+                answers.append(_number(context, builder, part, bits))
             return context.make_tuple(builder, result, answers) if len(answers) > 1 else answers[0]
 
         return result(*passed, place), codegen
@@ -158,7 +161,7 @@ def here(_context: Any, value: types.Type, site: types.Type) -> Any:
     value = types.unliteral(value)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], word(builder, running(builder), layout.SITE))
+        put_word(builder, running(builder), layout.SITE, args[1])
         return impl_ret_borrowed(context, builder, signature.return_type, args[0])
 
     return value(value, types.int64), codegen
@@ -183,31 +186,19 @@ def assigned(_context: Any, value: types.Type, is_assigned: types.Type, site: ty
     the thread ends.
     """
     value = types.unliteral(value)
-    is_number = isinstance(value, (types.Number, types.Boolean)) and not isinstance(
-        value, types.Complex
-    )
+    is_number = isinstance(value, (types.Number, types.Boolean))
+    is_number &= not isinstance(value, types.Complex)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = cgutils.alloca_once_value(builder, args[0])
         with builder.if_then(builder.not_(args[1]), likely=False):
-            me, zero = running(builder), constant(0)
-            key = builder.or_(builder.load(word(builder, me, layout.KEY)), args[2])
-            call(
-                builder,
-                "report",
-                constant(layout.UNSET),
-                zero,
-                zero,
-                zero,
-                key,
-                constant(layout.READ),
-                zero,
-            )
+            key = builder.or_(get_word(builder, running(builder), layout.KEY), args[2])
+            call(builder, "report", layout.UNSET, 0, 0, 0, key, layout.READ, 0)
             if is_number:
-                stand_in = builder.load(word(builder, call(builder, "state"), layout.STAND_IN))
+                stand_in = state_word(builder, layout.STAND_IN)
                 builder.store(context.cast(builder, stand_in, types.int64, value), place)
             else:
-                call(builder, "wait", constant(layout.FAILED), zero, zero)
+                call(builder, "wait", layout.FAILED, 0, 0)
         return impl_ret_borrowed(context, builder, signature.return_type, builder.load(place))
 
     return value(value, types.boolean, types.int64), codegen
@@ -243,12 +234,8 @@ def to_int(context: Any, value: types.Type, site: types.Type) -> Any:
         if isinstance(value, types.Float):
             fails(builder, builder.fcmp_unordered("uno", args[0], args[0]), layout.NAN, args[1])
             difference = builder.fsub(args[0], args[0])
-            fails(
-                builder,
-                builder.fcmp_unordered("uno", difference, difference),
-                layout.INFINITY,
-                args[1],
-            )
+            is_infinite = builder.fcmp_unordered("uno", difference, difference)
+            fails(builder, is_infinite, layout.INFINITY, args[1])
         return apply(context, builder, int, signature, (value,), args[:1])
 
     return signature.return_type(value, site), codegen
@@ -267,18 +254,16 @@ def shared_array(_context: Any, number: types.Type, shape: types.Type, dtype: ty
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         state = call(builder, "state")
-        offsets = builder.load(word(builder, state, layout.SHARED_OFFSETS))
+        offsets = get_word(builder, state, layout.SHARED_OFFSETS)
         address = builder.add(
-            builder.load(word(builder, state, layout.SHARED)),
-            builder.load(word(builder, offsets, args[0])),
+            get_word(builder, state, layout.SHARED),
+            get_word(builder, offsets, args[0]),
         )
         sizes = [constant(dim) for dim in dims]
         if dims == [0]:
             itemsize = context.get_abi_sizeof(context.get_data_type(element))
             sizes = [
-                builder.sdiv(
-                    builder.load(word(builder, state, layout.DYNAMIC_BYTES)), constant(itemsize)
-                )
+                builder.sdiv(get_word(builder, state, layout.DYNAMIC_BYTES), constant(itemsize))
             ]
         return c_array(context, builder, kind, address, sizes)
 
@@ -300,9 +285,9 @@ def local_array(_context: Any, offset: types.Type, shape: types.Type, dtype: typ
         for dim in dims:
             count *= dim
         nbytes = constant(count * context.get_abi_sizeof(context.get_data_type(element)))
-        address = builder.add(builder.load(word(builder, me, layout.LOCALS)), args[0])
-        written = builder.add(builder.load(word(builder, me, layout.LOCALS_WRITTEN)), args[0])
-        byte = builder.trunc(builder.load(word(builder, call(builder, "state"), fill)), _I8)
+        address = builder.add(get_word(builder, me, layout.LOCALS), args[0])
+        written = builder.add(get_word(builder, me, layout.LOCALS_WRITTEN), args[0])
+        byte = builder.trunc(state_word(builder, fill), _I8)
         for start, value in ((address, byte), (written, ir.Constant(_I8, 0))):
             cgutils.memset(builder, builder.inttoptr(start, _I8.as_pointer()), nbytes, value)
         return c_array(context, builder, kind, address, [constant(dim) for dim in dims])
@@ -341,7 +326,7 @@ def run(context: Any, thread: types.Type, args: types.Type) -> Any:
             builder, _without_owner(context, builder, args, values[1])
         )
         state = call(builder, "state")
-        builder.store(builder.ptrtoint(packed, I64), word(builder, state, layout.ARGUMENTS))
+        put_word(builder, state, layout.ARGUMENTS, builder.ptrtoint(packed, I64))
         entry = _coroutine(context, builder, thread, signature, args)
         why = call(builder, "advance", builder.ptrtoint(entry, I64))
         with builder.if_then(
@@ -349,10 +334,10 @@ def run(context: Any, thread: types.Type, args: types.Type) -> Any:
         ):
             me = running(builder)
             convention = context.call_conv
-            code = builder.trunc(builder.load(word(builder, me, layout.CODE)), ir.IntType(32))
+            code = builder.trunc(get_word(builder, me, layout.CODE), ir.IntType(32))
             place = convention._get_excinfo_argument(builder.function)  # noqa: SLF001
             information = builder.inttoptr(
-                builder.load(word(builder, me, layout.CODE + 1)), place.type.pointee
+                get_word(builder, me, layout.CODE + 1), place.type.pointee
             )
             convention.return_status_propagate(
                 builder,
@@ -382,27 +367,25 @@ def _coroutine(
     inside.branch(loop)
     inside.position_at_end(loop)
     state = call(inside, "state")
-    x, y, z = (inside.load(word(inside, me, layout.INDEX + axis)) for axis in range(3))
-    bx, by, bz, gx, gy, gz = (
-        inside.load(word(inside, state, layout.SIZES + number)) for number in range(6)
-    )
-    block = inside.load(word(inside, state, layout.BLOCK))
+    x, y, z = (get_word(inside, me, layout.INDEX + axis) for axis in range(3))
+    sizes = [get_word(inside, state, layout.SIZES + number) for number in range(6)]
+    bx, by, _, gx, gy, _ = sizes
+    block = get_word(inside, state, layout.BLOCK)
     rows, column = inside.udiv(block, gx), inside.urem(block, gx)
     indices = [column, inside.urem(rows, gy), inside.udiv(rows, gy)]
     linear = inside.add(x, inside.mul(bx, inside.add(y, inside.mul(by, z))))
     where = inside.inttoptr(
-        inside.load(word(inside, state, layout.ARGUMENTS)),
+        get_word(inside, state, layout.ARGUMENTS),
         context.get_value_type(args).as_pointer(),
     )
     packed = inside.load(where)
     arguments = [inside.extract_value(packed, number) for number in range(len(args))]
-    values = [x, y, z, *indices, bx, by, bz, gx, gy, gz, linear, *arguments]
+    values = [x, y, z, *indices, *sizes, linear, *arguments]
     status, _ = context.call_internal_no_propagate(inside, compiled.fndesc, signature, values)
-    inside.store(inside.zext(status.code, I64), word(inside, me, layout.CODE))
-    inside.store(inside.ptrtoint(status.excinfoptr, I64), word(inside, me, layout.CODE + 1))
+    put_word(inside, me, layout.CODE, inside.zext(status.code, I64))
+    put_word(inside, me, layout.CODE + 1, inside.ptrtoint(status.excinfoptr, I64))
     ended = inside.select(status.is_error, constant(layout.RAISED), constant(layout.ENDED))
-    inside.store(constant(1), word(inside, me, layout.PARKED))
-    call(inside, "wait", ended, constant(0), constant(0))
+    put_word(inside, me, layout.PARKED, constant(1))
+    call(inside, "wait", ended, 0, 0)
     inside.branch(loop)
-    del z
     return entry

@@ -26,6 +26,7 @@ from synknumba.simt._python.arrays import (
     StandIn,
     TrackedMemory,
     Watch,
+    index_parts,
     leaves,
     overlapping,
 )
@@ -325,11 +326,8 @@ def _advice(before: Any, now: Any) -> str:
         return "blocks run in any order: use cuda.atomic, a grid barrier, or a second launch"
     if before.line == now.line and before.what == now.what == "write":
         return "two threads write different values: give each its own element, or use cuda.atomic"
-    warp = (
-        " (or cuda.syncwarp(), within a warp)"
-        if first.number // WARP_SIZE == second.number // WARP_SIZE
-        else ""
-    )
+    same_warp = first.number // WARP_SIZE == second.number // WARP_SIZE
+    warp = " (or cuda.syncwarp(), within a warp)" if same_warp else ""
     atomics = (
         "make the other access atomic, too, or " if "atomic" in {before.what, now.what} else ""
     )
@@ -346,22 +344,18 @@ def _numbers(array: Array, index: Any) -> list[tuple[int, int]]:
     if array.dtype.names is None:
         nbytes = array.dtype.itemsize
         if type(index) is int and array.ndim == 1:
-            return _inside(
-                array, [(array.address + (index % array.shape[0]) * array.strides[0], nbytes)]
-            )
-        if (
-            isinstance(index, tuple)
-            and len(index) == array.ndim
-            and all(isinstance(part, (int, np.integer)) for part in index)
-        ):
+            address = array.address + (index % array.shape[0]) * array.strides[0]
+            return _inside(array, [(address, nbytes)])
+        is_element = isinstance(index, tuple) and len(index) == array.ndim
+        if is_element and all(isinstance(part, (int, np.integer)) for part in index):
             address = array.address
             for place, size, step in zip(index, array.shape, array.strides, strict=True):
                 address += int(place) % size * step
             return _inside(array, [(address, nbytes)])
-    parts = index if isinstance(index, tuple) else (index,)
-    view: Any = np.ndarray.__getitem__(
-        array, parts if any(item is Ellipsis for item in parts) else (*parts, ...)
-    )
+    parts = index_parts(index)
+    if not any(part is Ellipsis for part in parts):
+        parts = (*parts, ...)
+    view: Any = np.ndarray.__getitem__(array, parts)
     offsets = np.zeros(1, np.int64)
     for size, step in zip(view.shape, view.strides, strict=True):
         offsets = (offsets[:, None] + np.arange(size) * step).ravel()

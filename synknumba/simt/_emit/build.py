@@ -68,10 +68,9 @@ class _Returns(ast.NodeTransformer):
         self._code = code
 
     def visit_Return(self, node: ast.Return) -> ast.stmt | list[ast.stmt]:
-        if node.value is None or (
-            isinstance(node.value, ast.Constant) and node.value.value is None
-        ):
-            return ast.copy_location(ast.Return(None), node)
+        match node.value:
+            case None | ast.Constant(None):
+                return ast.copy_location(ast.Return(None), node)
         called = call_name(node.value)
         if called is None or not isinstance(self._code.namespace.get(called), DeviceFunction):
             raise self._code.source.refusal(
@@ -105,12 +104,9 @@ class KernelProgram:
         source = self.code.source
         self.code.body = _Returns(self.code).visit(ast.Module(self.code.body, [])).body
         changed = assigned_names(self.code.body)
-        self.params = tuple(f"{name}__arg" if name in changed else name for name in source.params)
-        copies = [
-            assign(name, load(f"{name}__arg"), source.tree)
-            for name in source.params
-            if name in changed
-        ]
+        renamed = {name: f"{name}__arg" for name in source.params if name in changed}
+        self.params = tuple(renamed.get(name, name) for name in source.params)
+        copies = [assign(name, load(param), source.tree) for name, param in renamed.items()]
         self.body: list[ast.stmt] = with_own_names(
             [*copies, *self.code.body], self.code.local_arrays
         )
@@ -138,33 +134,28 @@ class KernelProgram:
             block: the only block size that the code will be launched with; None for any.
             split: whether a thread's loops may be interchanged with the loop over threads.
         """
-        known = {**argtypes, **self._shared_types()} if argtypes else {}
+        argument_types = {**argtypes, **self._shared_types()} if argtypes else {}
         body = all_copied(self.body)
-        variable_types = VariableTypes(known, lambda: self._infer(argtypes, body))
-        body = self._counted(body, known, variable_types)
+        variable_types = VariableTypes(argument_types, lambda: self._infer(argtypes, body))
+        body = self._counted(body, argument_types, variable_types)
         divergence = Divergence(self.code.source, grid=self.is_cooperative)
-        if not self.code.must_be_inlined and not self.options.debug:
+        local_arrays, synchronised = self.code.local_arrays, self.code.must_be_inlined
+        style = Style(split=split, cuts=synchronised, reverse=self.options.reverse, block=block)
+        if not (synchronised or self.options.debug):
             flat_body, flat = flatten(body)
             if flat:
-                style = Style(flat, split, reverse=self.options.reverse, block=block)
-                code = emit_blocks(
-                    self._analyse(flat_body, variable_types),
-                    self.code.local_arrays,
-                    divergence,
-                    style,
-                )
+                analysis = self._analyse(flat_body, variable_types)
+                flat_style = replace(style, flat=flat)
+                code = emit_blocks(analysis, local_arrays, divergence, flat_style)
                 # a slot array holds one block at most, not a flattened axis
                 if not code.varying_slots:
                     return code, variable_types
         analysis = self._analyse(all_copied(body), variable_types)
-        style = Style(split=split, cuts=self.code.must_be_inlined, reverse=self.options.reverse)
-        debug = self.options.debug
-        style = (
-            replace(style, split=False)
-            if debug
-            else replace(style, shared=self.code.shared_arrays, block=block)
-        )
-        return emit_blocks(analysis, self.code.local_arrays, divergence, style), variable_types
+        if self.options.debug:
+            style = replace(style, split=False, block=None)
+        else:
+            style = replace(style, shared=self.code.shared_arrays)
+        return emit_blocks(analysis, local_arrays, divergence, style), variable_types
 
     def _analyse(self, body: list[ast.stmt], variable_types: VariableTypes) -> Analysis:
         grid = self.is_cooperative
@@ -181,10 +172,10 @@ class KernelProgram:
         return analysis
 
     def _counted(
-        self, body: list[ast.stmt], known: TypeMap, variable_types: VariableTypes
+        self, body: list[ast.stmt], argument_types: TypeMap, variable_types: VariableTypes
     ) -> list[ast.stmt]:
         """Normalises shapes, returns and loops to the forms that the analyses recognise."""
-        body[:] = split_shapes(body, known)
+        body[:] = split_shapes(body, argument_types)
         if body and isinstance(body[-1], ast.If):
             analysis = self._analyse(all_copied(body), variable_types)
             body[:] = return_early(body, analysis, Guards(analysis, ast.unparse))
@@ -199,25 +190,26 @@ class KernelProgram:
     # ---- types
 
     def _shared_types(self) -> dict[str, types.Type]:
-        found: dict[str, types.Type] = {}
+        array_types: dict[str, types.Type] = {}
         for name, array in self.code.shared_arrays.items():
-            value = (
-                self.code.namespace.get(array.dtype.id)
-                if isinstance(array.dtype, ast.Name)
-                else None
-            )
-            element = from_dtype(value) if isinstance(value, np.dtype) else value
+            match array.dtype:
+                case ast.Name(id=dtype):
+                    element = self.code.namespace.get(dtype)
+                case _:
+                    element = None
+            if isinstance(element, np.dtype):
+                element = from_dtype(element)
             if isinstance(element, types.Type):
-                found[name] = types.Array(element, len(array.shape), "C")
-        return found
+                array_types[name] = types.Array(element, len(array.shape), "C")
+        return array_types
 
     def shared_bytes(self, argtypes: TypeMap) -> int | None:
         """Returns the bytes of the static shared arrays of a block; None if a dtype is neither
         constant nor of an argument.
         """
-        total, known = 0, self._shared_types()
+        total, array_types = 0, self._shared_types()
         for name, array in self.code.shared_arrays.items():
-            kind = known.get(name)
+            kind = array_types.get(name)
             match array.dtype:
                 case ast.Attribute(value=ast.Name(id=argument), attr="dtype"):
                     kind = argtypes.get(argument)
@@ -256,14 +248,11 @@ class KernelProgram:
         known in it.
         """
         code, variable_types = self.emit(argtypes, block)
-        kinds = (
-            self._slot_types(code, variable_types)
-            if argtypes
-            else dict.fromkeys(code.varying_slots)
-        )
-        if not self.code.must_be_inlined and not all(
-            kind is None or is_number(kind) for kind in kinds.values()
-        ):
+        kinds: dict[str, types.Type | None] = dict.fromkeys(code.varying_slots)
+        if argtypes:
+            kinds = self._slot_types(code, variable_types)
+        are_numbers = all(kind is None or is_number(kind) for kind in kinds.values())
+        if not (are_numbers or self.code.must_be_inlined):
             # A view or a tuple would need a slot for each thread. A kernel without barriers need
             # not be cut at all.
             code, _ = self.emit(argtypes, block, split=False)
@@ -274,16 +263,14 @@ class KernelProgram:
         storage.shared(
             {other(name): self.code.shared_arrays[name] for name in sorted(code.swapped)}
         )
-        made = local_array_calls(self.body, self.code.local_arrays)
+        local_arrays = local_array_calls(self.body, self.code.local_arrays)
         for name in code.varying_slots:
-            if name in made:
-                storage.local_array(name, made[name])
+            if name in local_arrays:
+                storage.local_array(name, local_arrays[name])
             else:
                 storage.slots(name, kinds[name], padded=name in code.padded)
-        if code.uses_mask:
-            storage.flags(MASK)
-        if code.uses_active:
-            storage.flags(ACTIVE)
+        for flags in sorted({MASK, ACTIVE} & read_names(code.body), reverse=True):
+            storage.flags(flags)
         body = with_views_once(
             [*self._undefined(code, variable_types), *storage.reserve, *code.body], argtypes
         )
@@ -324,15 +311,17 @@ class KernelProgram:
         recursive = self.devices.recursive()
         if not recursive:
             return None
-        codes = [one.function.__code__ for one in recursive]
-        told = " or ".join(
+        codes = [device.function.__code__ for device in recursive]
+        functions = " or ".join(
             f"{code.co_name}() ({code.co_filename}:{code.co_firstlineno})" for code in codes
         )
-        construct = f"a recursion with other types at each depth, as of tuples that grow, of {told}"
-        source, known = self.code.source, self.code.namespace
+        construct = (
+            f"a recursion with other types at each depth, as of tuples that grow, of {functions}"
+        )
+        source = self.code.source
         names = {
             name
-            for name, value in known.items()
+            for name, value in self.code.namespace.items()
             if isinstance(value, DeviceFunction) and value.is_recursive
         }
         calls = (
@@ -357,16 +346,16 @@ class KernelProgram:
 
     def _undefined(self, code: BlockCode, variable_types: VariableTypes) -> list[ast.stmt]:
         """Returns initial values for the uniform variables that may be read before assignment."""
-        made: list[ast.stmt] = []
+        initial: list[ast.stmt] = []
         for name in code.undefined:
             kind = variable_types.of(name)
             if kind is None or is_number(kind):
                 self.namespace[f"_k_type_{name}"] = slot_dtype(kind).type
-                made += statements(f"{name}__u = _k_type_{name}(0)", self.code.source.tree)
+                initial += statements(f"{name}__u = _k_type_{name}(0)", self.code.source.tree)
             elif kind is not types.unknown:
                 self.namespace[f"_k_no_value_{name}"] = no_value_of(kind)
-                made += statements(f"{name}__u = _k_no_value_{name}()", self.code.source.tree)
-        return made
+                initial += statements(f"{name}__u = _k_no_value_{name}()", self.code.source.tree)
+        return initial
 
     # ---- the function
 
@@ -403,16 +392,11 @@ class KernelProgram:
                     any_block_size=any_block_size,
                 )
             # a shared array as long as the block may not have mattered
-            same = (
-                *argtypes.values(),
-                self.text(body),
-            )
+            same = (*argtypes.values(), self.text(body))
             if same not in self._bodies:
                 function = self.define(f"{name}_body", self._launch_params, body)
-                self._bodies[same] = (
-                    make_device(self.options.njit(function, forceinline=True)),
-                    body,
-                )
+                dispatcher = self.options.njit(function, forceinline=True)
+                self._bodies[same] = make_device(dispatcher), body
             self._bodies[key] = self._bodies[same]
         dispatcher, body = self._bodies[key]
         constants = _constants(block, self.code.source.tree)

@@ -24,7 +24,6 @@ def collect(
 ) -> list[ast.stmt]:
     """Emits a collective."""
     code, part = _take_part(regions, active, at)
-    regions.uses_active |= isinstance(part, ast.Name)
     arguments = [_argument(node, regions) for node in collective.operands.values()]
     sizes = [load(THREADS), load(BLOCKS) if regions.team.grid else ast.Constant(1)]
     call_name = f"_k_all_{collective.path}"
@@ -54,7 +53,7 @@ def _padded(collective: CollectiveStatement, regions: Regions, part: ast.expr) -
         or distance is None
     ):
         return ""
-    if read_names(distance) & regions.known.varying:
+    if read_names(distance) & regions.analysis.varying:
         return ""
     regions.padded.add(value.id)
     return "_padded"
@@ -63,7 +62,7 @@ def _padded(collective: CollectiveStatement, regions: Regions, part: ast.expr) -
 def _argument(node: ast.expr, regions: Regions) -> ast.expr:
     """Returns an operand: the slot array of a varying variable, or a uniform value."""
     names = read_names(node)
-    if isinstance(node, ast.Name) and names & regions.known.varying:
+    if isinstance(node, ast.Name) and names & regions.analysis.varying:
         regions.slots.add(node.id)
         return load(f"{node.id}__s")
     return regions.block_value(node)
@@ -73,16 +72,9 @@ def _take_part(regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast
     """Returns code that marks the threads that take part, and the array of marks, or the constant
     None if all take part.
     """
-    team = regions.team
-    whole = all(
-        len(active.bounds.high[axis]) == 1 and not active.bounds.low[axis]
-        for axis in active.bounds.high
-    )
-    untouched = whole and not any(
-        "_k_high" in text for texts in active.bounds.high.values() for text in texts
-    )
-    if untouched and not active.masked and not regions.left:
+    if regions.takes_all(active):
         return [], ast.Constant(None)
+    team = regions.team
     clear = statements(f"for _k_t in range({team.size}):\n    {ACTIVE}[_k_t] = False", at)
     mark = regions.region(statements(f"{ACTIVE}[{team.index}] = True", at), active)
     return clear + mark, load(ACTIVE)

@@ -50,9 +50,9 @@ def _objects(places: tuple[tuple[str, str], ...]) -> Iterator[Any]:
     imported has no additions.
     """
     for module, name in places:
-        found = getattr(sys.modules.get(module), name, None)
-        if found is not None:
-            yield found
+        registry = getattr(sys.modules.get(module), name, None)
+        if registry is not None:
+            yield registry
 
 
 def is_of_program(value: Any) -> bool:
@@ -62,11 +62,10 @@ def is_of_program(value: Any) -> bool:
     if not isinstance(value, (type, FunctionType)) and not hasattr(value, "__qualname__"):
         value = type(value)
     module = str(getattr(value, "__module__", "builtins"))
-    is_of_numba = module.partition(".")[0] in {"numba", "numba_cuda"} and ".tests." not in module
-    return not is_of_numba and module.partition(".")[0] not in sys.stdlib_module_names | {
-        "numpy",
-        "None",
-    }
+    package = module.partition(".")[0]
+    if package in {"numba", "numba_cuda"}:
+        return ".tests." in module
+    return package not in sys.stdlib_module_names | {"numpy", "None"}
 
 
 @final
@@ -83,9 +82,9 @@ class CudaExtensions:
         """Takes over what has been registered since the last call; returns whether that is
         anything.
         """
-        if not (
-            self._take_models() + self._take_typeof() + self._take_typing() + self._take_lowering()
-        ):
+        adopted = self._adopt_models() + self._adopt_typeof()
+        adopted += self._adopt_typing() + self._adopt_lowering()
+        if not adopted:
             return False
         # Numba puts the code of intrinsics into the first registry of a context, and only looks at
         # its own again.
@@ -100,106 +99,91 @@ class CudaExtensions:
         self._seen[id(registered)] = len(registered)
         return registered[first:]
 
-    def _take_models(self) -> int:
-        taken = 0
+    def _adopt_models(self) -> int:
+        count = 0
         for manager in _objects(_MODELS):
             for kind, model in list(manager._handlers.items()):  # noqa: SLF001  # Numba has no public list
                 if is_of_program(kind) and kind not in datamodel.default_manager._handlers:  # noqa: SLF001
                     datamodel.default_manager.register(kind, model)
-                    taken += 1
-        return taken
+                    count += 1
+        return count
 
-    def _take_typeof(self) -> int:
-        taken = 0
-        for registered in _objects((_TYPEOF,)):
-            for kind, function in list(registered.registry.items()):
-                if (
-                    registered is not typeof_impl
-                    and is_of_program(function)
-                    and kind not in typeof_impl.registry
-                ):
+    def _adopt_typeof(self) -> int:
+        count = 0
+        for dispatch in _objects((_TYPEOF,)):
+            # numba.cuda may use Numba's own, to which nothing is new
+            for kind, function in list(dispatch.registry.items()):
+                if is_of_program(function) and kind not in typeof_impl.registry:
                     typeof_impl.register(kind, function)
-                    taken += 1
-        return taken
+                    count += 1
+        return count
 
-    def _take_typing(self) -> int:
-        taken = 0
+    def _adopt_typing(self) -> int:
+        count = 0
         for registry in _objects(_TYPING):
+            functions = self._new(registry.functions)
+            attributes = self._new(registry.attributes)
+            values = self._new(registry.globals)
             is_core = registry is templates.builtin_registry
-            new = self._new(registry.functions)
-            functions = [one for one in new if not is_core and self._is_classic(one)]
-            new = self._new(registry.attributes)
-            attributes = [one for one in new if not is_core and self._is_classic(one)]
-            members = [one for one in new if self._is_member(one, is_core=is_core)]
-            new = self._new(registry.globals)
-            values = [
-                pair
-                for pair in new
-                if not is_core and is_of_program(pair[0]) and self._is_classic_global(pair[1])
-            ]
-            values = [
-                pair
-                for pair in values
-                if cpu_target.typing_context._lookup_global(pair[0]) is None  # noqa: SLF001
-            ]
+            for template in attributes:
+                if self._is_member(template, is_core=is_core):
+                    _overload_member(template)
+                    count += 1
+            if is_core:
+                continue
+            functions = list(filter(_is_classic, functions))
+            attributes = list(filter(_is_classic, attributes))
+            values = list(filter(_is_new_global, values))
             self._typing.functions += functions
             self._typing.attributes += attributes
             self._typing.globals += values
-            for member in members:
-                _overload_member(member)
-            taken += len(functions) + len(attributes) + len(values) + len(members)
-        return taken
-
-    @staticmethod
-    def _is_classic(template: Any) -> bool:
-        """Returns whether a template is the program's and no overload's."""
-        if hasattr(template, "_overload_func") or hasattr(template, "_definition_func"):
-            return False
-        return is_of_program(template) or is_of_program(getattr(template, "key", None))
-
-    def _is_classic_global(self, kind: Any) -> bool:
-        return all(
-            not hasattr(one, "_overload_func") and not hasattr(one, "_definition_func")
-            for one in _templates(kind)
-        )
+            count += len(functions) + len(attributes) + len(values)
+        return count
 
     def _is_member(self, template: Any, *, is_core: bool) -> bool:
         """Returns whether a template is of a method or attribute that the CPU has not."""
         chooser = getattr(template, "_overload_func", None)
         if chooser is None or not is_of_program(chooser):
             return False
-        target = str(getattr(template, "metadata", {}).get("target") or "generic").lower()
-        key = template.key, template._attr  # noqa: SLF001
-        if (
-            target not in {"cuda", "gpu"}
-            or (is_core and target == "generic")
-            or key in self._members
-        ):
+        key = _member_of(template)
+        if key in self._members or not _is_for_gpus(template):
             return False
         self._members.add(key)
-        return not any(
-            getattr(one, "_attr", None) == template._attr  # noqa: SLF001
-            and one.key == template.key
-            and not _is_for_gpus(one)
-            for one in templates.builtin_registry.attributes
-        )
+        members = templates.builtin_registry.attributes
+        return not any(_member_of(other) == key and not _is_for_gpus(other) for other in members)
 
-    def _take_lowering(self) -> int:
-        taken = 0
+    def _adopt_lowering(self) -> int:
+        count = 0
         for registry in _objects(_LOWERING):
             for name in _LISTS:
-                mine = [
-                    entry
-                    for entry in self._new(getattr(registry, name))
-                    if _is_programs_lowering(entry)
-                ]
-                getattr(self._lowering, name).extend(mine)
-                taken += len(mine)
-        return taken
+                entries = list(filter(_is_programs_lowering, self._new(getattr(registry, name))))
+                getattr(self._lowering, name).extend(entries)
+                count += len(entries)
+        return count
 
 
-def _templates(kind: Any) -> Any:
-    return getattr(kind, "templates", ())
+def _is_overload(template: Any) -> bool:
+    return hasattr(template, "_overload_func") or hasattr(template, "_definition_func")
+
+
+def _is_classic(template: Any) -> bool:
+    """Returns whether a template is the program's and no overload's."""
+    if _is_overload(template):
+        return False
+    return is_of_program(template) or is_of_program(getattr(template, "key", None))
+
+
+def _is_new_global(entry: tuple[Any, Any]) -> bool:
+    """Returns whether a value, with its type, is the program's and unknown to the CPU."""
+    value, kind = entry
+    if not is_of_program(value) or any(map(_is_overload, getattr(kind, "templates", ()))):
+        return False
+    return cpu_target.typing_context._lookup_global(value) is None  # noqa: SLF001
+
+
+def _member_of(template: Any) -> tuple[Any, Any]:
+    """Returns the type and the name of a method or attribute."""
+    return getattr(template, "key", None), getattr(template, "_attr", None)
 
 
 def _is_for_gpus(template: Any) -> bool:
@@ -208,16 +192,13 @@ def _is_for_gpus(template: Any) -> bool:
 
 def _is_programs_lowering(entry: tuple[Any, ...]) -> bool:
     """Returns whether an implementation, or what it is for, is the program's."""
-    for part in entry:
-        parts = part if isinstance(part, tuple) else (part,)
-        for one in parts:
-            if one is not None and not isinstance(one, str) and is_of_program(one):
+    for item in entry:
+        for part in item if isinstance(item, tuple) else (item,):
+            if part is not None and not isinstance(part, str) and is_of_program(part):
                 return True
-            cells = getattr(one, "__closure__", None) or ()
-            if any(
-                isinstance(cell.cell_contents, FunctionType) and is_of_program(cell.cell_contents)
-                for cell in cells
-            ):
+            cells = getattr(part, "__closure__", None) or ()
+            functions = (cell.cell_contents for cell in cells)
+            if any(isinstance(inner, FunctionType) and is_of_program(inner) for inner in functions):
                 return True
     return False
 
@@ -229,12 +210,11 @@ def _overload_member(template: Any) -> None:
     chooser = template._overload_func  # noqa: SLF001
 
     def choose(*args: Any, **keywords: Any) -> Any:
-        found = chooser(*args, **keywords)
-        return (
-            None
-            if found is None
-            else translated(found, Options(), f"{template._attr}, whose overload", with_place=False)  # noqa: SLF001
-        )
+        implementation = chooser(*args, **keywords)
+        if implementation is None:
+            return None
+        what = f"{template._attr}, whose overload"  # noqa: SLF001
+        return translated(implementation, Options(), what, with_place=False)
 
     choose.__name__ = chooser.__name__
     choose.__signature__ = inspect.signature(chooser)  # type: ignore[attr-defined]  # Numba folds arguments by it

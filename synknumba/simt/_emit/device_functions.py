@@ -32,31 +32,25 @@ def _compiled(value: Any, options: Options, code: ThreadCode, *, inline: bool) -
     """
     if isinstance(value, tuple) and any(isinstance(part, DeviceFunction) for part in value):
         for part in value:
-            if (
-                isinstance(part, DeviceFunction)
-                and part.code is not None
-                and (part.code.uses_state or part.code.must_be_inlined)
-            ):
+            device = part.code if isinstance(part, DeviceFunction) else None
+            if device is not None and (device.uses_state or device.must_be_inlined):
                 construct = (
                     f"{part.name}(), which asks for its thread or waits, in a tuple of functions"
                 )
                 raise code.source.refusal(code.source.tree, construct, "call it by its name")
         return tuple(_compiled(part, options, code, inline=inline) for part in value)
+    if isinstance(value, DeviceFunction):
+        return _compile_device(value, options, inline=inline)
     if isinstance(value, OverloadedFunction):
-        from synknumba.simt._emit.overloads import (
-            cpu_overload,
-        )  # which compiles functions as this module does
+        # which compiles functions as this module does
+        from synknumba.simt._emit.overloads import cpu_overload
 
         return cpu_overload(value.function, options)
     if type(value).__name__ == "_Intrinsic":
         from synknumba.simt._emit.cuda_extensions import is_intrinsic, of_the_cpu
 
         return of_the_cpu(value) if is_intrinsic(value) else value
-    return (
-        _compile_device(value, options, inline=inline)
-        if isinstance(value, DeviceFunction)
-        else value
-    )
+    return value
 
 
 # Calls of a device function by one function up to which all of them are inlined; beyond, LLVM

@@ -29,11 +29,11 @@ from synknumba.simt._analysis.split_regions import is_silent
 from synknumba.simt._analysis.team import Team
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._emit.collect import collect
-from synknumba.simt._emit.exits import RUNNING, around, has_exit
 from synknumba.simt._emit.masks import Divergence, masked_if, masked_loop
 from synknumba.simt._emit.region import MASK, Active, Block, Regions, Style
 from synknumba.simt._emit.storage import escaping
-from synknumba.simt._library.words import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD, VARYING_STATE
+from synknumba.simt._library.words import AXES, BLOCK, GRID_SIZE, THREAD, VARYING_STATE
+from synknumba.simt._lower.exits import RUNNING, around, has_exit
 from synknumba.simt._lower.sync import barrier_kind, collective_of, synchronises, waits_for
 from synknumba.simt._source.syntax import (
     assign,
@@ -72,8 +72,6 @@ class BlockCode:
         swapped: the double-buffered shared arrays.
         undefined: uniform variables that may be read before assignment, as after an `if` that sets
             them. Python and Numba need a value there; which one does not matter.
-        uses_mask: whether the code uses the array of masks.
-        uses_active: whether the code uses the array of threads that take part in a collective.
         team: the threads that run in step.
         flat: the axes that run as one block, in code that does not depend on the size of blocks
             along them.
@@ -84,8 +82,6 @@ class BlockCode:
     padded: frozenset[str]
     swapped: frozenset[str]
     undefined: tuple[str, ...]
-    uses_mask: bool
-    uses_active: bool
     team: Team
     flat: frozenset[str]
 
@@ -110,10 +106,7 @@ def emit_blocks(
             varying = tuple(sorted(slots & analysis.varying))
             undefined = tuple(sorted(regions.undefined - analysis.varying))
             padded, swapped = frozenset(regions.padded), frozenset(emitter.swapped)
-            uses = regions.uses_mask, regions.uses_active
-            return BlockCode(
-                body, varying, padded, swapped, undefined, *uses, regions.team, style.flat
-            )
+            return BlockCode(body, varying, padded, swapped, undefined, regions.team, style.flat)
         slots = regions.slots
 
 
@@ -128,58 +121,41 @@ class _Emitter:
         divergence: Divergence,
         style: Style,
     ) -> None:
-        self.known = analysis
-        self.style = style
-        self.divergence = divergence
+        self.analysis, self.style, self.divergence = analysis, style, divergence
         inner = inner_axis(analysis)
-        self.order = [*(axis for axis in reversed(AXES) if axis != inner), inner]
-        self.regions = Regions(analysis, self.order, local_arrays, slots, style)
-        self.guards = self.regions.guards
-        self.loops = LoopInversion(analysis, self.guards, local_arrays)
+        self._order = [*(axis for axis in reversed(AXES) if axis != inner), inner]
+        self.regions = Regions(analysis, self._order, local_arrays, slots, style)
+        self.loops = LoopInversion(analysis, self.regions.guards, local_arrays)
         # queries only: creates no slots
         self.planned = LoopInversion(analysis, Guards(analysis, ast.unparse), local_arrays)
         self.updates = SwapFinder(analysis, style.shared, style.block)
         self.swapped: set[str] = set()
-        threads = dict(zip(AXES, style.block or (), strict=False))
+        sizes = style.block or (MIN_THREADS,) * len(AXES)
         self._wide = {
             axis
-            for axis in AXES
-            if axis in style.flat or threads.get(axis, MIN_THREADS) >= MIN_THREADS
+            for axis, size in zip(AXES, sizes, strict=True)
+            if size >= MIN_THREADS or axis in style.flat
         }
         # Whether loops that all threads run alike are interchanged: not where one thread's suit
         # vector instructions better.
-        many = style.block is None or has_many_threads(style.block)
-        self._turns_uniform = many and not VARYING_STATE.isdisjoint(
-            read_names([*analysis.body, *analysis.recomputed.values()])
-        )
+        thread = read_names([*analysis.body, *analysis.recomputed.values()]) & VARYING_STATE
+        self._turns_uniform = bool(thread) and has_many_threads(sizes)
         self._synchronised = synchronises(analysis.body)
         self._count = 0
 
     def grid(self) -> list[ast.stmt]:
         """Emits the loops over the grid."""
-        at = self.known.body[0] if self.known.body else ast.Pass()
-        flat = self.style.flat
-        whole = {
-            axis: f"{BLOCK_SIZE[axis]} * {GRID_SIZE[axis]}" if axis in flat else BLOCK_SIZE[axis]
-            for axis in AXES
-        }
-        self._whole = {axis: [text] for axis, text in whole.items()}
-        body = self.statements(
-            self.known.body,
-            Active(Bounds(high=self._whole), final=not self.regions.team.grid),
-            top=True,
-        )
-        if self.regions.uses_mask:
-            body = (
-                statements(
-                    f"for _k_t in range({self.regions.team.size}):\n    {MASK}[_k_t] = {RUNNING}",
-                    at,
-                )
-                + body
-            )
-        if not self.regions.team.grid:
-            for axis in [axis for axis in reversed(self.order) if axis not in flat]:
-                body = around(f"for {BLOCK[axis]} in range({GRID_SIZE[axis]}):", body, at)
+        at = self.analysis.body[0] if self.analysis.body else ast.Pass()
+        team = self.regions.team
+        active = Active(self.regions.all_threads, final=not team.grid)
+        body = self.statements(self.analysis.body, active, top=True)
+        if MASK in read_names(body):
+            start = f"for _k_t in range({team.size}):\n    {MASK}[_k_t] = {RUNNING}"
+            body = statements(start, at) + body
+        if not team.grid:
+            for axis in reversed(self._order):
+                if axis not in self.style.flat:
+                    body = around(f"for {BLOCK[axis]} in range({GRID_SIZE[axis]}):", body, at)
         return body
 
     # ---- statements that follow each other
@@ -192,47 +168,58 @@ class _Emitter:
         """
         out: list[ast.stmt] = []
         pending: list[ast.stmt] = []
-        gone = False  # whether some threads may have exited in the pending statements
-        done = 0
-        for position, statement in enumerate(body):
-            behind = body[position + 1 :]
-            if position < done:
-                continue
-            update = self._update(statement, pending, behind, active)
+        may_have_left = False  # whether some threads may have exited in the pending statements
+        rest = body
+        while rest:
+            statement, *rest = rest
+            update = self._update(statement, pending, rest, active)
             if update is not None:
                 out += self.regions.region(update.body, active) + update.swap(statement)
                 self.swapped.update(update.arrays)
-                pending, gone, done = [], False, position + 1 + update.count
+                pending, may_have_left, rest = [], False, rest[update.count :]
                 continue
             if self._stands_alone(statement, active):
                 out += self.regions.region(pending, active)
-                pending, gone = [], False
+                pending, may_have_left = [], False
                 # Behind a barrier at the end of the kernel, no thread does anything that others
                 # could see.
-                is_last = all(map(_does_nothing, behind)) and (top or not synchronises(behind))
-                final = active.final and is_last
-                out += self._alone(statement, replace(active, final=final))
+                is_last = all(map(_does_nothing, rest)) and (top or not synchronises(rest))
+                out += self._alone(statement, replace(active, final=active.final and is_last))
                 continue
-            splits = self._synchronised and not top
-            if (gone and (splits or synchronises(behind))) or (
-                splits and self.regions.must_wait(statement, pending)
-            ):
-                # Where some threads may have exited, the next statements form a region of their own
-                # for the remaining threads.
+            if self._parts_region(statement, pending, rest, top=top, may_have_left=may_have_left):
                 out += self.regions.region(pending, active)
-                pending, gone = [], False
-            if top and not gone:
-                prefix = self._prefix(statement, pending, behind, active)
-                if prefix is not None:
-                    return out + prefix
-            if gone or not self._is_interchanged(statement):
+                pending, may_have_left = [], False
+            if may_have_left:
                 pending.append(statement)
-                gone = gone or has_exit([statement])
-            else:
+                continue
+            prefix = self._prefix(statement, pending, rest, active) if top else None
+            if prefix is not None:
+                return out + prefix
+            if self._is_interchanged(statement):
                 out += self.regions.region(pending, active)
                 out += self._interchanged(statement, active)
                 pending = []
+            else:
+                pending.append(statement)
+                may_have_left = has_exit([statement])
         return out + self.regions.region(pending, active, last=top)
+
+    def _parts_region(
+        self,
+        statement: ast.stmt,
+        pending: list[ast.stmt],
+        rest: list[ast.stmt],
+        *,
+        top: bool,
+        may_have_left: bool,
+    ) -> bool:
+        """Returns whether the statement and those after it form a region of their own: for the
+        remaining threads where some may have exited, or since it must not be hoisted.
+        """
+        splits = self._synchronised and not top
+        if may_have_left:
+            return splits or synchronises(rest)
+        return splits and self.regions.must_wait(statement, pending)
 
     def _stands_alone(self, statement: ast.stmt, active: Active) -> bool:
         """Returns whether the statement is a block-level one: it contains a barrier, or all
@@ -245,13 +232,10 @@ class _Emitter:
                 return active.loop is None
             case ast.Return():
                 return active.depth == 0
-            case ast.If() if self.known.is_uniform(statement.test):
-                leaves_loop = (
-                    active.loop is None
-                    and active.depth > 0
-                    and next(own_exits([statement]), None) is not None
-                )
-                return leaves_loop or (active.depth == 0 and _ends_in_return(statement))
+            case ast.If() if self.analysis.is_uniform(statement.test):
+                if active.depth == 0:
+                    return _ends_in_return(statement)
+                return active.loop is None and any(own_exits([statement]))
         return False
 
     def _update(
@@ -260,30 +244,17 @@ class _Emitter:
         """Returns the double-buffered update around a barrier that all threads of the block
         reach; None if there is none.
         """
-        if (
-            barrier_kind(statement) != "block"
-            or active.masked
-            or active.loop is not None
-            or self.regions.left
-        ):
+        if self.regions.team.grid or barrier_kind(statement) != "block":
             return None
-        if (
-            self.regions.team.grid
-            or active.bounds.low != Bounds().low
-            or active.bounds.high != self._whole
-        ):
-            return None
-        return self.updates.find(before, behind)
+        return self.updates.find(before, behind) if self.regions.takes_all(active) else None
 
     def _alone(self, statement: ast.stmt, active: Active) -> list[ast.stmt]:
         collective = collective_of(statement)
-        if barrier_kind(statement) or collective is not None:
-            checks = self.divergence.of_exits(statement, self.regions, active)
-            return (
-                checks
-                if collective is None
-                else checks + collect(collective, self.regions, active, statement)
-            )
+        if collective is not None or barrier_kind(statement):
+            code = self.divergence.of_exits(statement, self.regions, active)
+            if collective is not None:
+                code += collect(collective, self.regions, active, statement)
+            return code
         match statement:
             case ast.Break() | ast.Continue():
                 return [statement]
@@ -301,8 +272,8 @@ class _Emitter:
         """Returns the statement by which all threads of the block return: to the next block, or
         from the launch.
         """
-        one = len(self.style.flat) == len(AXES) or self.regions.team.grid
-        return place(ast.Return() if one else ast.Continue(), at)
+        is_only_block = len(self.style.flat) == len(AXES) or self.regions.team.grid
+        return place(ast.Return() if is_only_block else ast.Continue(), at)
 
     def _nested(self, body: list[ast.stmt], active: Active, *, target: str = "") -> list[ast.stmt]:
         """Emits statements that may not run, so their assignments do not count as made for the
@@ -311,7 +282,7 @@ class _Emitter:
         The enclosing loop assigns `target` before them.
         """
         before = set(self.regions.assigned_before)
-        self.regions.assigned_before |= {target} if target else set()
+        self.regions.assigned_before.add(target)
         code = self.statements(body, active)
         self.regions.assigned_before = before
         return code
@@ -319,17 +290,15 @@ class _Emitter:
     # ---- conditions and loops around barriers
 
     def _if(self, statement: ast.If, active: Active) -> list[ast.stmt]:
-        if self.known.is_uniform(statement.test):
+        if self.analysis.is_uniform(statement.test):
             # All threads may return together as long as no loop is around; a condition does not
             # count as depth for that.
             inner = active if _ends_in_return(statement) else active.inside()
             test = self.regions.block_value(statement.test)
-            body, orelse = (
-                self._nested(statement.body, inner),
-                self._nested(statement.orelse, inner),
-            )
-            return [place(ast.If(test, body or [ast.Pass()], orelse), statement)]
-        if not statement.orelse and not active.masked and not self.regions.left:
+            body = self._nested(statement.body, inner)
+            orelse = self._nested(statement.orelse, inner)
+            return [place(ast.If(test, _or_pass(body), orelse), statement)]
+        if not statement.orelse and self.regions.has_all_within(active):
             bounded = self._bounded_if(statement, active)
             if bounded is not None:
                 return bounded
@@ -345,7 +314,7 @@ class _Emitter:
         None for any other `if`.
         """
         bounds = Bounds()
-        if self.guards.absorb(statement.test, bounds, set()) is not None:
+        if self.regions.guards.absorb(statement.test, bounds, set()) is not None:
             return None
         self._count += 1
         code, inner, empty = self._shrunk(bounds, active, statement, str(self._count))
@@ -353,31 +322,30 @@ class _Emitter:
         if not active.final:
             code += self.divergence.of_bounds(statement, active.bounds, inner)
         test = expression(f"not ({' or '.join(empty)})", statement)
-        return [*code, place(ast.If(test, body or [ast.Pass()], []), statement)]
+        return [*code, place(ast.If(test, _or_pass(body), []), statement)]
 
     def _while(self, loop: ast.While, active: Active) -> list[ast.stmt]:
-        if not self.known.is_uniform(loop.test) or not self.known.leaves_in_step(loop.body):
+        if not self.analysis.is_uniform(loop.test) or not self.analysis.leaves_in_step(loop.body):
             return masked_loop(loop, self.regions, active, self.divergence, self._nested)
         body = self._loop_body(loop, active)
-        return [
-            place(ast.While(self.regions.block_value(loop.test), body or [ast.Pass()], []), loop)
-        ]
+        test = self.regions.block_value(loop.test)
+        return [place(ast.While(test, _or_pass(body), []), loop)]
 
     def _for(self, loop: ast.For, active: Active) -> list[ast.stmt]:
-        if not isinstance(loop.target, ast.Name) or read_names(loop.iter) & self.known.varying:
+        if not isinstance(loop.target, ast.Name) or read_names(loop.iter) & self.analysis.varying:
             # A loop over a range that varies between threads is a `while` by now: `count_apart` has
             # rewritten it.
             raise self.divergence.refusal(
                 loop, "a barrier in a for loop over a value that may differ between threads"
             )
         target = loop_variable(loop)
-        if not self.known.leaves_in_step(loop.body):
+        if not self.analysis.leaves_in_step(loop.body):
             return masked_loop(loop, self.regions, active, self.divergence, self._nested)
         self.regions.slots.add(target)
         span = self.regions.block_value(loop.iter)
         body = self._loop_body(loop, active, target)
-        if target not in self.known.varying:
-            return [place(ast.For(store(f"{target}__u"), span, body or [ast.Pass()], []), loop)]
+        if target not in self.analysis.varying:
+            return [place(ast.For(store(f"{target}__u"), span, _or_pass(body), []), loop)]
         counter = f"{target}__i"
         first = self.regions.region(statements(f"{target} = {counter}", loop), active)
         return [place(ast.For(store(counter), span, [*first, *body], []), loop)]
@@ -416,14 +384,11 @@ class _Emitter:
         """Returns whether the statement is an `if` in which all threads go the same way, to a loop
         that is interchanged.
         """
-        if not isinstance(statement, ast.If) or not self.known.is_uniform(statement.test):
+        if not isinstance(statement, ast.If) or not self.analysis.is_uniform(statement.test):
             return False
-        leaves = (
-            has_return(statement)
-            or synchronises(statement)
-            or next(own_exits([statement]), None) is not None
-        )
-        return not leaves and any(map(self._is_interchanged, [*statement.body, *statement.orelse]))
+        if has_exit([statement]) or synchronises(statement):
+            return False
+        return any(map(self._is_interchanged, [*statement.body, *statement.orelse]))
 
     def _interchanged(self, statement: ast.stmt, active: Active) -> list[ast.stmt]:
         if self.planned.strided(statement):
@@ -449,7 +414,7 @@ class _Emitter:
         )
         bounds = active.bounds.copy()
         bounds.high[axis].append(f"{self.regions.block_text(strided.stop)} - {first}")
-        with self.known.thread_index(index, first, nonneg=strided.nonneg):
+        with self.analysis.thread_index(index, first, nonneg=strided.nonneg):
             body = self._nested(loop.body, replace(active.inside(), bounds=bounds))
         return [place(ast.For(store(first), span, body, []), loop)] if body else []
 
@@ -481,39 +446,30 @@ class _Emitter:
             return None
         # Local results of threads that return are unused, so only the remaining threads need to
         # compute theirs.
-        hoisted, kept = self.regions.declare_before(pending)
-        silent = all(is_silent(other, self.known) for other in kept)
-        rest_of_block = behind if leaves else statement.body
-        if (
-            not silent
-            and not any(map(self._is_interchanged, rest_of_block))
-            and not synchronises(rest_of_block)
-        ):
+        hoisted, remaining = self.regions.declare_before(pending)
+        moves_in = all(is_silent(before, self.analysis) for before in remaining)
+        inside = behind if leaves else statement.body
+        if not moves_in and not self._forms_regions(inside):
             return None
-        bounds = Bounds()
-        test = self.guards.absorb(
-            statement.test, bounds, assigned_names(kept) if silent else set(), negate=leaves
-        )
+        bounds, writes = Bounds(), assigned_names(remaining) if moves_in else set()
+        test = self.regions.guards.absorb(statement.test, bounds, writes, negate=leaves)
         if test is statement.test:
             return None
-        before = hoisted if silent else self.regions.region(pending, active)
-        rest: list[ast.stmt] = (
-            [] if test is None else [ast.copy_location(ast.If(test, statement.body, []), statement)]
-        )
-        if leaves:
-            rest += behind
-        elif test is None:
-            rest = statement.body
+        if test is not None:
+            guard = ast.copy_location(ast.If(test, statement.body, []), statement)
+            inside = [guard, *behind] if leaves else [guard]
+        if moves_in:
+            before, inside = hoisted, remaining + inside
+        else:
+            before = self.regions.region(pending, active)
         code, inner, empty = self._shrunk(bounds, active, statement, "")
         for text in empty:
             code += around(f"if {text}:", [self._leave(statement)], statement)
-        return (
-            before
-            + code
-            + self.statements(
-                (kept if silent else []) + rest, replace(active, bounds=inner), top=True
-            )
-        )
+        return before + code + self.statements(inside, replace(active, bounds=inner), top=True)
+
+    def _forms_regions(self, body: list[ast.stmt]) -> bool:
+        """Returns whether the statements are more than one region."""
+        return any(map(self._is_interchanged, body)) or synchronises(body)
 
     def _shrunk(
         self, bounds: Bounds, active: Active, at: ast.stmt, suffix: str
@@ -527,7 +483,7 @@ class _Emitter:
         code: list[ast.stmt] = []
         inner, empty = active.bounds.copy(), []
         for axis in AXES:
-            if not bounds.low[axis] and not bounds.high[axis]:
+            if not (bounds.low[axis] + bounds.high[axis]):
                 continue
             low, high = f"_k_low_{axis}{suffix}", f"_k_high_{axis}{suffix}"
             merged = Bounds()
@@ -539,8 +495,12 @@ class _Emitter:
             empty.append(f"{high} <= {low if merged.low[axis] else 0}")
             inner.low[axis] = [low] if merged.low[axis] else []
             inner.high[axis] = [high]
-        inner.facts += [fact for fact in bounds.facts if self.known.is_settled(fact)]
+        inner.facts += [fact for fact in bounds.facts if self.analysis.is_settled(fact)]
         return code, inner, empty
+
+
+def _or_pass(body: list[ast.stmt]) -> list[ast.stmt]:
+    return body or [ast.Pass()]
 
 
 def _does_nothing(statement: ast.stmt) -> bool:
@@ -549,11 +509,11 @@ def _does_nothing(statement: ast.stmt) -> bool:
 
 def _ends_in_return(statement: ast.If) -> bool:
     """Returns whether a branch ends in a `return`, and nothing else in the statement returns."""
-    branches = (statement.body, statement.orelse)
-    found = [
-        bool(branch) and isinstance(branch[-1], ast.Return) and not has_return(branch[:-1])
-        for branch in branches
-    ]
-    return any(found) and all(
-        ok or not has_return(branch) for ok, branch in zip(found, branches, strict=True)
-    )
+    ends = 0
+    for branch in (statement.body, statement.orelse):
+        match branch:
+            case [*before, ast.Return()] if not has_return(before):
+                ends += 1
+            case _ if has_return(branch):
+                return False
+    return ends > 0

@@ -15,7 +15,7 @@ import numpy as np
 from numba.core import types
 
 from synknumba.simt._library.words import BLOCK, THREAD
-from synknumba.simt._source.syntax import statements
+from synknumba.simt._source.syntax import parts_of, statements
 
 # Last parameter of the launch function, and its type: shape (10,), the thread index, the block
 # index, the line; and of an index that is out of bounds the axis + 1, the index and the size.
@@ -75,7 +75,7 @@ def _accesses(statement: ast.stmt) -> list[tuple[ast.expr, list[ast.expr]]]:
     nodes = [node for root in roots for node in _certain(root)]
     if any(isinstance(node, ast.NamedExpr) for node in nodes):
         return []
-    found: list[tuple[ast.expr, list[ast.expr]]] = []
+    accesses: list[tuple[ast.expr, list[ast.expr]]] = []
     for node in nodes:
         match node:
             case ast.Subscript(value=array, slice=index) if not _is_generated(array):
@@ -86,10 +86,12 @@ def _accesses(statement: ast.stmt) -> list[tuple[ast.expr, list[ast.expr]]]:
                 pass
             case _:
                 continue
-        indices = index.elts if isinstance(index, ast.Tuple) else [index]
+        indices = parts_of(index)
         if _is_plain(array) and all(map(_is_plain, indices)):
-            found.insert(0, (array, indices))  # inner ones first: they are part of the outer ones
-    return found
+            accesses.insert(
+                0, (array, indices)
+            )  # inner ones first: they are part of the outer ones
+    return accesses
 
 
 def _certain(node: ast.AST) -> list[ast.AST]:

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from synknumba.simt._analysis.bounds import Bounds
-from synknumba.simt._emit.exits import RUNNING, around
 from synknumba.simt._emit.region import MASK, Active, Regions
 from synknumba.simt._library.words import AXES
+from synknumba.simt._lower.exits import RUNNING, around
 from synknumba.simt._lower.sync import waits_for
 from synknumba.simt._source.syntax import loop_variable, own_exits, place, statements, store
 from synknumba.simt._source.written import Source
@@ -56,8 +56,8 @@ class Divergence:
         fewer = " or ".join(
             f"{spans[axis]} < {outer.high_text(axis)} - {outer.low_text(axis)}" for axis in changed
         )
-        some = " and ".join(f"{spans[axis]} > 0" for axis in changed)
-        return self._check(statement, "an if", f"({some}) and ({fewer})")
+        not_empty = " and ".join(f"{spans[axis]} > 0" for axis in changed)
+        return self._check(statement, "an if", f"({not_empty}) and ({fewer})")
 
     def of_exits(self, statement: ast.stmt, regions: Regions, active: Active) -> list[ast.stmt]:
         """Returns a check that no thread has left the loop around a barrier, or ended the
@@ -70,12 +70,12 @@ class Divergence:
         if active.loop is None or not active.missed or not check:
             return []
         mask = f"{MASK}[{regions.team.index}]"
-        gone = " or ".join(f"{mask} == {level}" for level in active.missed)
+        has_left = " or ".join(f"{mask} == {level}" for level in active.missed)
         count = f"""
 if {mask} > {active.level}:
     {INSIDE} += 1
     {BEFORE} += 1
-elif {gone}:
+elif {has_left}:
     {BEFORE} += 1
 """
         start = statements(f"{BEFORE} = 0\n{INSIDE} = 0", statement)
@@ -157,18 +157,18 @@ def masked_loop(
     if isinstance(loop, ast.While) and not active.final:
         head += divergence.of_counts(loop, "a loop condition")
     head += statements(f"if {INSIDE} == 0:\n    break", loop)
-    made: ast.For | ast.While = ast.While(always, [], [])
+    repeated: ast.For | ast.While = ast.While(always, [], [])
     if isinstance(loop, ast.For):
         target, counter = loop_variable(loop), f"{loop_variable(loop)}__i"
         regions.slots.add(target)
-        made = ast.For(store(counter), regions.block_value(loop.iter), [], [])
+        repeated = ast.For(store(counter), regions.block_value(loop.iter), [], [])
         head += regions.region(statements(f"{target} = {counter}", loop), inside)
-    made.body = (
+    repeated.body = (
         head
         + nested(loop.body, replace(inside, level=ended))
         + _restore(ended, regions, active, loop)
     )
-    return [place(made, loop), *_restore(left, regions, active, loop)]
+    return [place(repeated, loop), *_restore(left, regions, active, loop)]
 
 
 def _entered(
@@ -183,7 +183,6 @@ def _entered(
     )
     counted = statements(text, at)
     counted[1].test = test  # type: ignore[attr-defined]
-    regions.uses_mask = True
     return [*statements(f"{BEFORE} = 0\n{INSIDE} = 0", at), *regions.region(counted, active)]
 
 

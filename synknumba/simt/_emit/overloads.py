@@ -32,10 +32,10 @@ def cpu_overload(function: Any, options: Options) -> Any:
     """Returns what kernels call in place of a function with overloads for GPUs: the thread's place
     precedes the arguments.
     """
-    known = _made.setdefault(function, {})
-    if options not in known:
-        known[options] = _cpu_overload(function, options)
-    return known[options]
+    replacements = _made.setdefault(function, {})
+    if options not in replacements:
+        replacements[options] = _cpu_overload(function, options)
+    return replacements[options]
 
 
 def _cpu_overload(function: Any, options: Options) -> Any:
@@ -61,16 +61,16 @@ def _implementation(
             inspect.signature(chooser).bind(*args, **keywords)
         except TypeError as error:
             raise TypingError(str(error)) from error
-        found = chooser(*args, **keywords)
-        if found is None:
+        choice = chooser(*args, **keywords)
+        if choice is None:
             continue
-        signature, implementation = found if isinstance(found, tuple) else (None, found)
+        signature, implementation = choice if isinstance(choice, tuple) else (None, choice)
         if template._strict:  # noqa: SLF001
             _OverloadFunctionTemplate._validate_sigs(None, chooser, implementation)  # noqa: SLF001
-        made = translated(implementation, options, f"{function.__name__}(), whose overload")
+        translation = translated(implementation, options, f"{function.__name__}(), whose overload")
         if signature is None:
-            return made
-        return signature.return_type(*[types.int64] * len(STATE), *signature.args), made
+            return translation
+        return signature.return_type(*[types.int64] * len(STATE), *signature.args), translation
     return None
 
 
@@ -91,18 +91,18 @@ def translated(
     code = device.code if device is not None else None
     if code is None:
         raise TypingError(f"{implementation.__qualname__} cannot be translated")
-    problem = (
-        "waits or has shared memory"
-        if code.must_be_inlined
-        else "asks for its thread"
-        if code.uses_state
-        else None
-    )
-    if code.must_be_inlined or (code.uses_state and not with_place):
+    problem = None
+    if code.must_be_inlined:
+        problem = "waits or has shared memory"
+    elif code.uses_state and not with_place:
+        problem = "asks for its thread"
+    if problem is not None:
         remedy = "call a device function in its place: a def below @cuda.jit(device=True)"
         raise code.source.refusal(code.source.tree, f"{what} for GPUs {problem},", remedy)
     params = [*(STATE if with_place else ()), *code.params]
-    made = generated_function(implementation.__name__, code, params, rest=has_rest(implementation))
-    made.__defaults__ = implementation.__defaults__
-    made.__globals__.update(with_devices(code, options))
-    return made
+    function = generated_function(
+        implementation.__name__, code, params, rest=has_rest(implementation)
+    )
+    function.__defaults__ = implementation.__defaults__
+    function.__globals__.update(with_devices(code, options))
+    return function

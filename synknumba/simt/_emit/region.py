@@ -3,6 +3,20 @@
 A variable that lives across regions is stored in a *slot*: the variable `v__u` if it is uniform,
 else an element of the array `v__s`, one per thread. A variable that is cheap to compute is
 recomputed instead. An *iteration* is one thread's pass through the loop.
+
+    i = grid(1)                     for bx in range(Gx):
+    if i >= n: return                   high = min(Bx, n - bx * Bx)     the threads within bounds
+    v = x[i]                            m__u = n // 2                   uniform: once per block
+    m = n // 2                          for tx in range(high):          a region
+    s[t] = v                    →           i = bx * Bx + tx            recomputed
+    syncthreads()                           v = x[i]; s[t] = v
+    if v > m: return                        v__s[tx] = v                varying, and read later
+    x[i] = s[-t] + v                    for tx in range(high):          another
+                                            i = …; v = v__s[tx]; m = m__u
+                                            if not v > m: x[i] = s[-t] + v
+
+The threads that run a statement are all of the block (`Regions.takes_all`), all within some bounds
+(`has_all_within`), or those within them whose mask is above the level of the statement.
 """
 
 import ast
@@ -11,22 +25,21 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from synknumba.simt._analysis.atomic_sums import keep_sums_apart
-from synknumba.simt._analysis.bounds import Bounds, Guards, with_signs
+from synknumba.simt._analysis.bounds import Bounds, Guards, operand_text, with_signs
 from synknumba.simt._analysis.split_regions import GuardCut, free_cut, guard_cut, scatter_cut
 from synknumba.simt._analysis.team import Team
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import single_target
-from synknumba.simt._emit.exits import (
-    EXIT,
+from synknumba.simt._library.words import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
+from synknumba.simt._lower.arrays import SharedArray
+from synknumba.simt._lower.exits import (
     RUNNING,
     around,
     has_exit,
     lower_exits,
     lower_returns,
-    with_conditions,
+    needs_flag,
 )
-from synknumba.simt._library.words import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
-from synknumba.simt._lower.arrays import SharedArray
 from synknumba.simt._source.reads import exposed
 from synknumba.simt._source.syntax import (
     all_copied,
@@ -47,6 +60,8 @@ MAX_CUTS = 1
 
 # Array of int8, one element per thread: a thread runs statements at levels below its mask.
 MASK = "_k_mask"
+# Mask that a thread gets at the end of its iteration; and whether its last iteration goes on.
+EXIT, GOING = "_k_exit", "_k_going"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +133,7 @@ class Regions:
         undefined: uniform variables that may be read before assignment.
         assigned_before: uniform variables assigned on every path so far.
         left: whether some threads may have returned.
-        uses_mask: whether the code needs the array of masks.
-        uses_active: whether the code needs the array of threads that take part in a collective.
+        all_threads: the bounds of all threads of the team, or of its blocks.
         padded: variables whose slot arrays need margins.
     """
 
@@ -131,15 +145,32 @@ class Regions:
         slots: set[str],
         style: Style,
     ) -> None:
-        self.known, self.style, self.slots = analysis, style, slots
+        self.analysis, self.style, self.slots = analysis, style, slots
         self.team = Team(analysis.grid)
         self.undefined: set[str] = set()
         self.assigned_before: set[str] = set()
-        self.left = self.uses_mask = self.uses_active = False
+        self.left = False
         self.padded: set[str] = set()
+        self.all_threads = Bounds(high={axis: [self._span(axis)] for axis in AXES})
         self.guards = Guards(analysis, self.block_text)
         self._order, self._local_arrays = order, local_arrays
         self._count = 0
+
+    def _span(self, axis: str) -> str:
+        flat = f"{BLOCK_SIZE[axis]} * {GRID_SIZE[axis]}"
+        return flat if axis in self.style.flat else BLOCK_SIZE[axis]
+
+    # ---- which threads run
+
+    def has_all_within(self, active: Active) -> bool:
+        """Returns whether every thread within the bounds runs the statements, without a mask."""
+        return not (active.masked or self.left)
+
+    def takes_all(self, active: Active) -> bool:
+        """Returns whether every thread of the team runs the statements."""
+        bounds, every = active.bounds, self.all_threads
+        is_whole = (bounds.low, bounds.high) == (every.low, every.high)
+        return is_whole and self.has_all_within(active)
 
     # ---- the block level
 
@@ -149,8 +180,8 @@ class Regions:
         for part in walk(node):
             if (
                 isinstance(part, ast.Name)
-                and part.id in self.known.assigned
-                and part.id not in self.known.recomputed
+                and part.id in self.analysis.assigned
+                and part.id not in self.analysis.recomputed
             ):
                 self.need_uniform(part.id)
                 part.id += "__u"
@@ -164,23 +195,18 @@ class Regions:
 
     def block_text(self, node: ast.expr) -> str:
         """Returns the text of `block_value`."""
-        text = ast.unparse(self.block_value(node))
-        return (
-            text
-            if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call))
-            else f"({text})"
-        )
+        return operand_text(self.block_value(node))
 
     def declare_before(self, body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
         """Hoists assignments of uniform values to the block level, to run once per block; returns
         them and what remains.
         """
         hoisted: list[ast.stmt] = []
-        kept: list[ast.stmt] = []
+        remaining: list[ast.stmt] = []
         for statement in body:
             name = self._uniform_target(statement)
-            if name is None or has_exit(kept) or not _can_pass(statement, name, kept):
-                kept.append(statement)
+            if name is None or has_exit(remaining) or not _can_pass(statement, name, remaining):
+                remaining.append(statement)
                 continue
             moved = cast(ast.Assign | ast.AugAssign, copied(statement))
             if isinstance(moved, ast.AugAssign):
@@ -191,7 +217,7 @@ class Regions:
             self.assigned_before.add(name)
             cast(ast.Name, target).id += "__u"
             hoisted.append(moved)
-        return hoisted, kept
+        return hoisted, remaining
 
     def _uniform_target(self, statement: ast.stmt) -> str | None:
         """Returns the uniform variable to which the statement assigns a uniform value; None for
@@ -203,9 +229,9 @@ class Regions:
                 | ast.AugAssign(target=ast.Name(id=name), value=value)
             ):
                 uniform = (
-                    name in self.known.assigned
-                    and name not in self.known.varying
-                    and self.known.is_uniform(value)
+                    name in self.analysis.assigned
+                    and name not in self.analysis.varying
+                    and self.analysis.is_uniform(value)
                 )
                 return name if uniform else None
         return None
@@ -215,12 +241,9 @@ class Regions:
         the pending statements.
         """
         name = self._uniform_target(statement)
-        return (
-            name is not None
-            and name in self.slots
-            and bool(pending)
-            and not _can_pass(statement, name, pending)
-        )
+        if name is None or name not in self.slots:
+            return False
+        return not _can_pass(statement, name, pending)
 
     # ---- a region
 
@@ -233,19 +256,17 @@ class Regions:
         number of times that the region has been split at a condition.
         """
         hoisted, body = self.declare_before(body)
-        body = [
-            statement
-            for statement in self._without_kept_arrays(body)
-            if not isinstance(statement, ast.Pass)
-        ]
+        body = self._without_kept_arrays(body)
+        if last and has_return(body) and not needs_flag(body):
+            # A condition can become bounds of the loop over threads; a `return` cannot.
+            body = lower_returns(all_copied(body), GOING)
+        body = [statement for statement in body if not isinstance(statement, ast.Pass)]
         if not body:
             return hoisted
-        if self.style.cuts and last:
-            body = with_conditions(body)
         if not self.style.cuts or has_exit(body):
             return hoisted + self._one_loop(body, active, last=last)
-        position = scatter_cut(body, self.known, self.guards) or free_cut(
-            body, self.known, self.guards
+        position = scatter_cut(body, self.analysis, self.guards) or free_cut(
+            body, self.analysis, self.guards
         )
         if position:
             return (
@@ -253,9 +274,10 @@ class Regions:
                 + self.region(body[:position], active)
                 + self.region(body[position:], active, last=last)
             )
-        parted = guard_cut(body, self.guards, self.slots, self.known) if depth < MAX_CUTS else None
-        if parted is not None:
-            return hoisted + self._parted(body, parted, active, last=last, depth=depth + 1)
+        if depth < MAX_CUTS:
+            cut = guard_cut(body, self.guards, self.slots, self.analysis)
+            if cut is not None:
+                return hoisted + self._parted(body, cut, active, last=last, depth=depth + 1)
         return hoisted + self._one_loop(body, active, last=last)
 
     def _parted(
@@ -272,12 +294,8 @@ class Regions:
         first, end = f"_k_first{self._count}", f"_k_end{self._count}"
         low, high = outer.low_text(axis), outer.high_text(axis)
         merged = cut.bounds.copy()
-        code = statements(
-            f"{first} = min({merged.low_text(axis)}, {high})"
-            if merged.low[axis]
-            else f"{first} = {low}",
-            guard,
-        )
+        start = f"min({merged.low_text(axis)}, {high})" if merged.low[axis] else low
+        code = statements(f"{first} = {start}", guard)
         if merged.low[axis] and outer.low[axis]:
             code += statements(f"{first} = max({first}, {low})", guard)
         merged.high[axis].append(high)
@@ -297,21 +315,21 @@ class Regions:
         at = body[0]
         bounds = active.bounds.copy()
         body = with_signs(all_copied(self._absorb_guard(body, bounds)), bounds.facts)
-        tracked = self.known.assigned - set(self.known.recomputed)
+        tracked = self.analysis.assigned - set(self.analysis.recomputed)
         facts: list[ast.stmt] = [
             place(ast.Expr(call("_k_assume", fact)), fact) for fact in all_copied(bounds.facts)
         ]
         live, sure = exposed([*facts, *body], tracked)
         writes = assigned_names(body) & tracked
         # What runs last keeps no variable that the kernel names nowhere else.
-        here, everywhere = (count_each(body), count_each(self.known.body)) if last else ({}, {})
+        here, everywhere = (count_each(body), count_each(self.analysis.body)) if last else ({}, {})
         self.slots |= {name for name in live if not last or here[name] != everywhere[name]}
         loaded = (live | (writes - sure)) & self.slots
         stored = set() if last else writes & self.slots
-        self.undefined |= loaded - self.known.varying - self.assigned_before
+        self.undefined |= loaded - self.analysis.varying - self.assigned_before
         sure_before = set(self.assigned_before)
         self.assigned_before |= stored
-        sums = keep_sums_apart(self.known, body, self.block_value)
+        sums = keep_sums_apart(self.analysis, body, self.block_value)
         body = self._with_exits(body, sorted(stored), active, last=last)
         iteration = self._iteration(
             [*(line for name in sorted(loaded) for line in self._load(name, at)), *facts, *body],
@@ -320,7 +338,7 @@ class Regions:
         )
         # Every thread starts with the old value of a uniform variable, `v__u`; the new one, `v__n`,
         # replaces it after the loop.
-        uniform = sorted(stored - self.known.varying)
+        uniform = sorted(stored - self.analysis.varying)
         self.undefined |= {name for name in uniform if name not in sure_before}
         before = [line for name in uniform for line in statements(f"{name}__n = {name}__u", at)]
         after = [line for name in uniform for line in statements(f"{name}__u = {name}__n", at)]
@@ -330,10 +348,10 @@ class Regions:
         """Drops the creation of local arrays that live across a barrier: these are reserved at
         the top of the launch.
         """
-        kept = self._local_arrays & self.slots
-        if not assigned_names(body) & kept:
+        names = self._local_arrays & self.slots
+        if not assigned_names(body) & names:
             return body
-        dropper = _Dropper(kept)
+        dropper = _Dropper(names)
         return [dropper.visit(copied(statement)) for statement in body]
 
     def _absorb_guard(self, body: list[ast.stmt], bounds: Bounds) -> list[ast.stmt]:
@@ -344,9 +362,9 @@ class Regions:
         test = self.guards.absorb(guard.test, bounds, assigned_names(guard.body))
         if test is guard.test:
             return body
-        return (
-            guard.body if test is None else [ast.copy_location(ast.If(test, guard.body, []), guard)]
-        )
+        if test is None:
+            return guard.body
+        return [ast.copy_location(ast.If(test, guard.body, []), guard)]
 
     def _with_exits(
         self, body: list[ast.stmt], stored: list[str], active: Active, *, last: bool
@@ -354,42 +372,40 @@ class Regions:
         """Lowers the exits of the statements and appends the stores to slots."""
         at = body[0]
         if last or not has_exit(body):
-            return lower_returns(body) + self._stores(stored, at)
-        self.uses_mask = True
+            return lower_returns(body, GOING) + self._stores(stored, at)
         self.left |= has_return(body)
         before = statements(f"{EXIT} = {RUNNING}", at)
         after = statements(f"if {EXIT} != {RUNNING}:\n    {MASK}[{self.team.index}] = {EXIT}", at)
         # A thread that exits may not have reached the assignment of a uniform variable, so only the
         # others store it.
-        uniform = [name for name in stored if name not in self.known.varying]
+        uniform = [name for name in stored if name not in self.analysis.varying]
         after[0].orelse = self._stores(uniform, at)  # type: ignore[attr-defined]
-        stores = self._stores([name for name in stored if name in self.known.varying], at)
-        return [*before, *lower_exits(body, active.loop), *stores, *after]
+        stores = self._stores([name for name in stored if name in self.analysis.varying], at)
+        return [*before, *lower_exits(body, EXIT, active.loop), *stores, *after]
 
     def _iteration(self, iteration: list[ast.stmt], active: Active, at: ast.stmt) -> list[ast.stmt]:
         """Completes an iteration: test of the mask, recomputed variables, linear indices."""
         needed = read_names(iteration)
         recomputed: list[ast.stmt] = []
-        for name, statement in reversed(self.known.recomputed.items()):
+        for name, statement in reversed(self.analysis.recomputed.items()):
             if name in needed:
                 recomputed.insert(0, copied(statement))
                 needed |= read_names(statement)
         iteration = recomputed + iteration
-        if active.masked or self.left:
-            self.uses_mask = True
+        if not self.has_all_within(active):
             test = expression(f"{MASK}[{self.team.index}] > {active.level}", at)
             iteration = [place(ast.If(test, iteration, []), at)]
         return self.team.numbers(read_names(iteration), at) + iteration
 
     def _load(self, name: str, at: ast.stmt) -> list[ast.stmt]:
-        if name not in self.known.varying:
+        if name not in self.analysis.varying:
             return statements(f"{name} = {name}__u", at)
         return statements(f"{name} = _k_slot_get({name}__s, {self.team.index})", at)
 
     def _stores(self, names: list[str], at: ast.stmt) -> list[ast.stmt]:
         lines = []
         for name in names:
-            if name not in self.known.varying:
+            if name not in self.analysis.varying:
                 lines.append(f"{name}__n = {name}")
             elif name not in self._local_arrays:
                 lines.append(f"_k_slot_set({name}__s, {self.team.index}, {name})")
@@ -405,11 +421,8 @@ class Regions:
         """
         for axis in reversed(self._order):
             span = self._range(bounds, axis)
-            if (
-                axis != self._order[-1]
-                and span == f"range({BLOCK_SIZE[axis]})"
-                and self._has_one_thread(axis)
-            ):
+            is_outer = axis != self._order[-1] and self._has_one_thread(axis)
+            if is_outer and span == f"range({BLOCK_SIZE[axis]})":
                 iteration = [*statements(f"{THREAD[axis]} = 0", at), *iteration]
             else:
                 iteration = around(f"for {THREAD[axis]} in {span}:", iteration, at)
@@ -432,7 +445,6 @@ class Regions:
 
     def masked_loops(self, text: str, active: Active, at: ast.stmt) -> list[ast.stmt]:
         """Emits statements on masks for each thread within the bounds, masked off or not."""
-        self.uses_mask = True
         iteration = statements(text, at)
         return self.thread_loops(
             self.team.numbers(read_names(iteration), at) + iteration, active.bounds, at

@@ -19,7 +19,15 @@ from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._library.slots import MARGIN, is_number, itemsize, slots_of
 from synknumba.simt._library.words import MAX_BLOCK
 from synknumba.simt._lower.arrays import SharedArray
-from synknumba.simt._source.syntax import copied, expression, place, statements, store, walk
+from synknumba.simt._source.syntax import (
+    copied,
+    expression,
+    parts_of,
+    place,
+    statements,
+    store,
+    walk,
+)
 
 # Beyond this, arrays go to the heap: a stack has 8 MiB, and other functions need some of it.
 STACK_BYTES = 1 << 20
@@ -74,18 +82,13 @@ class LaunchStorage:
         else:
             self._array(f"{name}__s", (), element, dtype.itemsize)
 
-    def local_array(self, name: str, made: ast.Call) -> None:
+    def local_array(self, name: str, call: ast.Call) -> None:
         """Reserves `name__s`, one local array per thread of the team, with the shape and dtype
         of a `_k_stack_array` call.
         """
-        shape, dtype = made.args
-        dims = shape.elts if isinstance(shape, ast.Tuple) else [shape]
-        sizes = tuple(
-            dim.value
-            for dim in dims
-            if isinstance(dim, ast.Constant) and isinstance(dim.value, int)
-        )
-        self._array(f"{name}__s", sizes, ast.unparse(dtype), 16 * int(np.prod(sizes)))
+        shape, dtype = call.args
+        sizes = np.atleast_1d(ast.literal_eval(shape)).tolist()
+        self._array(f"{name}__s", tuple(sizes), ast.unparse(dtype), 16 * int(np.prod(sizes)))
 
     def flags(self, name: str) -> None:
         """Reserves an array of int8 for the threads of the team, such as masks."""
@@ -147,53 +150,45 @@ def slot_dtype(kind: types.Type | None) -> np.dtype[Any]:
 
 def local_array_calls(body: list[ast.stmt], names: set[str]) -> dict[str, ast.Call]:
     """Returns copies of the calls that create local arrays, by variable."""
-    return {
-        node.targets[0].id: copied(node.value)
-        for statement in body
-        for node in walk(statement)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and node.targets[0].id in names
-        and isinstance(node.value, ast.Call)
-    }
+    calls: dict[str, ast.Call] = {}
+    for node in walk(body):
+        match node:
+            case ast.Assign([ast.Name(name)], ast.Call() as call) if name in names:
+                calls[name] = copied(call)
+    return calls
 
 
 def escaping(analysis: Analysis, local_arrays: set[str]) -> set[str]:
     """Returns the local arrays that may have aliases or views, which might outlive the array's
     own variable.
     """
-    made = local_array_calls(analysis.body, local_arrays)
-    inside = {
-        id(node.value)
-        for node in walk(analysis.body)
-        if (isinstance(node, ast.Attribute) and node.attr in ARRAY_ATTRIBUTES)
-        or (
-            isinstance(node, ast.Subscript)
-            and (isinstance(node.ctx, ast.Store) or _is_element(node, made, analysis))
-        )
-    }
-    return {
-        node.id
-        for node in walk(analysis.body)
-        if isinstance(node, ast.Name)
-        and isinstance(node.ctx, ast.Load)
-        and node.id in made
-        and id(node) not in inside
-    }
+    calls = local_array_calls(analysis.body, local_arrays)
+    inside: set[int] = set()
+    for node in walk(analysis.body):
+        match node:
+            case ast.Attribute(array, attr) if attr in ARRAY_ATTRIBUTES:
+                inside.add(id(array))
+            case ast.Subscript(array, _, ast.Store()):
+                inside.add(id(array))
+            case ast.Subscript(array) if _is_element(node, calls, analysis):
+                inside.add(id(array))
+    names = (node for node in walk(analysis.body) if isinstance(node, ast.Name))
+    loads = (node for node in names if isinstance(node.ctx, ast.Load) and node.id in calls)
+    return {node.id for node in loads if id(node) not in inside}
 
 
-def _is_element(node: ast.Subscript, made: dict[str, ast.Call], analysis: Analysis) -> bool:
+def _is_element(node: ast.Subscript, calls: dict[str, ast.Call], analysis: Analysis) -> bool:
     """Returns whether the subscript is a number in a local array, as opposed to a view or a
     record.
     """
-    if not isinstance(node.value, ast.Name) or node.value.id not in made:
+    if not isinstance(node.value, ast.Name) or node.value.id not in calls:
         return False
-    shape, dtype = made[node.value.id].args
+    shape, dtype = calls[node.value.id].args
     if _is_record(dtype, analysis):
         return False
-    dims = len(shape.elts) if isinstance(shape, ast.Tuple) else 1
-    index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    return len(index) == dims and not any(isinstance(part, ast.Slice) for part in index)
+    index = parts_of(node.slice)
+    is_whole = len(index) == len(parts_of(shape))
+    return is_whole and not any(isinstance(part, ast.Slice) for part in index)
 
 
 def _is_record(dtype: ast.expr, analysis: Analysis) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from synknumba.simt._lower.arrays import SharedArray
+from synknumba.simt._lower.exits import lower_returns
 from synknumba.simt._lower.thread_code import ThreadCode
 from synknumba.simt._source.scope import Locals
 from synknumba.simt._source.syntax import (
@@ -20,7 +21,6 @@ from synknumba.simt._source.syntax import (
     has_return,
     load,
     place,
-    statements,
 )
 
 
@@ -53,103 +53,6 @@ def last_return(body: list[ast.stmt]) -> tuple[list[ast.stmt], ast.expr | None] 
     return None
 
 
-class ReturnsAssigned:
-    """Replaces each `return value` by `result = value`, and skips the statements after it.
-
-    Statements after an `if` that returns move into its `else`. Where that is impossible, as after a
-    loop that may return, they are guarded by `flag`, a variable that is true once the function has
-    returned.
-    """
-
-    def __init__(self, result: str, flag: str) -> None:
-        self._result, self._flag = result, flag
-        self._flagged = False
-
-    def lower(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """Returns the statements without `return`."""
-        at = body[0] if body else None
-        done = self._lower(body, loops=0)
-        if not self._flagged or at is None:
-            return [_Without(self._flag).visit(statement) for statement in done]
-        return statements(f"{self._flag} = False", at) + done
-
-    def _lower(self, body: list[ast.stmt], *, loops: int) -> list[ast.stmt]:
-        done: list[ast.stmt] = []
-        for position, statement in enumerate(body):
-            rest = body[position + 1 :]
-            if isinstance(statement, ast.Return):
-                return done + self._return(statement, loops=loops)
-            if not has_return(statement):
-                done.append(statement)
-                continue
-            if not loops and isinstance(statement, ast.If) and self._one_branch(statement, rest):
-                return [*done, statement]
-            return done + self._with_flag(statement, rest, loops=loops)
-        return done
-
-    def _one_branch(self, statement: ast.If, rest: list[ast.stmt]) -> bool:
-        """Moves the statements after an `if` into its branch that does not return; returns whether
-        the other one does.
-        """
-        if _returns(statement.body):
-            statement.orelse = statement.orelse + rest
-        elif _returns(statement.orelse):
-            statement.body = statement.body + rest
-        else:
-            return False
-        empty = ast.copy_location(ast.Pass(), statement)
-        statement.body = self._lower(statement.body, loops=0) or [empty]
-        statement.orelse = self._lower(statement.orelse, loops=0)
-        return True
-
-    def _with_flag(
-        self, statement: ast.stmt, rest: list[ast.stmt], *, loops: int
-    ) -> list[ast.stmt]:
-        self._flagged = True
-        inside = loops + isinstance(statement, (ast.For, ast.While))
-        if isinstance(statement, (ast.If, ast.For, ast.While)):
-            statement.body = self._lower(statement.body, loops=inside)
-            statement.orelse = self._lower(statement.orelse, loops=inside)
-        done = [statement]
-        if loops and inside > loops:  # nested loop: leave the outer one too
-            done += statements(f"if {self._flag}:\n    break", statement)
-            return done + self._lower(rest, loops=loops)
-        behind = self._lower(rest, loops=loops)
-        if behind and not loops:
-            guard = ast.If(ast.UnaryOp(ast.Not(), load(self._flag)), behind, [])
-            return [*done, place(guard, statement)]
-        return done + behind  # in a loop, `break` has already left
-
-    def _return(self, statement: ast.Return, *, loops: int) -> list[ast.stmt]:
-        self._flagged |= loops > 0
-        text = f"{self._flag} = True"
-        leave = statements(f"{text}\nbreak" if loops else text, statement)
-        if statement.value is None:
-            return leave
-        return [assign(self._result, statement.value, statement), *leave]
-
-
-class _Without(ast.NodeTransformer):
-    """Removes the assignments of a variable that is never read."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
-        match node.targets[0]:
-            case ast.Name(id=self._name):
-                return ast.copy_location(ast.Pass(), node)
-        return node
-
-
-def _returns(body: list[ast.stmt]) -> bool:
-    """Returns whether every path through the statements ends in a `return`."""
-    match body:
-        case [*_, ast.If(body=then, orelse=other)]:
-            return _returns(then) and _returns(other)
-    return bool(body) and isinstance(body[-1], ast.Return)
-
-
 class Inliner:
     """Inlines device functions into one function, whose `code` and `variables` get the callees'
     names, arrays and flags.
@@ -175,8 +78,8 @@ class Inliner:
         simple = last_return(body)
         if simple is not None:
             return assignments + simple[0], simple[1] or place(ast.Constant(None), at)
-        result, flag = self._variables.new("result", word), self._variables.new("returned", word)
-        done = ReturnsAssigned(result, flag).lower(body)
+        result, flag = self._variables.new("result", word), self._variables.new("going", word)
+        done = lower_returns(body, flag, result)
         value = load(result) if result in assigned_names(done) else ast.Constant(None)
         return assignments + done, place(value, at)
 

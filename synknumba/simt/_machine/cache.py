@@ -89,12 +89,11 @@ class KernelCache:
         whichever process.
         """
         path = directory()
-        digest, problem = (
-            self._digest()
-            if self.enabled and path is not None
-            else ("", "the cache is switched off")
-        )
-        if path is None or problem is not None:
+        if path is None or not self.enabled:
+            translate()
+            return
+        digest, problem = self._digest()
+        if problem is not None:
             translate()
             return
         store, key = KernelStore(path), Fingerprint(digest, "accepted").hexdigest()
@@ -171,11 +170,9 @@ def _keep(store: KernelStore, key: str, compiled: Compiled) -> str | None:
     failure.
     """
     library = compiled.result.library
-    problem = (
-        library.bound_to_process()
-        if isinstance(library, KernelLibrary)
-        else "it was compiled in another way"
-    )
+    if not isinstance(library, KernelLibrary):
+        return "it was compiled in another way"
+    problem = library.bound_to_process()
     if problem is not None:
         return problem
     try:

@@ -197,11 +197,12 @@ class Fingerprint:
         """Adds the value of a name, or of an attribute chain such as `module.table.shape`."""
         self._text("name", ".".join(chain))
         head, *attributes = chain
-        known = closure if head in closure else namespace if head in namespace else vars(builtins)
-        if head not in known:
+        scopes: tuple[Mapping[str, Any], ...] = (closure, namespace, vars(builtins))
+        scope = next((scope for scope in scopes if head in scope), None)
+        if scope is None:
             self._add("missing")  # the compiler reports it
             return
-        value, text = known[head], head
+        value, text = scope[head], head
         if mlir.PACKAGE in sys.modules:
             value = mlir.counterpart(value)
         for attribute in attributes:
@@ -363,11 +364,9 @@ def _compiled_unseen(value: Any) -> bool:
     fingerprinted, e.g. by rank code.
     """
     # numba-cuda stores its own dispatcher for an njit function in this attribute.
-    on_gpu = (
-        value
-        if type(value).__name__ in {"CUDADispatcher", "MLIRDispatcher"}
-        else getattr(value, "_CUDATypingContext__dispatcher", None)
-    )
+    on_gpu = getattr(value, "_CUDATypingContext__dispatcher", None)
+    if type(value).__name__ in {"CUDADispatcher", "MLIRDispatcher"}:
+        on_gpu = value
     return bool(getattr(on_gpu, "overloads", None)) and value.py_func not in _first_digests
 
 

@@ -175,7 +175,7 @@ def with_vector_math(module: llvm.ModuleRef) -> llvm.ModuleRef:
     return marked
 
 
-def mark_calls(text: str, known: dict[str, tuple[VectorFunction, ...]]) -> str:
+def mark_calls(text: str, vectorised: dict[str, tuple[VectorFunction, ...]]) -> str:
     """Returns a module's text with the attribute on each call of a known function, and the
     vector functions declared.
     """
@@ -183,9 +183,9 @@ def mark_calls(text: str, known: dict[str, tuple[VectorFunction, ...]]) -> str:
     declared: dict[str, VectorFunction] = {}
     for line in text.splitlines():
         call = _CALL.search(line)
-        if call is not None and call[1] in known:
-            declared |= {variant.name: variant for variant in known[call[1]]}
-            attribute = ",".join(variant.mapping(call[1]) for variant in known[call[1]])
+        if call is not None and call[1] in vectorised:
+            declared |= {variant.name: variant for variant in vectorised[call[1]]}
+            attribute = ",".join(variant.mapping(call[1]) for variant in vectorised[call[1]])
             line = _METADATA.sub(rf' "vector-function-abi-variant"="{attribute}"\1', line, count=1)  # noqa: PLW2901
         lines.append(line)
     if not declared:

@@ -83,11 +83,8 @@ def convert(value: Any, kind: type[np.generic]) -> Any:
     if issubclass(kind, np.floating) and not isinstance(value, (complex, np.complexfloating)):
         return kind(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        value = (
-            np.uint64(int(value) & _ALL_BITS).astype(np.int64)
-            if value < _INT64_END
-            else np.uint64(value & _ALL_BITS)
-        )
+        bits = np.uint64(int(value) & _ALL_BITS)
+        value = bits.astype(np.int64) if value < _INT64_END else bits
     elif not isinstance(value, np.generic):
         value = np.asarray(value)[()]
     return value.astype(kind)
@@ -103,7 +100,9 @@ def binary(operation: Operation, left: Any, right: Any) -> Any:
         result = operation(left, right)
         return result if _INT64_MIN <= result < _INT64_END else convert(result, np.int64)
     kinds = scalar_type(left), scalar_type(right)
-    kind = None if None in kinds else _result_type(operation, *kinds)  # type: ignore[arg-type]
+    if None in kinds:
+        return operation(left, right)
+    kind = _result_type(operation, *kinds)  # type: ignore[arg-type]
     if kind is None:
         return operation(left, right)
     left, right = convert(left, kind), convert(right, kind)
@@ -128,8 +127,10 @@ def unary(operation: Operation, value: Any) -> Any:
     if type(value) is int or type(value) is float:
         return operation(value)
     kind = scalar_type(value)
-    result = None if kind is None else _result_type(operation, kind)  # type: ignore[arg-type]
-    if kind is None or result is None:
+    if kind is None:
+        return operation(value)
+    result = _result_type(operation, kind)  # type: ignore[arg-type]
+    if result is None:
         return operation(value)
     if kind is np.bool_ and result is not np.bool_:
         value = np.int8(value)
@@ -191,6 +192,10 @@ _NUMPY_NAMES: Final = {
 }
 
 
+def _is_short(kind: type) -> bool:
+    return kind in {np.float16, np.float32} or bfloat16.is_named(kind.__name__)
+
+
 def math_function(name: str) -> Callable[..., Any]:
     """Returns a `math` function with CUDA's behaviour: float32 in, float32 out, and no argument
     raises.
@@ -206,23 +211,21 @@ def math_function(name: str) -> Callable[..., Any]:
         try:
             result = exact(*(arg.item() if isinstance(arg, np.generic) else arg for arg in args))
         except (ValueError, OverflowError):
-            if numpy is None:
-                result = math.inf if name == "gamma" and args[0] > 0 else math.nan
+            if numpy is not None:
+                result = float(numpy(*map(float, args)))
+            elif name == "gamma" and args[0] > 0:
+                result = math.inf
             else:
-                result = float(numpy(*(float(arg) for arg in args)))
+                result = math.nan
         if name in _TO_WHOLE:
             result = math.copysign(result, args[0])
-        if isinstance(result, (float, int)) and not isinstance(result, bool) and args:
-            kinds = {type(arg) for arg in args}
-            if kinds == {np.float16}:
-                return of_half(result)
-            singles = [
-                kind in {np.float16, np.float32} or bfloat16.is_named(kind.__name__)
-                for kind in kinds
-            ]
-            if isinstance(result, float) and all(singles):
-                return np.float32(result)
-        return result
+        if type(result) not in {float, int} or not args:
+            return result
+        kinds = set(map(type, args))
+        if kinds == {np.float16}:
+            return of_half(result)
+        is_single = type(result) is float and all(map(_is_short, kinds))
+        return np.float32(result) if is_single else result
 
     return function
 

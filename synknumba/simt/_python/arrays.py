@@ -131,9 +131,7 @@ class TrackedMemory:
         # end.
         steps = self.array.strides
         offset -= sum(
-            step * (size - 1)
-            for step, size in zip(steps, self.array.shape, strict=True)
-            if step < 0
+            min(step, 0) * (n - 1) for step, n in zip(steps, self.array.shape, strict=True)
         )
         for axis in sorted(range(self.array.ndim), key=lambda axis: -abs(steps[axis])):
             if steps[axis]:
@@ -149,9 +147,9 @@ def overlapping(memories: Iterable[TrackedMemory]) -> list[list[TrackedMemory]]:
     """
     groups: list[list[TrackedMemory]] = []
     high = 0
-    for memory in sorted(
-        (memory for memory in memories if memory.low < memory.high), key=lambda memory: memory.low
-    ):
+    for memory in sorted(memories, key=lambda memory: memory.low):
+        if memory.low == memory.high:
+            continue
         if not groups or memory.low >= high:
             groups.append([])
         groups[-1].append(memory)
@@ -199,8 +197,7 @@ class Array(np.ndarray):
             self.memory.watch.outside(self, index, "read")
             return _absent(self, index)
         if isinstance(value, np.void):
-            whole = index if isinstance(index, tuple) else (index,)
-            return Record(super().__getitem__((*whole, ...)))  # type: ignore[arg-type]
+            return Record(super().__getitem__((*index_parts(index), ...)))  # type: ignore[arg-type]
         if not isinstance(value, np.ndarray):
             self.memory.watch.access("read", self, index)
         return value
@@ -284,20 +281,23 @@ def plain(value: Any, dtype: np.dtype[Any]) -> Any:
     return value
 
 
+def index_parts(index: Any) -> tuple[Any, ...]:
+    """Returns an index as a tuple."""
+    return index if isinstance(index, tuple) else (index,)
+
+
 def is_outside(array: np.ndarray[Any, Any], index: Any) -> bool:
     """Returns whether an integer index is out of bounds. Indices from -n to -1 count from the
     end, as in Numba.
     """
-    parts = index if isinstance(index, tuple) else (index,)
+    parts = index_parts(index)
     axis = 0
     for place, part in enumerate(parts):
         if part is Ellipsis:
             axis = array.ndim - sum(later is not None for later in parts[place + 1 :])
         elif part is not None and axis < array.ndim:
-            if (
-                isinstance(part, (int, np.integer))
-                and not -array.shape[axis] <= part < array.shape[axis]
-            ):
+            size = array.shape[axis]
+            if isinstance(part, (int, np.integer)) and not -size <= part < size:
                 return True
             axis += 1
     return False
@@ -313,9 +313,9 @@ def nothing(dtype: np.dtype[Any]) -> Any:
 def _absent(array: np.ndarray[Any, Any], index: Any) -> Any:
     """Returns zeros of the shape that the index selects, were it within bounds."""
     zeros = np.broadcast_to(nothing(array.dtype), [max(1, size) for size in array.shape])
-    parts = index if isinstance(index, tuple) else (index,)
-    found = zeros[tuple(0 if isinstance(part, (int, np.integer)) else part for part in parts)]
-    return found.copy() if isinstance(found, (np.ndarray, np.void)) else found
+    is_number = (int, np.integer)
+    selected = zeros[tuple(0 if isinstance(i, is_number) else i for i in index_parts(index))]
+    return selected.copy() if isinstance(selected, (np.ndarray, np.void)) else selected
 
 
 def wrap(value: Any, name: str, space: str, watch: Watch) -> Any:
@@ -366,11 +366,11 @@ def carve(
 
 
 def _on_memory(array: np.ndarray[Any, Any], memory: TrackedMemory) -> Array:
-    made = array.view(Array)
-    made.memory = memory
+    view = array.view(Array)
+    view.memory = memory
     if memory.space == "constant":
-        made.flags.writeable = False
-    return made
+        view.flags.writeable = False
+    return view
 
 
 @functools.cache
@@ -379,15 +379,11 @@ def leaves(dtype: np.dtype[Any]) -> tuple[tuple[int, int], ...]:
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         count = int(np.prod(shape))
-        return tuple(
-            (k * base.itemsize + offset, nbytes)
-            for k in range(count)
-            for offset, nbytes in leaves(base)
-        )
-    if dtype.fields is None:
+        parts = [(base, k * base.itemsize) for k in range(count)]
+    elif dtype.fields is not None:
+        parts = [(kind, start) for kind, start, *_ in dtype.fields.values()]
+    else:
         return ((0, dtype.itemsize),)
     return tuple(
-        (start + offset, nbytes)
-        for kind, start, *_ in dtype.fields.values()
-        for offset, nbytes in leaves(kind)
+        (start + offset, nbytes) for kind, start in parts for offset, nbytes in leaves(kind)
     )

@@ -29,18 +29,33 @@ def _isnan(value: Any) -> bool:
     return isinstance(value, np.floating) and math.isnan(value)
 
 
+def _number(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Returns the choice that ignores NaN."""
+
+    def choose_number(old: Any, value: Any) -> Any:
+        if _isnan(value):
+            return old
+        return value if _isnan(old) else choose(old, value)
+
+    return choose_number
+
+
+def _maximum(old: Any, value: Any) -> Any:
+    return value if old < value else old
+
+
+def _minimum(old: Any, value: Any) -> Any:
+    return value if old > value else old
+
+
 # (old element, value) -> new element
 _CHANGES: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "add": operator.add,
     "sub": operator.sub,
-    "max": lambda old, value: value if old < value else old,
-    "min": lambda old, value: value if old > value else old,
-    "nanmax": lambda old, value: (
-        old if _isnan(value) else value if _isnan(old) or old < value else old
-    ),
-    "nanmin": lambda old, value: (
-        old if _isnan(value) else value if _isnan(old) or old > value else old
-    ),
+    "max": _maximum,
+    "min": _minimum,
+    "nanmax": _number(_maximum),
+    "nanmin": _number(_minimum),
     "and_": operator.and_,
     "or_": operator.or_,
     "xor": operator.xor,
@@ -79,9 +94,11 @@ def _make(name: str) -> Callable[[Any, Any, Any], Any]:
 
 def _cas(ary: Any, idx: Any, old: Any, val: Any) -> Any:
     """Stores `val` if the element equals `old`; returns the previous element."""
-    return _element(
-        ary, idx, lambda now: convert(val, type(now)) if now == convert(old, type(now)) else now
-    )
+
+    def swap(now: Any) -> Any:
+        return convert(val, type(now)) if now == convert(old, type(now)) else now
+
+    return _element(ary, idx, swap)
 
 
 def _compare_and_swap(ary: Any, old: Any, val: Any) -> Any:
@@ -181,18 +198,13 @@ class Cuda:
     def grid(self, ndim: int) -> int | tuple[int, ...]:
         """Returns the current thread's index in the grid."""
         thread, block = self._launch.current.index, self._launch.current.block_index
-        place = tuple(
-            b * s + t for t, b, s in zip(thread[:ndim], block, self.blockDim, strict=False)
-        )
-        return place[0] if ndim == 1 else place
+        index = tuple(b * size + t for t, b, size in zip(thread, block, self.blockDim, strict=True))
+        return index[0] if ndim == 1 else index[:ndim]
 
     def gridsize(self, ndim: int) -> int | tuple[int, ...]:
         """Returns the number of threads in the grid."""
-        sizes = tuple(
-            blocks * threads
-            for blocks, threads in zip(self.gridDim[:ndim], self.blockDim, strict=False)
-        )
-        return sizes[0] if ndim == 1 else sizes
+        sizes = tuple(map(operator.mul, self.gridDim, self.blockDim))
+        return sizes[0] if ndim == 1 else sizes[:ndim]
 
     def lanemask_lt(self) -> Any:
         """Returns the mask of the lanes below the current one."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from synknumba._errors import Access, BoundsError, Finding, KernelCheckError, SynkError
-from synknumba.simt._python.arrays import Array, TrackedMemory
+from synknumba.simt._python.arrays import Array, TrackedMemory, index_parts
 from synknumba.simt._python.source import MARK
 
 
@@ -33,10 +33,9 @@ def user_frame() -> FrameType:
 def outside_finding(thread: Any, array: Array, index: Any, what: str) -> Finding:
     """Returns the finding for an out-of-bounds index."""
     frame = user_frame()
-    parts = index if isinstance(index, tuple) else (index,)
-    part_of = (
-        "" if array.shape == array.memory.array.shape else f"a part of shape {array.shape} of "
-    )
+    parts = index_parts(index)
+    is_whole = array.shape == array.memory.array.shape
+    part_of = "" if is_whole else f"a part of shape {array.shape} of "
     summary = f"index {shown_index(parts)} is outside of {part_of}{described(array.memory)}"
     place = access(what, thread, frame.f_code, frame.f_lineno)
     numbers = tuple(int(part) for part in parts if isinstance(part, (int, np.integer)))
@@ -76,9 +75,7 @@ def is_fault(error: BaseException) -> bool:
 
 def fault_finding(thread: Any, error: BaseException) -> Finding:
     """Returns the finding for an exception of a thread, with the innermost line in user code."""
-    frame, line = [
-        (frame, line) for frame, line in walk_tb(error.__traceback__) if MARK in frame.f_globals
-    ][-1]
+    frame, line = _user_frames(error.__traceback__)[-1]
     place = access("raises", thread, frame.f_code, line)
     return Finding(
         KernelCheckError,
@@ -101,21 +98,26 @@ def described(memory: TrackedMemory) -> str:
 
 def shown_index(index: tuple[Any, ...]) -> str:
     """Returns an index as it is written."""
-    texts = []
-    for part in index:
-        if isinstance(part, slice):
-            ends = (part.start, part.stop, *([] if part.step is None else [part.step]))
-            texts.append(":".join("" if end is None else str(end) for end in ends))
-        else:
-            texts.append(str(part))
-    return f"[{', '.join(texts)}]"
+    return f"[{', '.join(map(_shown_part, index))}]"
+
+
+def _shown_part(part: Any) -> str:
+    if not isinstance(part, slice):
+        return str(part)
+    ends = part.start, part.stop, part.step
+    start, stop, step = ("" if end is None else str(end) for end in ends)
+    return f"{start}:{stop}:{step}" if step else f"{start}:{stop}"
+
+
+def _user_frames(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
+    return [(frame, line) for frame, line in walk_tb(traceback) if MARK in frame.f_globals]
 
 
 def user_line(traceback: TracebackType | None) -> str:
     """Returns "file:line" of the innermost traceback entry in the kernel or its device
     functions; "" if there is none.
     """
-    frames = [(frame, line) for frame, line in walk_tb(traceback) if MARK in frame.f_globals]
+    frames = _user_frames(traceback)
     return f"{frames[-1][0].f_code.co_filename}:{frames[-1][1]}" if frames else ""
 
 
@@ -134,7 +136,5 @@ def of_the_user(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    return (
-        str(frame.f_globals.get("__name__", "")).startswith("synknumba.simt.")
-        and MARK not in frame.f_globals
-    )
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.startswith("synknumba.simt.") and MARK not in frame.f_globals

@@ -78,31 +78,30 @@ class DebugProgram:
         if function in self._functions:
             return
         source = read_definition(function)
-        made = self._functions[function] = SourceFunction(source)
+        entry = self._functions[function] = SourceFunction(source)
         scope = Scope(source)
         for node in ast.walk(source.tree):
             self.operations += isinstance(node, _OPERATIONS)
             if isinstance(node, ast.Call):
-                made.waits |= is_waiting_call(scope, node)
+                entry.waits |= is_waiting_call(scope, node)
             if isinstance(node, (ast.Name, ast.Attribute)):
                 value = scope.resolve(node)
-                self.may_be_undefined |= (
-                    isinstance(value, CudaPath) and value.path in SHUFFLES | ARRAY_PATHS
-                )
-                self.fences |= isinstance(value, CudaPath) and value.path in FENCES
-                self.may_spin |= isinstance(value, CudaPath) and value.path in LOCKS
+                if isinstance(value, CudaPath):
+                    self.may_be_undefined |= value.path in SHUFFLES | ARRAY_PATHS
+                    self.fences |= value.path in FENCES
+                    self.may_spin |= value.path in LOCKS
                 if (callee := device_code(value)) is not None:
-                    made.calls.add(callee)
+                    entry.calls.add(callee)
                     self._collect(callee)
                     self._functions[callee].declared = declared_signatures(value)
 
     def _spread_waiting(self) -> None:
-        functions = self._functions
-        while found := [
-            one for one in functions.values() if not one.waits and any(map(self._waits, one.calls))
-        ]:
-            for function in found:
-                function.waits = True
+        changed = True
+        while changed:
+            changed = False
+            for function in self._functions.values():
+                if not function.waits and any(map(self._waits, function.calls)):
+                    function.waits = changed = True
 
     def link(
         self, cuda: Any, constant: Callable[[str, Any], Any]
@@ -115,70 +114,70 @@ class DebugProgram:
                 and the value.
         """
         spaces = {
-            function: self._namespace(made, cuda, constant)
-            for function, made in self._functions.items()
+            function: self._namespace(entry, cuda, constant)
+            for function, entry in self._functions.items()
         }
         new: dict[FunctionType, FunctionType] = {}  # user function -> rewritten function
-        for function, made in self._functions.items():
-            assert made.code is not None  # set by the rewriter
-            exec(made.code, spaces[function])  # noqa: S102  # the user's own code
-            new[function] = spaces[function][made.source.tree.name]
-            new[function].__defaults__, new[function].__kwdefaults__ = (
-                function.__defaults__,
-                function.__kwdefaults__,
-            )
-            if made.declared:
-                new[function] = _fitted(new[function], made)
-        for function, made in self._functions.items():
-            for name, value in made.bindings.items():
-                found = new.get(value, value) if isinstance(value, FunctionType) else value
-                spaces[function][name] = (
-                    member(cuda, value.path) if isinstance(value, CudaPath) else found
-                )
+        for function, entry in self._functions.items():
+            assert entry.code is not None  # set by the rewriter
+            exec(entry.code, spaces[function])  # noqa: S102  # the user's own code
+            new[function] = spaces[function][entry.source.tree.name]
+            new[function].__defaults__ = function.__defaults__
+            new[function].__kwdefaults__ = function.__kwdefaults__
+            if entry.declared:
+                new[function] = _fitted(new[function], entry)
+        for function, entry in self._functions.items():
+            for name, value in entry.bindings.items():
+                target = member(cuda, value.path) if isinstance(value, CudaPath) else value
+                if isinstance(value, FunctionType):
+                    target = new.get(value, value)
+                spaces[function][name] = target
         return new[self._kernel]
 
     @staticmethod
     def _namespace(
-        made: SourceFunction, cuda: Any, constant: Callable[[str, Any], Any]
+        entry: SourceFunction, cuda: Any, constant: Callable[[str, Any], Any]
     ) -> dict[str, Any]:
         constants = {
             name: constant(name.removeprefix("_k_"), value)
-            for name, value in made.constants.items()
+            for name, value in entry.constants.items()
         }
         # Even if the function does not use the module: a breakpoint's condition may.
-        modules = {name: cuda for name, value in made.source.scope.items() if is_cuda_module(value)}
-        return {**made.source.scope, **modules, **constants, MARK: cuda}
+        scope = entry.source.scope
+        modules = {name: cuda for name, value in scope.items() if is_cuda_module(value)}
+        return {**scope, **modules, **constants, MARK: cuda}
 
 
-def _fitted(function: FunctionType, made: SourceFunction) -> FunctionType:
+def _fitted(function: FunctionType, entry: SourceFunction) -> FunctionType:
     """Wraps the function to convert numeric arguments and results to the types of its declared
     signatures.
     """
-    params, name, defaults = made.source.params, made.source.tree.name, function.__defaults__ or ()
+    params, defaults = entry.source.params, function.__defaults__ or ()
 
     def match_signature(
-        given: tuple[Any, ...], keywords: dict[str, Any]
+        args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[Declared, list[Any]]:
         values = dict(zip(params[len(params) - len(defaults) :], defaults, strict=True))
-        values |= {**dict(zip(params, given, strict=False)), **keywords}
+        values |= {**dict(zip(params, args, strict=False)), **keywords}
         ordered = [values[param] for param in params]
-        chosen = made.declared[0]
-        if len(made.declared) > 1:
-            chosen = best_declared(name, made.declared, tuple(map(_type_of, ordered)))
+        chosen = entry.declared[0]
+        if len(entry.declared) > 1:
+            argument_types = tuple(map(_type_of, ordered))
+            chosen = best_declared(entry.source.tree.name, entry.declared, argument_types)
         return chosen, [
             _as(value, kind)
             for value, kind in zip(ordered, map(_number_type, chosen.args), strict=True)
         ]
 
-    def call(*given: Any, **keywords: Any) -> Any:
-        chosen, values = match_signature(given, keywords)
+    def call(*args: Any, **keywords: Any) -> Any:
+        chosen, values = match_signature(args, keywords)
         return _as(function(*values), _number_type(chosen.result))
 
-    def wait(*given: Any, **keywords: Any) -> Generator[Request, Any, Any]:
-        chosen, values = match_signature(given, keywords)
+    def wait(*args: Any, **keywords: Any) -> Generator[Request, Any, Any]:
+        chosen, values = match_signature(args, keywords)
         return _as((yield from function(*values)), _number_type(chosen.result))
 
-    return wait if made.waits else call  # type: ignore[return-value]
+    return wait if entry.waits else call  # type: ignore[return-value]
 
 
 def _type_of(value: Any) -> types.Type:

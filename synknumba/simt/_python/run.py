@@ -296,11 +296,9 @@ class Launch:
         """Reports a deadlock between two threads; with `other` None, between a thread and ended
         blocks.
         """
-        others = (
-            "other blocks ended without reaching it"
-            if other is None
-            else "others that must reach it wait elsewhere"
-        )
+        others = "others that must reach it wait elsewhere"
+        if other is None:
+            others = "other blocks ended without reaching it"
         accesses = tuple(thread.waiting() for thread in (first, other) if thread is not None)
         advice = f"{_MEET}{_PARTS}" if _called(first).startswith("syncthreads") else _MEET
         self._report(

@@ -197,16 +197,16 @@ class Rewriter(ast.NodeTransformer):
             if value.path in FUNCTIONS:
                 return self._bind(node, word, _of_library(FUNCTIONS[value.path]))
             try:
-                found = member(cuda_module(), value.path)
+                value_of_gpu = member(cuda_module(), value.path)
             except AttributeError:
-                found = None
-            if not isinstance(found, (types.Type, int, float, ModuleType)):
+                value_of_gpu = None
+            if not isinstance(value_of_gpu, (types.Type, int, float, ModuleType)):
                 if way_out(value.path) == way_out("") and (mistake := misspelt(value.path)):
                     raise self.source.error(node, mistake)
                 raise self.source.refusal(node, f"cuda.{value.path}", way_out(value.path))
-            return self._bind(
-                node, word, as_numpy(found).type if found == bfloat16.kind() else found
-            )
+            if value_of_gpu == bfloat16.kind():
+                value_of_gpu = as_numpy(value_of_gpu).type
+            return self._bind(node, word, value_of_gpu)
         if isinstance(node, ast.Attribute) and isinstance(self.scope.resolve(node.value), CudaPath):
             node.value = self.visit(node.value)
             return node
@@ -355,7 +355,7 @@ class Rewriter(ast.NodeTransformer):
             return ast.copy_location(ast.Assign([target], new), node)
         container = self.visit(target.value)
         if isinstance(target, ast.Subscript):
-            word, key = "update_element", _as_value(self.visit(target.slice))
+            word, key = "update_element", index_value(self.visit(target.slice))
         else:
             word, key = "update_attribute", ast.copy_location(ast.Constant(target.attr), target)
         call = self._operation(
@@ -425,13 +425,17 @@ def _compiled(function: Any) -> Callable[..., Any]:
 _of_library: Final = functools.cache(_compiled)
 
 
-def _as_value(index: ast.expr) -> ast.expr:
-    """Returns an index as an ordinary expression, with slices as calls of `slice`."""
+def index_value(index: ast.expr, slice_name: str = "slice") -> ast.expr:
+    """Returns an index as an ordinary expression, with slices as calls of `slice`, which has the
+    given name.
+    """
     if isinstance(index, ast.Slice):
-        parts = [part or ast.Constant(None) for part in (index.lower, index.upper, index.step)]
-        return ast.copy_location(ast.Call(ast.Name("slice", ast.Load()), parts, []), index)
+        parts = [part or ast.Constant(None) for part in (index.lower, index.upper)]
+        parts += [index.step] if index.step else []
+        return ast.copy_location(ast.Call(ast.Name(slice_name, ast.Load()), parts, []), index)
     if isinstance(index, ast.Tuple):
-        index.elts = [_as_value(part) for part in index.elts]
+        parts = [index_value(part, slice_name) for part in index.elts]
+        return ast.copy_location(ast.Tuple(parts, ast.Load()), index)
     return index
 
 

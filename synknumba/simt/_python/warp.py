@@ -48,13 +48,13 @@ class Request(NamedTuple):
 def request(kind: str, *args: Any, **keywords: Any) -> Request:
     """Returns the request for a call, with keyword arguments put in positional order."""
     names = WAITING[kind]
-    given = dict(zip(names, args, strict=False)) | keywords
-    missing = [name for name in names if name not in given]
-    if len(args) > len(names) or len(given) > len(names) or (missing and kind != "syncwarp"):
+    values = dict(zip(names, args, strict=False)) | keywords
+    missing = [name for name in names if name not in values]
+    if len(args) > len(names) or len(values) > len(names) or (missing and kind != "syncwarp"):
         raise TypeError(f"cuda.{kind}() takes the arguments ({', '.join(names)})")
     # Converted here, in the thread: an exception, such as that of int(nan), is the thread's.
     return Request(
-        kind, tuple(_CONVERSIONS.get(name, _same)(given[name]) for name in names if name in given)
+        kind, tuple(_CONVERSIONS.get(name, _same)(values[name]) for name in names if name in values)
     )
 
 
@@ -103,9 +103,9 @@ def _shuffle(
     argument tuples.
     """
     answers = {}
-    for lane, given in args.items():
-        bound = given[4] if clamp is None else clamp
-        source, inside = _source(lane, mode, int(given[offset]), int(bound))
+    for lane, operands in args.items():
+        bound = operands[4] if clamp is None else clamp
+        source, inside = _source(lane, mode, int(operands[offset]), int(bound))
         # Reading from a non-participating lane is undefined in CUDA; the lane's own value is used.
         answers[lane] = (args[source if source in args else lane][value], inside)
     return answers
@@ -116,15 +116,17 @@ def absent_sources(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, 
     if kind not in SHUFFLES or len(args) == WARP_SIZE:
         return {}
     absent = {}
-    for lane, given in args.items():
-        mode, clamp = _SHUFFLES.get(kind) or (int(given[1]), int(given[4]))
-        source, _ = _source(lane, mode, int(given[2 if kind in _SHUFFLES else 3]), clamp)
+    for lane, operands in args.items():
+        mode, clamp = _SHUFFLES.get(kind) or (int(operands[1]), int(operands[4]))
+        source, _ = _source(lane, mode, int(operands[2 if kind in _SHUFFLES else 3]), clamp)
         if source not in args:
             absent[lane] = source
     return absent
 
 
-def _vote(mode: int, truths: Mapping[int, bool]) -> tuple[Any, bool]:
+def _vote(mode: int, args: Mapping[int, tuple[Any, ...]], predicate: int) -> tuple[Any, bool]:
+    """Returns (ballot, vote); `predicate` is a position in the argument tuples."""
+    truths = {lane: bool(operands[predicate]) for lane, operands in args.items()}
     ballot = sum(1 << lane for lane, truth in truths.items() if truth)
     vote = (all(truths.values()), any(truths.values()), len(set(truths.values())) == 1, False)[mode]
     return np.uint32(ballot if mode == 3 else 0).astype(np.int32), vote
@@ -153,24 +155,22 @@ def warp_answers(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, An
     if kind == "shfl_sync_intrinsic":
         return _shuffle(int(next(iter(args.values()))[1]), 2, 3, None, args)
     if kind in _VOTES:
-        ballot, vote = _vote(_VOTES[kind], {lane: bool(given[1]) for lane, given in args.items()})
+        ballot, vote = _vote(_VOTES[kind], args, 1)
         return dict.fromkeys(args, ballot if kind == "ballot_sync" else vote)
     if kind == "vote_sync_intrinsic":
         mode = int(next(iter(args.values()))[1])
-        return dict.fromkeys(
-            args, _vote(mode, {lane: bool(given[2]) for lane, given in args.items()})
-        )
-    return _match(kind, {lane: given[1] for lane, given in args.items()})
+        return dict.fromkeys(args, _vote(mode, args, 2))
+    return _match(kind, {lane: operands[1] for lane, operands in args.items()})
 
 
 def _match(kind: str, values: Mapping[int, Any]) -> dict[int, Any]:
     # -0.0 is not 0.0, and NaN is NaN
     bits = {lane: np.asarray(value).tobytes() for lane, value in values.items()}
-    same = {
-        lane: sum(1 << other for other in bits if bits[other] == own) for lane, own in bits.items()
-    }
+    masks = dict.fromkeys(bits.values(), 0)
+    for lane, value in bits.items():
+        masks[value] |= 1 << lane
     if kind == "match_any_sync":
-        return {lane: np.uint32(mask).astype(np.int32) for lane, mask in same.items()}
-    everyone = sum(1 << lane for lane in values)
-    agree = all(mask == everyone for mask in same.values())
-    return dict.fromkeys(values, (np.uint32(everyone if agree else 0).astype(np.int32), agree))
+        return {lane: np.uint32(masks[value]).astype(np.int32) for lane, value in bits.items()}
+    agree = len(masks) == 1
+    mask = sum(masks.values()) if agree else 0
+    return dict.fromkeys(values, (np.uint32(mask).astype(np.int32), agree))

@@ -32,6 +32,11 @@ def one_or_tuple(parts: Sequence[ast.expr], ctx: ast.expr_context) -> ast.expr:
     return parts[0] if len(parts) == 1 else ast.Tuple(list(parts), ctx)
 
 
+def parts_of(node: ast.expr) -> list[ast.expr]:
+    """Returns the elements of a tuple display, or any other expression alone."""
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
 def place(node: Node, at: ast.AST, *, move: bool = False) -> Node:
     """Sets the line of `at` on all nodes that have none yet, or with `move` on all nodes, and
     returns the node.

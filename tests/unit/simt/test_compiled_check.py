@@ -98,6 +98,18 @@ def test_rows_outside() -> None:
     ]
 
 
+def test_the_else_of_a_loop() -> None:
+    def behind(a):
+        for k in range(2):
+            if k > 2:
+                break
+        else:
+            a[cuda.threadIdx.x + 3] = 1.0
+
+    findings = both(behind, 1, 2, np.zeros(4))
+    assert [(finding.error, finding.index) for finding in findings] == [(BoundsError, (4,))]
+
+
 POINT = np.dtype([("x", np.float32), ("flags", np.uint8), ("y", np.float64)])
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from synknumba._errors import KernelError
+from synknumba.simt._lower.thread_code import ThreadCode
 from tests import quick
-from tests.unit.simt.written import alone, defined, one_thread, thread_lines
+from tests.unit.simt.written import alone, defined, one_thread, shape, thread_code
 
 # Both change memory and wait; one has a plain value, the other returns from several places.
 FUNCTIONS = """
@@ -113,109 +114,40 @@ def test_the_order_is_that_of_python(seeds: range) -> None:
         assert np.array_equal(found, expected), text
 
 
-def lines(text: str) -> list[str]:
-    return thread_lines(defined(FUNCTIONS + "\n" + text))
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "x[i] = x[1] + i + note(x, 2)",
+        "x[i] += note(x, 2)",
+        "x[note(x, 2) % 8] = x[3]",
+        "x[note(x, 1) % 3:note(x, 2) % 8] = note(x, 3)",
+        "while note(x, 1) > 5:\n    x[3] += 1",
+        "x[1] = x[2] and x[3] and note(x, 2) and x[4]",
+        "x[1] = x[2] or note(x, 2)",
+        "x[1] = 3 if x[2] else note(x, 2)",
+        "x[1] = i + (i := x[2]) * i + note(x, 1)",
+    ],
+)
+@pytest.mark.parametrize("zero", [0, 2])
+def test_every_part_is_evaluated_in_its_turn(statement: str, zero: int) -> None:
+    """What changes memory in the middle changes nothing that comes before it."""
+    body = "".join(f"    {line}\n" for line in statement.splitlines())
+    text = f"{FUNCTIONS}\ndef kernel(x, i):\n{body}"
+    expected = np.arange(8) * 11 % 8 + 1
+    expected[zero] = 0
+    found = expected.copy()
+    alone(text)(expected, 5)
+    one_thread(defined(text))(found, 5)
+    assert np.array_equal(found, expected), text
 
 
-def test_a_value_is_read_before_what_follows_changes_it() -> None:
-    assert lines("def kernel(x, i):\n    x[i] = x[1] + i + note(x, 2)") == [
-        "_k_early1 = x[1] + i",
-        "_k_barrier_block()",
-        "x[0] = (x[0] * 3 + 2) % 101",
-        "x[i] = _k_early1 + x[0]",
-    ]
+def written(text: str) -> ThreadCode:
+    return thread_code(defined(f"{FUNCTIONS}\n{text}"))
 
 
-def test_an_element_is_read_before_the_value_added_to_it() -> None:
-    assert lines("def kernel(x, i):\n    x[i] += note(x, 2)") == [
-        "_k_element1 = x[i]",
-        "_k_barrier_block()",
-        "x[0] = (x[0] * 3 + 2) % 101",
-        "_k_element1 += x[0]",
-        "x[i] = _k_element1",
-    ]
-
-
-def test_a_value_is_computed_before_the_place_for_it() -> None:
-    assert lines("def kernel(x):\n    x[note(x, 2)] = x[3]") == [
-        "_k_early1 = x[3]",
-        "_k_barrier_block()",
-        "x[0] = (x[0] * 3 + 2) % 101",
-        "x[x[0]] = _k_early1",
-    ]
-
-
-def test_bounds_of_slices_are_kept_one_by_one() -> None:
-    assert lines("def kernel(x):\n    x[x[1]:x[2], note(x, 3)] += note(x, 4)") == [
-        "_k_early1 = x[1]",
-        "_k_early2 = x[2]",
-        "_k_barrier_block()",
-        "x[0] = (x[0] * 3 + 3) % 101",
-        "_k_early3 = x[0]",
-        "_k_element4 = x[_k_early1:_k_early2, _k_early3]",
-        "_k_barrier_block()",
-        "x[0] = (x[0] * 3 + 4) % 101",
-        "_k_element4 += x[0]",
-        "x[_k_early1:_k_early2, _k_early3] = _k_element4",
-    ]
-
-
-def test_the_condition_of_a_while_is_computed_again_in_each_iteration() -> None:
-    assert lines("def kernel(x):\n    while note(x, 1) > 5:\n        x[3] += 1") == [
-        "while True:",
-        "    _k_barrier_block()",
-        "    x[0] = (x[0] * 3 + 1) % 101",
-        "    if not x[0] > 5:",
-        "        break",
-        "    x[3] += 1",
-    ]
-
-
-def test_operands_of_a_collective_are_computed_in_order() -> None:
-    assert lines(
-        "def kernel(x, i):\n    x[i] = cuda.shfl_down_sync(x[1], value=note(x, 1), delta=x[2])"
-    ) == [
-        "_k_early1 = x[1]",
-        "_k_barrier_block()",
-        "x[0] = (x[0] * 3 + 1) % 101",
-        "_k_operand2 = _k_early1",
-        "_k_given3 = x[0]",
-        "_k_operand4 = x[2]",
-        "_k_got5 = _k_collective_shfl_down_sync(_k_operand2, _k_given3, _k_operand4)",
-        "x[i] = _k_got5",
-    ]
-
-
-def test_a_part_that_may_not_be_evaluated_is_under_a_condition() -> None:
-    assert lines("def kernel(x):\n    x[1] = x[2] and x[3] and note(x, 2) and x[4]") == [
-        "_k_so_far1 = x[2] and x[3]",
-        "if _k_so_far1:",
-        "    _k_barrier_block()",
-        "    x[0] = (x[0] * 3 + 2) % 101",
-        "    _k_so_far1 = x[0]",
-        "x[1] = _k_so_far1 and x[4]",
-    ]
-    assert lines("def kernel(x):\n    x[1] = x[2] or note(x, 2)")[:2] == [
-        "_k_so_far1 = x[2]",
-        "if not _k_so_far1:",
-    ]
-    assert lines("def kernel(x):\n    x[1] = 3 if x[2] else note(x, 2)") == [
-        "if x[2]:",
-        "    _k_chosen1 = 3",
-        "else:",
-        "    _k_barrier_block()",
-        "    x[0] = (x[0] * 3 + 2) % 101",
-        "    _k_chosen1 = x[0]",
-        "x[1] = _k_chosen1",
-    ]
-
-
-def test_a_variable_is_read_before_an_expression_assigns_it() -> None:
-    assert lines("def kernel(x, n):\n    x[1] = n + (n := x[2]) * n") == [
-        "_k_early1 = n",
-        "n = x[2]",
-        "x[1] = _k_early1 + n * n",
-    ]
+def test_what_is_not_evaluated_is_under_a_condition() -> None:
+    code = written("def kernel(x):\n    x[1] = x[2] or note(x, 2)")
+    assert shape(code.body) == (("if", "x[]"), "x[]")
 
 
 def test_the_rest_of_a_comparison_may_not_be_evaluated_and_is_refused() -> None:
@@ -224,7 +156,7 @@ def test_the_rest_of_a_comparison_may_not_be_evaluated_and_is_refused() -> None:
         match="in a conditionally evaluated part of an expression .* assign its value to a "
         "variable",
     ):
-        lines("def kernel(x):\n    x[1] = x[1] < x[2] < note(x, 3)")
+        written("def kernel(x):\n    x[1] = x[1] < x[2] < note(x, 3)")
 
 
 @pytest.mark.parametrize(
@@ -235,4 +167,4 @@ def test_several_targets_are_refused(targets: str) -> None:
         KernelError,
         match="in one of several targets of an assignment .* assign its value to a variable",
     ):
-        lines(f"def kernel(x, y):\n    {targets} = y")
+        written(f"def kernel(x, y):\n    {targets} = y")

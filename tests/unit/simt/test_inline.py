@@ -1,13 +1,12 @@
 """Device functions pasted into a kernel: their variables, and their `return` statements."""
 
 import ast
-import random
 
 import numpy as np
 import pytest
 
-from synknumba.simt._emit.exits import RUNNING, lower_exits, lower_returns, with_conditions
-from synknumba.simt._lower.inlining import ReturnsAssigned, last_return, renamed
+from synknumba.simt._lower.exits import RUNNING, lower_exits, lower_returns, needs_flag
+from synknumba.simt._lower.inlining import last_return, renamed
 from synknumba.simt._source.syntax import has_return, unparse
 from tests.unit.simt.written import Statements, defined, launch, parsed, thread_code, thread_lines
 
@@ -34,43 +33,41 @@ def called(text: str, seed: int) -> tuple[list[int], object]:
 def test_assigned_returns_do_what_the_function_does(seeds: range) -> None:
     for seed in seeds:
         text = Statements(seed, value=True).text()
-        lowered = ReturnsAssigned("result", "flag").lower(parsed(text))
+        lowered = lower_returns(parsed(text), "going", "result")
         assert not has_return(lowered)
         assert run(unparse(lowered), seed, "result") == called(text, seed), text
 
 
 def test_a_return_in_a_branch_makes_an_else() -> None:
-    lowered = ReturnsAssigned("result", "flag").lower(
-        parsed("if a:\n    return 1\nb = 2\nreturn b")
-    )
+    lowered = lower_returns(parsed("if a:\n    return 1\nb = 2\nreturn b"), "going", "result")
     assert unparse(lowered).splitlines() == [
         "if a:",
         "    result = 1",
-        "    pass",
         "else:",
         "    b = 2",
         "    result = b",
-        "    pass",
     ]
 
 
 def test_a_return_in_a_loop_sets_a_flag() -> None:
-    lowered = ReturnsAssigned("result", "flag").lower(
-        parsed("for i in x:\n    for j in y:\n        return 1\n    b = 2\nreturn b")
+    lowered = lower_returns(
+        parsed("for i in x:\n    for j in y:\n        return 1\n    b = 2\nreturn b"),
+        "going",
+        "result",
     )
     assert unparse(lowered).splitlines() == [
-        "flag = False",
+        "going = True",
         "for i in x:",
         "    for j in y:",
         "        result = 1",
-        "        flag = True",
+        "        going = False",
         "        break",
-        "    if flag:",
+        "    if not going:",
         "        break",
         "    b = 2",
-        "if not flag:",
+        "if going:",
         "    result = b",
-        "    flag = True",
+        "    going = False",
     ]
 
 
@@ -227,7 +224,7 @@ def around(text: str) -> str:
 def test_a_return_goes_on_with_the_next_thread(seeds: range) -> None:
     for seed in seeds:
         text = Statements(seed).text()
-        lowered = unparse(lower_returns(parsed(text)))
+        lowered = unparse(lower_returns(parsed(text), "going")) or "pass"
         threads = f"for thread in range(4):\n{around(lowered)}"
         expected = f"def turn():\n{around(text)}\nfor thread in range(4):\n    turn()"
         assert run(threads, seed, "thread") == run(expected, seed, "thread"), text
@@ -242,29 +239,17 @@ def test_a_return_goes_on_with_the_next_thread(seeds: range) -> None:
             "b = 1\nif not c:\n    if not d:\n        a = 1",
         ),
         ("if c:\n    return", "if not c:\n    pass"),
-        ("if c:\n    return\nelse:\n    a = 1", None),
-        ("if c:\n    a = 1\n    return\nb = 1", None),
+        ("if c:\n    return\nelse:\n    a = 1", "if not c:\n    a = 1"),
+        ("if c:\n    a = 1\n    return\nb = 1", "if c:\n    a = 1\nelse:\n    b = 1"),
+        ("if c:\n    a = 1", "if c:\n    a = 1"),
         ("if c:\n    return\nfor i in x:\n    if d:\n        return", None),
-        ("if c:\n    a = 1", None),
+        ("if c:\n    if d:\n        return\nb = 1", None),
     ],
 )
 def test_returns_as_conditions(text: str, written: str | None) -> None:
-    assert unparse(with_conditions(parsed(text))) == unparse(parsed(written or text))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_returns_as_conditions_change_nothing(seed: int) -> None:
-    kinds = [
-        "trace.append({})",
-        "if (len(trace) + seed) % {} == 0:\n    return",
-        "if seed % {} == 0:\n    trace.append(-1)",
-    ]
-    choose = random.Random(seed)
-    text = "\n".join(choose.choice(kinds).format(choose.randint(2, 5)) for _ in range(8))
-    written = unparse(with_conditions(parsed(text)))
-    assert "return" not in written
-    for start in range(6):
-        assert called(written, start) == called(text, start), text
+    assert needs_flag(parsed(text)) == (written is None)
+    if written is not None:
+        assert unparse(lower_returns(parsed(text), "going")) == written
 
 
 LEFT, ENDED = 5, 6
@@ -277,7 +262,7 @@ def test_an_exit_says_what_a_thread_leaves(seeds: range, loop: tuple[int, int] |
         text = Statements(
             seed, exits=("return",) if loop is None else ("return", "break", "continue")
         ).text()
-        lowered = f"_k_exit = {RUNNING}\n" + unparse(lower_exits(parsed(text), loop))
+        lowered = f"_k_exit = {RUNNING}\n" + unparse(lower_exits(parsed(text), "_k_exit", loop))
         # A loop of which only the first iteration does anything.
         iterations = (
             f"for again in range(2):\n    if again:\n        return "
@@ -291,19 +276,19 @@ def test_an_exit_says_what_a_thread_leaves(seeds: range, loop: tuple[int, int] |
 def test_exits_as_text() -> None:
     lowered = lower_exits(
         parsed("if a:\n    break\nb = 1\nfor i in x:\n    if c:\n        return\n    break\nd = 2"),
+        "_k_exit",
         (LEFT, ENDED),
     )
     assert unparse(lowered).splitlines() == [
         "if a:",
         "    _k_exit = 5",
-        "if _k_exit == 127:",
+        "else:",
         "    b = 1",
         "    for i in x:",
         "        if c:",
         "            _k_exit = 0",
         "            break",
-        "        if _k_exit == 127:",
-        "            break",
+        "        break",
         "    if _k_exit == 127:",
         "        d = 2",
     ]

@@ -11,7 +11,7 @@ import pytest
 from synknumba._errors import KernelError
 from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.options import Options
-from tests.unit.simt.written import defined, launch, program_text
+from tests.unit.simt.written import defined, launch, program_text, shape
 
 HEAD = """
 def kernel(x, n):
@@ -249,55 +249,27 @@ def test_only_the_barrier_of_the_grid_counts_where_there_is_one() -> None:
         launch(defined(text.format("if i > n:\n            g.sync()")), 2, 4, x, 2)
 
 
-# ---- text
+# ---- what is generated
 
 
-def inside(text: str, *, start: str) -> list[str]:
-    """The generated lines from the first one with these words on, without indentation and the
-    loops over y and z.
-    """
-    code = program_text(kernel(text)).splitlines()
-    others = ("for _k_bz ", "for _k_by ", "for _k_tz ", "for _k_ty ", "_k_lin = ")
-    lines = [line.strip() for line in code if not line.strip().startswith(others)]
-    return lines[next(at for at, line in enumerate(lines) if start in line) :]
+def block_shape(text: str) -> tuple[Any, ...]:
+    """What a block does once all masks are set."""
+    return shape(program_text(kernel(text)))[-1][2:]
 
 
 def test_a_masked_if() -> None:
-    lines = inside(
-        "if x[t] > 3:\n    cuda.syncthreads()\n    x[t] = 1\nelse:\n    x[t] = 2",
-        start="_k_before = 0",
+    text = "if x[t] > 3:\n    cuda.syncthreads()\n    x[t] = 1\nelse:\n    x[t] = 2\nx[t] = 3"
+    masked = ("if", ("threads", ("if", "t", "x[]")))
+    assert block_shape(text) == (
+        ("threads", "t", "s[]"),
+        ("threads", "t"),  # who goes in
+        ("if", "raise"),
+        masked,
+        ("threads",),  # the others
+        masked,
+        ("threads",),  # all again
+        ("threads", "t", "x[]"),
     )
-    assert [line for line in lines if "DivergenceError" not in line] == [
-        "_k_before = 0",
-        "_k_inside = 0",
-        "for _k_tx in range(_k_Bx):",
-        "t = _k_tx",
-        "_k_before += 1",
-        "if x[t] > 3:",
-        "_k_inside += 1",
-        "else:",
-        "_k_mask[_k_lin] = 1",
-        "if _k_inside > 0:",
-        "for _k_tx in range(_k_Bx):",
-        "if _k_mask[_k_lin] > 1:",
-        "t = _k_tx",
-        "x[t] = 1",
-        "_k_inside = 0",
-        "for _k_tx in range(_k_Bx):",
-        "if _k_mask[_k_lin] > 1:",
-        "_k_mask[_k_lin] = 1",
-        "elif _k_mask[_k_lin] == 1:",
-        "_k_mask[_k_lin] = 127",
-        "_k_inside += 1",
-        "if _k_inside > 0:",
-        "for _k_tx in range(_k_Bx):",
-        "if _k_mask[_k_lin] > 1:",
-        "t = _k_tx",
-        "x[t] = 2",
-        "for _k_tx in range(_k_Bx):",
-        "if _k_mask[_k_lin] == 1:",
-        "_k_mask[_k_lin] = 127",
-    ]
 
 
 def test_a_masked_loop() -> None:
@@ -305,24 +277,18 @@ def test_a_masked_loop() -> None:
         "k = t\nwhile k < 8:\n    k += 1\n    if k == 3:\n        continue\n    "
         "cuda.syncwarp()\n    if k > 5:\n        break"
     )
-    lines = inside(text, start="while True:")
-    levels = [line for line in lines if "_k_mask" in line]
-    assert levels == [
-        "if _k_mask[_k_lin] > 1:",
-        "_k_mask[_k_lin] = 1",
-        "if _k_mask[_k_lin] > 2:",
-        "_k_mask[_k_lin] = _k_exit",
-        "if _k_mask[_k_lin] > 2:",
-        "_k_mask[_k_lin] = _k_exit",
-        "if _k_mask[_k_lin] == 2:",
-        "_k_mask[_k_lin] = 127",
-        "if _k_mask[_k_lin] == 1:",
-        "_k_mask[_k_lin] = 127",
-    ]
-    assert [line for line in lines if line.startswith("_k_exit = ")] == [
-        f"_k_exit = {level}" for level in (127, 2, 127, 1)
-    ]
-    assert lines[lines.index("if _k_inside == 0:") + 1] == "break"
+    assert block_shape(text) == (
+        ("threads", "t", "s[]", "k"),
+        (
+            "while",
+            ("threads", ("if", "k")),  # who goes on
+            ("if", "break"),
+            ("threads", ("if", "k", "k")),
+            ("threads", ("if", "k")),
+            ("threads",),  # those that have continued run again
+        ),
+        ("threads",),  # all do
+    )
 
 
 @pytest.mark.parametrize(

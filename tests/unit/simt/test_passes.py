@@ -18,7 +18,6 @@ from synknumba.simt._analysis.types import VariableTypes, infer_types, is_intege
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.emit import Style, emit_blocks
-from synknumba.simt._emit.exits import lower_returns
 from synknumba.simt._emit.masks import Divergence
 from synknumba.simt._emit.options import Options
 from synknumba.simt._lower.lowering import DeviceFunctions, translate_names
@@ -32,11 +31,13 @@ from synknumba.simt._source.syntax import (
     unparse,
     walk,
 )
+from tests.unit.simt.written import shape
 
 F8 = types.Array(types.float64, 1, "C")
 F8_2 = types.Array(types.float64, 2, "C")
 GRID = "_k_bx * _k_Bx + _k_tx"
 COUNT = 7
+ANY_BLOCK = Style()
 
 
 def body(text: str) -> list[ast.stmt]:
@@ -58,16 +59,16 @@ def analysis(text: str, **params: types.Type) -> Analysis:
     )
 
 
-def launch(known: Analysis) -> str:
+def launch(known: Analysis, style: Style = ANY_BLOCK) -> list[ast.stmt]:
     """The loops over the grid."""
-    return unparse(emit_blocks(known, set(), Divergence(read_source(body)), Style()).body)
+    return emit_blocks(known, set(), Divergence(read_source(body)), style).body
 
 
-def emitted(text: str, **params: types.Type) -> str:
-    """The code of a launch, without indentation and the loops over y and z."""
-    lines = [line.strip() for line in launch(analysis(text, **params)).splitlines()]
-    others = ("for _k_bz ", "for _k_by ", "for _k_tz ", "for _k_ty ")
-    return "\n".join(line for line in lines if not line.startswith(others))
+def emitted(text: str, threads: int | None = None, **params: types.Type) -> tuple[Any, ...]:
+    """The shape of a block, for blocks of some threads or of any."""
+    style = Style(block=(threads, 1, 1)) if threads else ANY_BLOCK
+    (blocks,) = shape(launch(analysis(text, **params), style))
+    return blocks[1:]
 
 
 # ---- names
@@ -438,17 +439,7 @@ def test_flat_kernels_have_no_loops_over_blocks() -> None:
         if i < x.size:
             y[i] = x[i]
 
-    assert program(kernel, F8, F8).splitlines()[1:] == [
-        "    _k_high_x = min(_k_Bx * _k_Gx, x.size)",
-        "    if _k_high_x <= 0:",
-        "        return",
-        "    for _k_tz in range(_k_Bz * _k_Gz):",
-        "        for _k_ty in range(_k_By * _k_Gy):",
-        "            for _k_tx in range(_k_high_x):",
-        "                i = _k_tx",
-        "                _k_assume(i < x.size)",
-        "                y[i] = x[i]",
-    ]
+    assert shape(program(kernel, F8, F8)) == (("if", "return"), ("threads", "i", "y[]"))
 
 
 def test_kernels_with_slots_are_not_flat() -> None:
@@ -458,84 +449,20 @@ def test_kernels_with_slots_are_not_flat() -> None:
             acc += x[i]
         y[cuda.grid(1)] = acc
 
-    text = program(kernel, F8, F8)
-    assert "for _k_bx in range(_k_Gx):" in text
-    assert "acc__s" in text
-
-
-# ---- exits
-
-
-def test_returns() -> None:
-    done = lower_returns(
-        body("""
-        if a:
-            return
-        for i in range(3):
-            while b:
-                if c:
-                    return
-            y = 1
-        return
-        z = 1
-        """)
+    assert shape(program(kernel, F8, F8))[-1] == (
+        "blocks",
+        ("threads", "acc"),
+        ("for", ("threads", "i", "acc", "acc")),
+        ("threads", "acc", "y[]"),
     )
-    assert unparse(done) == textwrap.dedent("""\
-        if a:
-            continue
-        _k_left = False
-        for i in range(3):
-            while b:
-                if c:
-                    _k_left = True
-                    break
-            if _k_left:
-                break
-            y = 1
-        if _k_left:
-            continue
-        continue""")
 
 
 # ---- emission
 
 
 def test_guarded_statement() -> None:
-    assert emitted(f"i = {GRID}\nif i < x.shape[0]:\n    y[i] = a * x[i]").splitlines() == [
-        "for _k_bx in range(_k_Gx):",
-        "_k_high_x = min(_k_Bx, x.shape[0] - _k_bx * _k_Bx)",
-        "if _k_high_x <= 0:",
-        "continue",
-        "for _k_tx in range(_k_high_x):",
-        "i = _k_nonneg(_k_bx * _k_Bx + _k_tx)",
-        "_k_assume(i < x.shape[0])",
-        "y[i] = a * x[i]",
-    ]
-
-
-def test_strided_loop_with_accumulator() -> None:
-    text = (
-        f"acc = 0.0\nfor i in range({GRID}, x.size, _k_Bx * _k_Gx):\n    "
-        f"acc += x[i]\ny[_k_tx] = acc"
-    )
-    assert emitted(text).splitlines() == [
-        "for _k_bx in range(_k_Gx):",
-        "for _k_tx in range(_k_Bx):",
-        "_k_lin = _k_nonneg(_k_tx + _k_Bx * (_k_ty + _k_By * _k_tz))",
-        "acc = 0.0",
-        "_k_slot_set(acc__s, _k_lin, acc)",
-        "for _k_first_i in range(_k_bx * _k_Bx, x.size, _k_Bx * _k_Gx):",
-        "for _k_tx in range(min(_k_Bx, x.size - _k_first_i)):",
-        "_k_lin = _k_nonneg(_k_tx + _k_Bx * (_k_ty + _k_By * _k_tz))",
-        "i = _k_nonneg(_k_first_i + _k_tx)",
-        "acc = _k_slot_get(acc__s, _k_lin)",
-        "acc += x[i]",
-        "_k_slot_set(acc__s, _k_lin, acc)",
-        "for _k_tx in range(_k_Bx):",
-        "_k_lin = _k_nonneg(_k_tx + _k_Bx * (_k_ty + _k_By * _k_tz))",
-        "acc = _k_slot_get(acc__s, _k_lin)",
-        "y[_k_tx] = acc",
-    ]
+    text = f"i = {GRID}\nif i < x.shape[0]:\n    y[i] = a * x[i]"
+    assert emitted(text) == (("if", "continue"), ("threads", "i", "y[]"))
 
 
 @pytest.mark.parametrize("go", ["n", "x[0]", "x[n % x.size] + 1.0"])
@@ -545,9 +472,8 @@ def test_strided_loop_behind_a_condition_of_the_block(go: str, threads: int, tur
         f"go = {go}\nif go > 0:\n    for i in range({GRID}, x.size, _k_Bx * "
         f"_k_Gx):\n        y[i] = x[i]"
     )
-    style = Style(block=(threads, 1, 1))
-    code = unparse(emit_blocks(analysis(text), set(), Divergence(read_source(body)), style).body)
-    assert ("for _k_first_i in" in code) == turned, code
+    strided = ("for", ("threads", "i", "y[]"))
+    assert (strided in emitted(text, threads)[-1]) == turned
 
 
 ALIKE = "w = x[0]\nfor i in range(x.size):\n    y[i] = w * y[i]{}"
@@ -566,36 +492,20 @@ def test_a_loop_that_one_thread_runs_stays_its_own(more: str, threads: int, turn
     """Where nothing depends on the thread, or blocks have few, one loop of neighbouring elements
     is best.
     """
-    style = Style(block=(threads, 1, 1))
-    code = unparse(
-        emit_blocks(
-            analysis(ALIKE.format(more), z=F8_2), set(), Divergence(read_source(body)), style
-        ).body
-    )
-    assert ("for i__u in" in code) == turned, code
+    found = emitted(ALIKE.format(more), threads, z=F8_2)
+    assert any(entry[0] == "for" for entry in found) == turned
 
 
 ROW_BY_ROW = ROWS + "m = j + n\n    for i in range(_k_tx, x.size, _k_Bx):\n        y[i] += z[m, i]"
 
 
 def test_strided_loop_in_a_loop_of_the_block() -> None:
-    assert emitted(ROW_BY_ROW, z=F8_2).splitlines() == [
-        "for _k_bx in range(_k_Gx):",
-        "for j__u in range(_k_bx, n, _k_Gx):",
-        "m__u = j__u + n",
-        "for _k_first_i in range(0, x.size, _k_Bx):",
-        "for _k_tx in range(min(_k_Bx, x.size - _k_first_i)):",
-        "i = _k_nonneg(_k_first_i + _k_tx)",
-        "m = m__u",
-        "y[i] += z[m, i]",
-    ]
+    assert emitted(ROW_BY_ROW, z=F8_2) == (("for", "m", ("for", ("threads", "i", "m", "y[]"))),)
 
 
 @pytest.mark.parametrize(("threads", "turned"), [(1, False), (8, False), (16, True), (128, True)])
 def test_narrow_blocks_keep_a_loop_around_a_strided_one(threads: int, turned: bool) -> None:
-    style = Style(block=(threads, 1, 1))
-    code = emit_blocks(analysis(ROW_BY_ROW, z=F8_2), set(), Divergence(read_source(body)), style)
-    assert ("for j__u in" in unparse(code.body)) == turned
+    assert (emitted(ROW_BY_ROW, threads, z=F8_2)[0][0] == "for") == turned
 
 
 def adds_rows(z, y):
@@ -607,43 +517,30 @@ def adds_rows(z, y):
 @pytest.mark.parametrize(("threads", "turned"), [(8, False), (16, True)])
 def test_narrow_blocks_of_a_kernel_with_flat_axes(threads: int, turned: bool) -> None:
     program = KernelProgram(adds_rows, Options())
-    text = unparse(program.launch_body({"z": F8_2, "y": F8}, (threads, 1, 1)))
-    assert "for _k_by in" not in text, "y and z are flat"
-    assert ("for j__u in" in text) == turned
+    ((word, *inner),) = shape(program.launch_body({"z": F8_2, "y": F8}, (threads, 1, 1)))
+    assert word == "blocks"
+    assert (inner[0][0] == "for") == turned
 
 
 def test_a_start_that_may_be_negative_is_not_called_nonnegative() -> None:
-    text = emitted(f"for i in range({GRID} - 5, n, _k_Bx):\n    y[i] = 1")
-    assert "i = _k_first_i + _k_tx" in text.splitlines()
+    known = analysis(f"for i in range({GRID} - 5, n, _k_Bx):\n    y[i] = 1")
+    assert "_k_nonneg" not in unparse(launch(known))
 
 
 def test_uniform_values_run_once_a_block() -> None:
-    lines = emitted(f"m = x.shape[0] // n\ni = {GRID}\ny[i] = m\n").splitlines()
-    assert lines[1] == "m__u = x.shape[0] // n"
-    assert lines[2].startswith("for _k_tx")
-    assert "m = m__u" in lines
+    text = f"m = x.shape[0] // n\ni = {GRID}\ny[i] = m\n"
+    assert emitted(text) == ("m", ("threads", "i", "m", "y[]"))
 
 
 def test_uniform_loop_inside_out() -> None:
-    lines = emitted(
-        "v = x[_k_tx]\nfor j in range(n):\n    v = v * a + j\ny[_k_tx] = v"
-    ).splitlines()
-    loop = lines.index("for j__u in range(n):")
-    assert lines[loop + 1].startswith("for _k_tx")
-    assert lines[loop + 3 :][:4] == [
-        "j = j__u",
-        "v = _k_slot_get(v__s, _k_lin)",
-        "v = v * a + j",
-        "_k_slot_set(v__s, _k_lin, v)",
-    ]
+    text = "v = x[_k_tx]\nfor j in range(n):\n    v = v * a + j\ny[_k_tx] = v"
+    inner = ("for", ("threads", "j", "v", "v"))
+    assert emitted(text) == (("threads", "v"), inner, ("threads", "v", "y[]"))
 
 
 def test_code_behind_a_possible_return_stays_together() -> None:
-    lines = emitted(
-        "if x[_k_tx] > 0:\n    return\nfor j in range(n):\n    y[_k_tx] += x[j]"
-    ).splitlines()
-    assert sum("_k_tx in range" in line for line in lines) == 1
-    assert "for j in range(n):" in lines
+    text = "if x[_k_tx] > 0:\n    return\nfor j in range(n):\n    y[_k_tx] += x[j]"
+    assert emitted(text) == (("threads", ("if", ("for", "y[]"))),)
 
 
 def test_the_inner_loop_runs_along_the_last_axis() -> None:
@@ -651,7 +548,9 @@ def test_the_inner_loop_runs_along_the_last_axis() -> None:
     assert inner_axis(analysis(text, z=F8_2)) == "y"
     assert inner_axis(analysis(text.replace("z[i, j]", "z[j, i]"), z=F8_2)) == "x"
     loops = [
-        line.split()[1] for line in launch(analysis(text, z=F8_2)).splitlines() if "for" in line
+        ast.unparse(node.target)
+        for node in walk(launch(analysis(text, z=F8_2)))
+        if isinstance(node, ast.For)
     ]
     assert loops == ["_k_bz", "_k_bx", "_k_by", "_k_tz", "_k_tx", "_k_ty"]
 

@@ -3,6 +3,7 @@ once for the block.
 """
 
 import ast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from synknumba.simt._lower.sync import (
     synchronises,
     waits_for,
 )
-from tests.unit.simt.written import defined, launch, parsed, program_text
+from tests.unit.simt.written import defined, launch, parsed, program_text, shape
 
 F8 = types.Array(types.float64, 1, "C")
 
@@ -68,167 +69,74 @@ def test_collectives_are_found_again(
 # ---- regions
 
 
-def block_code(text: str, *, declarations: str = "s = cuda.shared.array(64, float64)") -> list[str]:
-    """The code of a block, without the loops over y and z, the numbers of threads and
-    assumptions; `t` is the thread index.
-    """
-    body = "".join(
-        f"    {line}\n" for line in [declarations, "t = cuda.threadIdx.x", *text.splitlines()]
+def block_shape(text: str) -> tuple[Any, ...]:
+    """What a block does; `t` is the thread index, `s` a shared array."""
+    lines = ["s = cuda.shared.array(64, float64)", "t = cuda.threadIdx.x", *text.splitlines()]
+    body = "".join(f"    {line}\n" for line in lines)
+    whole = shape(program_text(defined(f"def kernel(x, n):\n{body}"), F8, types.int64))
+    return _without_index(whole[-1][1:])
+
+
+def _without_index(entries: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same without `t`, which every loop computes that needs it."""
+    return tuple(
+        _without_index(entry) if isinstance(entry, tuple) else entry
+        for entry in entries
+        if entry != "t"
     )
-    lines = program_text(defined(f"def kernel(x, n):\n{body}"), F8, types.int64).splitlines()
-    start = next(at for at, line in enumerate(lines) if "for _k_bx" in line)
-    dropped = ("for _k_tz ", "for _k_ty ", "_k_lin = ", "_k_assume(", "t = _k_tx")
-    return [line.strip() for line in lines[start + 1 :] if not line.strip().startswith(dropped)]
 
 
-LOOP = "for _k_tx in range(_k_Bx):"
+BARRIER = "\ncuda.syncthreads()\n"
 
 
-def test_a_barrier_ends_the_loop_over_the_threads() -> None:
-    assert block_code("s[t] = x[t]\ncuda.syncthreads()\nx[t] = s[n - t]") == [
-        LOOP,
-        "s[t] = x[t]",
-        LOOP,
-        "x[t] = s[n - t]",
-    ]
-
-
-def test_what_lives_across_a_barrier_has_a_slot() -> None:
-    assert block_code(
-        "v = x[t]\nw = v * 2\ni = t + 1\nm = n * 2\ncuda.syncthreads()\nx[i] = v + m"
-    ) == [
-        "m__u = n * 2",
-        LOOP,
-        "v = x[t]",
-        "w = v * 2",
-        "_k_slot_set(v__s, _k_lin, v)",
-        LOOP,
-        "i = _k_nonneg(t + 1)",
-        "m = m__u",
-        "v = _k_slot_get(v__s, _k_lin)",
-        "x[i] = v + m",
-    ]
-
-
-def test_uniform_conditions_and_loops_around_barriers_run_once_for_the_block() -> None:
-    text = """
-if n > 3:
-    for k in range(n):
-        s[t] = k
-        cuda.syncthreads()
-        if k > 5:
-            break
-        x[t] += s[0]"""
-    assert block_code(text) == [
-        "if n > 3:",
-        "for k__u in range(n):",
-        LOOP,
-        "k = k__u",
-        "s[t] = k",
-        "if k__u > 5:",
-        "break",
-        LOOP,
-        "x[t] += s[0]",
-    ]
-
-
-def test_all_threads_return_together() -> None:
-    assert block_code("s[t] = 1\ncuda.syncthreads()\nif n > 3:\n    return\nx[t] = s[0]") == [
-        LOOP,
-        "s[t] = 1",
-        "if n > 3:",
-        "continue",
-        LOOP,
-        "x[t] = s[0]",
-    ]
-
-
-def test_a_uniform_value_waits_for_those_who_read_the_old_one() -> None:
-    assert block_code(
-        "m = n\nfor k in range(n):\n    s[t] += m\n    m = m + 1\n    cuda.syncthreads()"
-    ) == [
-        "m__u = n",
-        "for k__u in range(n):",
-        LOOP,
-        "m = m__u",
-        "s[t] += m",
-        "m__u = m__u + 1",
-    ]
-
-
-def test_a_condition_on_thread_indices_around_a_barrier_is_a_bound() -> None:
-    lines = block_code(
-        "if 2 < t < n:\n    s[t] = 1\n    cuda.syncwarp()\n    x[t] = s[3]\nx[0] = 1"
-    )
-    assert lines == [
-        "_k_high_x1 = min(_k_Bx, _k_ceil_bound(n, -1))",
-        "_k_low_x1 = max(0, 2 + 1)",
-        "if not _k_high_x1 <= _k_low_x1:",
-        "for _k_tx in range(max(0, _k_low_x1), _k_high_x1):",
-        "s[t] = 1",
-        "for _k_tx in range(max(0, _k_low_x1), _k_high_x1):",
-        "x[t] = s[3]",
-        LOOP,
-        "x[0] = 1",
-    ]
-
-
-def test_a_leaving_guard_makes_the_block_shorter() -> None:
-    lines = block_code(
-        "v = x[t]\nif t >= n:\n    return\ns[t] = v\ncuda.syncthreads()\nx[t] = s[0]"
-    )
-    assert lines == [
-        "_k_high_x = min(_k_Bx, _k_ceil_bound(n, 1))",
-        "if _k_high_x <= 0:",
-        "continue",
-        "for _k_tx in range(_k_high_x):",
-        "v = x[t]",
-        "s[t] = v",
-        "for _k_tx in range(_k_high_x):",
-        "x[t] = s[0]",
-    ]
-
-
-def test_loops_of_varying_length_count_for_each_thread() -> None:
-    lines = block_code("for k in range(t, n, 2):\n    s[t] += k\n    cuda.syncwarp()")
-    assert "_k_stop_k4__u = n" in lines
-    assert "_k_step_k4__u = 2" in lines
-    assert "if _k_at_k4 < _k_stop_k4:" in lines
-    assert "k = _k_at_k4" in lines
-    assert "_k_at_k4 += _k_step_k4" in lines
-
-
-def test_votes_and_shuffles_run_between_the_loops() -> None:
-    lines = block_code(
-        "v = x[t]\nx[t] = cuda.shfl_down_sync(-1, v, 2) + cuda.syncthreads_count(v > n)"
-    )
-    assert lines == [
-        LOOP,
-        "v = x[t]",
-        "_k_slot_set(v__s, _k_lin, v)",
-        "_k_all_shfl_down_sync_padded(_k_got2__s, -1, v__s, 2, None, _k_threads, 1)",
-        LOOP,
-        "v = _k_slot_get(v__s, _k_lin)",
-        "_k_given3 = v > n",
-        "_k_slot_set(_k_given3__s, _k_lin, _k_given3)",
-        "_k_vote5__u = _k_all_syncthreads_count(_k_given3__s, None, _k_threads, 1)",
-        "_k_got4__u = _k_vote5__u",
-        LOOP,
-        "_k_got2 = _k_slot_get(_k_got2__s, _k_lin)",
-        "_k_got4 = _k_got4__u",
-        "x[t] = _k_got2 + _k_got4",
-    ]
-
-
-def test_who_takes_part_in_a_vote() -> None:
-    lines = block_code("if t < n:\n    s[t] = cuda.ballot_sync(-1, x[t] > 0)")
-    clear = lines.index("for _k_t in range(_k_threads):")
-    assert lines[clear + 1 : clear + 4] == [
-        "_k_active[_k_t] = False",
-        "for _k_tx in range(_k_high_x):",
-        "_k_active[_k_lin] = True",
-    ]
-    assert "_k_all_ballot_sync(_k_got2__s, -1, _k_given1__s, _k_active, _k_threads, 1)" in lines
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            f"s[t] = x[t]{BARRIER}x[t] = s[n - t]",
+            (("threads", "s[]"), ("threads", "x[]")),
+            id="a barrier ends the loop over the threads",
+        ),
+        pytest.param(
+            f"v = x[t]\nw = v * 2\ni = t + 1\nm = n * 2{BARRIER}x[i] = v + m",
+            ("m", ("threads", "v", "w"), ("threads", "i", "m", "v", "x[]")),
+            id="what lives across a barrier is loaded, computed again, or one for the block",
+        ),
+        pytest.param(
+            "if n > 3:\n    for k in range(n):\n        s[t] = k\n        cuda.syncthreads()\n"
+            "        if k > 5:\n            break\n        x[t] += s[0]",
+            (("if", ("for", ("threads", "k", "s[]"), ("if", "break"), ("threads", "x[]"))),),
+            id="uniform conditions and loops around barriers run once for the block",
+        ),
+        pytest.param(
+            f"s[t] = 1{BARRIER}if n > 3:\n    return\nx[t] = s[0]",
+            (("threads", "s[]"), ("if", "continue"), ("threads", "x[]")),
+            id="all threads return together",
+        ),
+        pytest.param(
+            "m = n\nfor k in range(n):\n    s[t] += m\n    m = m + 1\n    cuda.syncthreads()",
+            ("m", ("for", ("threads", "m", "s[]"), "m")),
+            id="a uniform value waits for those who read the old one",
+        ),
+        pytest.param(
+            "if 2 < t < n:\n    s[t] = 1\n    cuda.syncwarp()\n    x[t] = s[3]\nx[0] = 1",
+            (("if", ("threads", "s[]"), ("threads", "x[]")), ("threads", "x[]")),
+            id="a condition on thread indices around a barrier is a bound",
+        ),
+        pytest.param(
+            f"v = x[t]\nif t >= n:\n    return\ns[t] = v{BARRIER}x[t] = s[0]",
+            (("if", "continue"), ("threads", "v", "s[]"), ("threads", "x[]")),
+            id="a leaving guard makes the block shorter",
+        ),
+        pytest.param(
+            "v = x[t]\nx[t] = cuda.shfl_down_sync(-1, v, 2) + cuda.syncthreads_count(v > n)",
+            (("threads", "v"), ("threads", "v"), ("threads", "x[]")),
+            id="votes and shuffles run between the loops",
+        ),
+    ],
+)
+def test_loops_over_threads(text: str, expected: tuple[Any, ...]) -> None:
+    assert block_shape(text) == expected
 
 
 def test_the_threads_of_a_whole_grid() -> None:
@@ -236,12 +144,10 @@ def test_the_threads_of_a_whole_grid() -> None:
         "def kernel(x):\n    i = cuda.grid(1)\n    v = x[i]\n    "
         "cuda.cg.this_grid().sync()\n    x[-i] = v"
     )
-    text = program_text(kernel, F8)
-    lines = [line.strip() for line in text.splitlines()]
-    assert "v__s__h = _k_empty(_k_threads * _k_blocks, _k_dtype_v)" in lines
-    assert lines.count("for _k_bx in range(_k_Gx):") == 2
-    assert "_k_slot_set(v__s, _k_number, v)" in lines
-    assert lines[-1] == "_k_keep(v__s__h)"
+    assert shape(program_text(kernel, F8))[2:] == (  # behind the memory of `v`
+        ("blocks", ("threads", "i", "v")),
+        ("blocks", ("threads", "i", "v", "x[]")),
+    )
 
 
 # ---- the interpreter of the tests checks what LLVM is told

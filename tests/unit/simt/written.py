@@ -21,6 +21,7 @@ from synknumba.simt._library.synchronisation import (
     COLLECTIVE_PREFIX,
     COLLECTIVES,
 )
+from synknumba.simt._library.words import BLOCK, THREAD
 from synknumba.simt._lower.lowering import DeviceFunctions, translate_names
 from synknumba.simt._lower.thread_code import ThreadCode
 from synknumba.simt._source.syntax import unparse
@@ -110,6 +111,52 @@ def launch(
         dict(zip(program.params, map(typeof, args), strict=True)), (*sizes[1], 1, 1)[:3]
     )
     launch_function(program, body, *sizes, smem)(*args)
+
+
+def shape(code: str | list[ast.stmt]) -> tuple[Any, ...]:
+    """The loops and conditions of generated code, and what of the user's is written in them.
+
+    A loop over the threads of a block along all axes is `("threads", …)`, one over the blocks of a
+    grid `("blocks", …)`; then there are `for`, `while`, `if` and `else`. The other entries name
+    variables, `v` or of an array `x[]`, and statements such as `break`. What writes to no variable
+    of the user's is left out, and so are the empty conditions that this leaves.
+    """
+    if isinstance(code, str):
+        return shape(parsed(code)[0].body)  # type: ignore[attr-defined]
+    return tuple(entry for statement in code for entry in _entries(statement))
+
+
+def _entries(statement: ast.stmt) -> list[Any]:
+    match statement:
+        case ast.For(target=ast.Name(id=name)):
+            word = "for"
+            for indices, index_word in ((THREAD, "threads"), (BLOCK, "blocks")):
+                word = index_word if name in indices.values() else word
+            match shape(statement.body):
+                case (tuple() as inner,) if inner and inner[0] == word != "for":
+                    return [inner]  # the next axis
+                case inner:
+                    return [(word, *inner)]
+        case ast.While():
+            return [("while", *shape(statement.body))]
+        case ast.If():
+            parts = ("if", *shape(statement.body)), ("else", *shape(statement.orelse))
+            return [part for part in parts if len(part) > 1]
+        case ast.Break() | ast.Continue() | ast.Return() | ast.Raise():
+            return [type(statement).__name__.lower()]
+        case ast.Assign(targets=[target]) | ast.AugAssign(target=target):
+            return _written(target)
+        case ast.Expr(ast.Call(args=[ast.Name() as array, *_])):
+            return [f"{name}[]" for name in _written(array) if name == array.id]
+    return []
+
+
+def _written(target: ast.expr) -> list[str]:
+    """The user's name for a target, without the endings that the compiler gives it."""
+    if isinstance(target, ast.Subscript):
+        return [f"{name}[]" for name in _written(target.value)]
+    name = ast.unparse(target).split("__")[0]
+    return [] if name.startswith("_k_") else [name]
 
 
 class Statements:
