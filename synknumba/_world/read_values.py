@@ -24,6 +24,7 @@ the ranks: plain values always, other objects once the script has replaced them.
 
 import builtins
 import dis
+import glob
 import os
 import sys
 import sysconfig
@@ -424,4 +425,22 @@ def file_of(module: str) -> str | None:
 @cache
 def is_the_scripts(file: str | None) -> bool:
     """Returns whether a file is the user's own: not the standard library's, and not installed."""
-    return file is not None and not file.startswith((*_INSTALLED, "<frozen"))
+    if file is None or file.startswith((*_INSTALLED, "<frozen")):
+        return False
+    for folder in sys.path:
+        inner = file.removeprefix(os.path.join(folder, ""))
+        if inner != file and inner.partition(os.sep)[0] in _installed_in(folder):
+            return False
+    return True
+
+
+@cache
+def _installed_in(folder: str) -> frozenset[str]:
+    """Returns what `pip install --target` has put into a folder, which may hold the user's own
+    modules too.
+    """
+    names = set()
+    for record in glob.iglob(os.path.join(glob.escape(folder), "*.dist-info", "RECORD")):
+        with suppress(OSError), open(record, encoding="utf-8", errors="replace") as lines:
+            names |= {line.partition(",")[0].partition("/")[0] for line in lines}
+    return frozenset(names)

@@ -124,7 +124,7 @@ def no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """What other tests have made is not there for `distribute`, which would send thousands of
     functions for half a minute.
     """
-    monkeypatch.setattr(distribute, "_made", WeakTable())
+    monkeypatch.setattr(distribute, "_alive", WeakTable())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

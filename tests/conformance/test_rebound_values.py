@@ -100,7 +100,7 @@ def test_types_of_functions_that_were_distributed(monkeypatch):
     monkeypatch.setitem(globals(), "FACTOR", 2.5)
     mine = WeakTable()  # and none of other tests, some of which cannot be sent
     mine[direct._inner] = None
-    monkeypatch.setattr(distribute, "_made", mine)
+    monkeypatch.setattr(distribute, "_alive", mine)
     with fork():
         synk.distribute()
         monkeypatch.setitem(globals(), "FACTOR", 3)

@@ -88,7 +88,7 @@ def test_a_helper_defined_anew():
 
 
 def test_sent_by_distribute(monkeypatch):
-    monkeypatch.setattr(distribute, "_made", WeakTable())  # without the functions of other tests
+    monkeypatch.setattr(distribute, "_alive", WeakTable())  # without the functions of other tests
     names = define(KINDS["function"])
     synk.distribute()
     with pytest.raises(synk.RankError):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import synknumba as synk
+from synknumba._world import read_values
 
 ROWS = np.arange(101.0)
 
@@ -177,3 +178,15 @@ def test_a_module_with_an_object_that_has_any_attribute(tmp_path, monkeypatch):
             assert world.world_size == 1
     finally:
         del sys.modules["module_of_anything"]
+
+
+def test_what_pip_has_put_into_a_folder_is_not_the_scripts(tmp_path, monkeypatch):
+    """As by `pip install --target`, on the path of Python."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    record = tmp_path / "wave-1.0.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.write_text("wave/__init__.py,sha256=x,12\nwave_tools.py,,\n")
+    files = {"wave/deep/solver.py": False, "wave_tools.py": False, "waves.py": True}
+    for name, own in files.items():
+        assert read_values.is_the_scripts(str(tmp_path / name)) == own
+    assert read_values.is_the_scripts(__file__)
