@@ -168,13 +168,18 @@ FAULTS = (
         ("tests/conformance/test_ops.py",),
     ),
     Fault(
-        "wire-serial-call-of-the-first-shard",
-        "synknumba/_wire/program.py",
-        "return (rank, rank + 1) if self.shards is None else self.partition.part(self.shards, "
-        "rank)",
-        "return (rank, rank + 1) if self.shards is None or self.solo else "
-        "self.partition.part(self.shards, rank)",
+        "ops-serial-call-of-the-first-shard",
+        "synknumba/_ops/rows.py",
+        "if self.shards is None:\n            return first, after",
+        "if self.shards is None or self.partition.parts == 1:\n            return first, after",
         ("tests/conformance/test_shards.py",),
+    ),
+    Fault(
+        "wire-parts-do-not-wait-in-loops",
+        "synknumba/_wire/sequence.py",
+        "part = replace(part, parts=tuple(ordered(part.parts, without)))",
+        "part = replace(part, parts=tuple(part.parts))",
+        ("tests/unit/test_sequence_waits.py", "tests/conformance/test_sequences.py"),
     ),
     # ---- the ranks from the outside
     Fault(
@@ -218,9 +223,9 @@ FAULTS = (
     # ---- a rank from the inside
     Fault(
         "rank-local-batch-by-starts",
-        "synknumba/_rank/routine.py",
-        "sum(values[2 : 3 * rank : 3])",
-        "sum(values[0 : 3 * rank : 3])",
+        "synknumba/_wire/program.py",
+        "tuple(values[2::3] if self.kind",
+        "tuple(values[0::3] if self.kind",
         ("tests/conformance/variables/test_sliceable.py",),
     ),
     Fault(
@@ -442,6 +447,45 @@ FAULTS = (
         "last = purpose",
         ("tests/unit/random_streams/test_values.py",),
     ),
+    # ---- sequences on a rank, relays, the updater
+    Fault(
+        "rank-fused-iterations-with-one-number",
+        "synknumba/_rank/fused_parts.py",
+        "offset = iteration + scheduled.iteration_offset",
+        "offset = scheduled.iteration_offset",
+        (
+            "tests/conformance/test_sequence_stretches.py",
+            "tests/conformance/test_carried_numbers.py",
+        ),
+    ),
+    Fault(
+        "machines-rows-of-the-first-ranks",
+        "synknumba/_machines/routes.py",
+        "low, high = plan.span(first, after)",
+        "low, high = plan.span(0, after - first)",
+        ("tests/unit/test_routes.py", "tests/machines"),
+    ),
+    Fault(
+        "machines-nothing-comes-back",
+        "synknumba/_machines/routes.py",
+        "                    if writable:\n                        outs += moves",
+        "                    if writable and by_position:\n                        outs += moves",
+        ("tests/unit/test_routes.py", "tests/machines"),
+    ),
+    Fault(
+        "learning-a-step-behind-the-table",
+        "synknumba/_learning/updater.py",
+        "if steps < {end} else nan",
+        "if steps <= {end} else nan",
+        ("tests/conformance/test_training.py", "tests/unit/test_optimisers.py"),
+    ),
+    Fault(
+        "learning-gathered-gradients-not-averaged",
+        "synknumba/_learning/updater.py",
+        "real(1.0 / (count[{WAITING}] + 1))",
+        "real(1.0)",
+        ("tests/conformance/test_training.py", "tests/unit/test_optimisers.py"),
+    ),
     # ---- the compiler for cores
     Fault(
         "simt-break-in-an-else",
@@ -498,6 +542,77 @@ FAULTS = (
         "second.seen[first.lane] >= before.clock",
         "second.seen[first.lane] > before.clock",
         ("tests/unit/simt/test_check.py",),
+    ),
+    # ---- compiled checks, stand-ins, 16-bit floats
+    Fault(
+        "simt-races-of-atomics",
+        "synknumba/simt/_checker/runtime.py",
+        "(what == ATOMIC and k >> 1 == 1)",
+        "(what == ATOMIC and k >> 1 == 0)",
+        ("tests/unit/simt/test_compiled_check.py", "tests/conformance/simt/test_in_python.py"),
+    ),
+    Fault(
+        "simt-one-byte-is-a-number",
+        "synknumba/simt/_checker/runtime.py",
+        "memset(written, 1, size)",
+        "memset(written, 1, 1)",
+        ("tests/unit/simt/test_compiled_check.py", "tests/conformance/simt/test_in_python.py"),
+    ),
+    Fault(
+        "simt-elements-in-the-wrong-order",
+        "synknumba/simt/_checker/runtime.py",
+        "* get(sizes, axes + axis)",
+        "* get(sizes, axes + place)",
+        ("tests/unit/simt/test_compiled_check.py", "tests/conformance/simt/test_in_python.py"),
+    ),
+    Fault(
+        "simt-record-of-one-field",
+        "synknumba/simt/_checker/accesses.py",
+        "            if not is_record:  # a record is a reference, whose fields are read later",
+        "            if is_record:  # a record is a reference, whose fields are read later",
+        ("tests/unit/simt/test_compiled_check.py",),
+    ),
+    Fault(
+        "simt-part-outside-is-not-reported",
+        "synknumba/simt/_checker/accesses.py",
+        "            indexed.report(layout.READ, args[2])\n            builder.store(_zero_view",
+        "            builder.store(_zero_view",
+        ("tests/unit/simt/test_compiled_check.py", "tests/conformance/simt/test_in_python.py"),
+    ),
+    Fault(
+        "simt-index-of-a-tuple-is-an-access",
+        "synknumba/simt/_checker/instrument.py",
+        "if of_shape or isinstance(value, tuple):",
+        "if isinstance(value, tuple):",
+        ("tests/unit/simt/test_compiled_check.py", "tests/conformance/simt/test_in_python.py"),
+    ),
+    Fault(
+        "simt-stand-in-is-the-array-of-the-host",
+        "synknumba/simt/_standins/arrays.py",
+        'return self.simt_values.copy("K")',
+        "return self.simt_values",
+        ("tests/unit/simt/test_as_cuda.py",),
+    ),
+    Fault(
+        "simt-stand-in-launches-unchecked",
+        "synknumba/simt/_standins/replace.py",
+        "        if not _blocks.are_checked:\n            return launcher\n",
+        "        if _blocks.are_checked:\n            return launcher\n",
+        ("tests/unit/simt/test_as_cuda.py",),
+    ),
+    Fault(
+        "simt-halves-rounded-to-even",
+        "synknumba/simt/_maths/rounding.py",
+        'is_even = builder.icmp_unsigned("==", last, ir.Constant(bits.type, 0))',
+        'is_even = builder.icmp_unsigned("!=", last, ir.Constant(bits.type, 0))',
+        ("tests/unit/simt/test_float16.py", "tests/unit/simt/test_libdevice.py"),
+    ),
+    Fault(
+        "simt-next-half-of-negatives",
+        "synknumba/simt/_maths/rounding.py",
+        'is_positive = builder.icmp_signed(">=", bits, zero)',
+        'is_positive = builder.icmp_signed("<", bits, zero)',
+        ("tests/unit/simt/test_libdevice.py", "tests/unit/simt/test_float16.py"),
     ),
 )
 NONE = Fault("none", "", "", "", ())
