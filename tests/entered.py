@@ -50,6 +50,12 @@ FEATURES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Reading kernels", "architecture.md", ("_source",)),
     ("Rounds on a rank", "architecture.md", ("_rank",)),
 )
+# Tests that start scripts, which are not seen.
+FOLDERS = {
+    "Several machines": ["tests/machines"],
+    "Open and close a world": ["tests/faults"],
+    "Command line": ["tests/unit/test_check_command.py"],
+}
 
 
 # ---- recording
@@ -132,7 +138,7 @@ def table(folder: Path) -> str:
     every = owners()
     rows = ["| feature | modules | tests | page |", "|---|---|---|---|"]
     for feature, page, paths in FEATURES:
-        tests = tests_of(modules_of(paths, every), functions)
+        tests = [*FOLDERS.get(feature, ()), *tests_of(modules_of(paths, every), functions)]
         cells = (
             feature,
             ", ".join(f"`{path}`" for path in paths),

@@ -15,6 +15,7 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
+from tests import entered
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "synknumba"
@@ -125,3 +126,13 @@ def test_a_first_call_passes_few_files():
     assert found == pytest.approx(np.exp(-0.5 * x * x).sum())
     assert 20 < len(set(files)) <= 35, sorted(set(files))
     assert sum(a != b for a, b in pairwise(files)) <= 400
+
+
+def test_the_table_of_tests_names_what_exists():
+    table = entered.README.read_text().partition(entered.START)[2]
+    features = [feature for feature, _, _ in entered.FEATURES]
+    assert re.findall(r"^\| ([^|]+) \| `", table, re.MULTILINE) == features
+    for cell in re.findall(r"`([\w/.]+)`", table):
+        assert (entered.PACKAGE / cell).exists() or (ROOT / "tests" / cell).exists(), cell
+    for _, page, _ in entered.FEATURES:
+        assert (ROOT / "docs" / page).exists()

@@ -40,7 +40,7 @@ from synknumba._rowwise.generate import (
 )
 from synknumba._types import RankConstant
 from synknumba._variables.variable import Branch, Variable, state_of
-from synknumba.simt.internals import cause, explain
+from synknumba.simt.internals import cause, explain, text_of
 
 # The dtype kinds that a Python number casts to: its own and those above, whatever the width, as in
 # NEP 50.
@@ -74,7 +74,7 @@ def infer_result(inner: InnerFunction, kinds: Sequence[Any]) -> Any:
     except (SynkError, NotImplementedError):
         raise
     except Exception as error:  # of Numba's functions for types, which may raise anything
-        plain = _PLAIN_FUNCTION.search(str(error))
+        plain = _PLAIN_FUNCTION.search(text_of(error))
         short = explain(error, inner.py_func)
         if short is not None:
             raise (ArgumentError(str(short)) if plain else short) from None
@@ -82,7 +82,7 @@ def infer_result(inner: InnerFunction, kinds: Sequence[Any]) -> Any:
             raise
         if plain is None:
             raise KernelError(
-                f"{inner.name} cannot be compiled: {type(error).__name__}: {error}; check "
+                f"{inner.name} cannot be compiled: {type(error).__name__}: {text_of(error)}; check "
                 f"the functions that it calls"
             ) from cause(error)
         code = inner.py_func.__code__
@@ -187,7 +187,7 @@ class Signatures:
         try:
             result = infer_result(self._inner, args)
         except (NumbaError, KernelError) as error:
-            raise ArgumentError(f"{call} cannot be compiled: {error}") from cause(error)
+            raise ArgumentError(f"{call} cannot be compiled: {text_of(error)}") from cause(error)
         except NotImplementedError as error:  # types that Numba has no arithmetic for on cores
             raise ArgumentError(
                 f"{call} cannot be compiled, as Numba has no {error} there; convert the "

@@ -4,6 +4,7 @@ release.
 
 from synknumba.simt._explain.compile_errors import cause as cause
 from synknumba.simt._explain.compile_errors import explain as explain
+from synknumba.simt._explain.numba_says import text_of as text_of
 from synknumba.simt._kernel import Launcher as Launcher
 from synknumba.simt._kernel import check_kernel as check_kernel
 from synknumba.simt._lower.arrays import dynamic_shared as dynamic_shared

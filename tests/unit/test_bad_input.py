@@ -17,6 +17,7 @@ import warnings
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numba
 import numpy as np
 import pytest
 from numba import cuda, njit
@@ -184,8 +185,17 @@ def through_another(x):
     return plain_double(x) + 1
 
 
+class Coloured:
+    """How Numba writes where colorama is installed."""
+
+    def __getattr__(self, kind):
+        return lambda text: f"{text}\x1b[0m"
+
+
 @pytest.mark.parametrize("of", [plain_double, through_another])
-def test_a_plain_helper(world, of):
+@pytest.mark.parametrize("colours", [None, Coloured()], ids=["plain", "colours"])
+def test_a_plain_helper(world, of, colours, monkeypatch):
+    monkeypatch.setattr(numba.core.errors, "_termcolor_inst", colours)
     calls = world.statistics().calls
     for made in (synk.expectation(lambda x: 1 - of(x)), synk.vectorize(lambda x: 1 - of(x))):
         with refused(

@@ -151,7 +151,7 @@ def explain(
         return None
     # of a kernel's own compilation; calls of worlds raise no error of Numba
     if isinstance(error, KernelNumbaError):
-        return KernelError(str(error))
+        return KernelError(text_of(error))
     if isinstance(error, SynkError | MemoryError | OSError) or not isinstance(error, Exception):
         return None
     short = _explained(error, function, compiled, anywhere)

@@ -22,7 +22,7 @@ from numba.core.registry import cpu_target
 from numba.core.typing.templates import builtin_registry
 
 from synknumba._errors import KernelError
-from synknumba.simt._explain.numba_says import says
+from synknumba.simt._explain.numba_says import says, text_of
 from synknumba.simt._source.pickling import templates_of
 from synknumba.simt._source.written import Source
 
@@ -40,7 +40,7 @@ def cuda_only(error: Exception, source: Source, namespace: Mapping[str, Any]) ->
     """
     if "numba.cuda" not in sys.modules:
         return None  # nothing is registered for it
-    text = str(error)
+    text = text_of(error)
     only = "which is registered for the target 'cuda' only,"
     if match := says(text, "no match for this target"):
         return _refusal(source, match["name"], f"{_last(match['name'])}(), {only}")

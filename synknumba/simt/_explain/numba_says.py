@@ -81,7 +81,7 @@ def raised(text: str) -> dict[str, str]:
 
 def innermost(error: Exception) -> str:
     """Returns the innermost error of typing with its line, if there is one; else the whole text."""
-    text = str(error)
+    text = text_of(error)
     specific = re.findall(r"NumbaTypeError: (.*)", text)
     if not specific:
         return text

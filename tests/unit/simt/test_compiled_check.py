@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from numba import complex64, cuda, float32, float64, int32
@@ -482,7 +483,19 @@ def test_an_exception_of_the_kernel_tells_thread_line_and_findings() -> None:
         assert "race at index [1]" in findings
 
 
-def test_what_compiled_code_cannot_check_is_refused_with_the_reason() -> None:
+class Coloured:
+    """How Numba writes where colorama is installed."""
+
+    def __getattr__(self, kind: str) -> Any:
+        return lambda text: f"{text}\x1b[0m"
+
+
+@pytest.mark.parametrize("colours", [None, Coloured()], ids=["plain", "colours"])
+def test_what_compiled_code_cannot_check_is_refused_with_the_reason(
+    colours: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba.core.errors, "_termcolor_inst", colours)
+
     def prints(x):
         print(x[0])
 
