@@ -13,7 +13,7 @@ from synknumba._errors import SynkError
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._sequence.install import InstalledSequence
-from synknumba._sequence.loop_options import LAST_ONLY, NEVER, Schedule, schedule
+from synknumba._sequence.schedule import LAST_ONLY, NEVER, Schedule, schedule
 from synknumba._sequence.results import SequenceResults
 from synknumba._sequence.rounds import RoundLoop
 from synknumba._types import Array

@@ -1,5 +1,7 @@
 """Race detection with shadow memory: the recent accesses to the bytes of shared and global memory.
 
+For kernels in Python; `runtime.record` is the same rule in compiled code, and changes with it.
+
 Two accesses by different threads race if at least one writes and neither happens before the other.
 They are ordered if
 

@@ -1,5 +1,6 @@
 """float16 on Numba's CPU target, which by itself only knows the type's name: LLVM's `half`.
 
+`FLOAT16.narrow` rounds; modes of rounding are in `rounding.py`, arithmetic is in `small_floats.py`.
 `register` adds it to the process's CPU target, so `njit` functions get it too; it is called when a
 kernel first needs it.
 """

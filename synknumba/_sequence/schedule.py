@@ -1,4 +1,6 @@
-"""`times=`, `every=` and `until=` of a call of a sequence, and the rounds that they ask for."""
+"""How many rounds a call of a sequence makes, and why: by `times=`, `every=`, `until=`, and the room
+for results.
+"""
 
 import operator
 from dataclasses import dataclass
