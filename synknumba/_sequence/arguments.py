@@ -21,9 +21,9 @@ from synknumba._host.file_data import over_file
 from synknumba._host.foreign import adopted, is_foreign
 from synknumba._ops.tree import Structure, flatten, paths
 from synknumba._progress import refusal
-from synknumba._sequence.schedule import OPTIONS
 from synknumba._sequence.marks import Static
 from synknumba._sequence.outer_values import OuterValues
+from synknumba._sequence.schedule import OPTIONS
 from synknumba._sequence.symbolic_results import number_dtype
 from synknumba._tracing import STEP, Number
 from synknumba._types import Array, unknown_keyword

@@ -37,11 +37,11 @@ from synknumba._sequence.arguments import (
 from synknumba._sequence.call_checks import InnerTimes
 from synknumba._sequence.dry_run import DryRun
 from synknumba._sequence.install import Installer
-from synknumba._sequence.schedule import count_of
 from synknumba._sequence.outer_values import OuterValues, Values
 from synknumba._sequence.plan import SequencePlan
 from synknumba._sequence.recorder import Recorder
 from synknumba._sequence.results import SequenceResults
+from synknumba._sequence.schedule import count_of
 from synknumba._sequence.symbolic_results import ScalarResult, SymbolicResult
 from synknumba._tracing import Number, Unknown
 from synknumba._world.engine import Engine

@@ -13,9 +13,9 @@ from synknumba._errors import SynkError
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._sequence.install import InstalledSequence
-from synknumba._sequence.schedule import LAST_ONLY, NEVER, Schedule, schedule
 from synknumba._sequence.results import SequenceResults
 from synknumba._sequence.rounds import RoundLoop
+from synknumba._sequence.schedule import LAST_ONLY, NEVER, Schedule, schedule
 from synknumba._types import Array
 from synknumba._wire.messages import Install, ReturnedInSequence
 from synknumba._wire.program import Transfer, next_number

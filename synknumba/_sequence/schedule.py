@@ -1,5 +1,5 @@
-"""How many rounds a call of a sequence makes, and why: by `times=`, `every=`, `until=`, and the room
-for results.
+"""How many rounds a call of a sequence makes, and why: by `times=`, `every=`, `until=`, and the
+room for results.
 """
 
 import operator

@@ -35,12 +35,12 @@ from synknumba._sequence.arguments import ArgumentBinder, Arguments, argument_na
 from synknumba._sequence.body import Body
 from synknumba._sequence.body_source import check_body
 from synknumba._sequence.dry_run import DryRun
-from synknumba._sequence.schedule import ONCE, OPTIONS, checked_loop, schedule
 from synknumba._sequence.outer_values import OuterValues
 from synknumba._sequence.plan import CallRounds, SequencePlan
 from synknumba._sequence.plan_cache import KeptSequencePlans
 from synknumba._sequence.recorder import Recorder
 from synknumba._sequence.report import SequenceReport
+from synknumba._sequence.schedule import ONCE, OPTIONS, checked_loop, schedule
 from synknumba._sequence.symbolic_results import handle_of
 from synknumba._tracing import Number
 from synknumba._types import Array

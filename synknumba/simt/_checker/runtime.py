@@ -1,5 +1,5 @@
-"""Compiled part of a check: the rule of `_checker.races` once more, in machine words (`record`), and
-the loop that runs the threads of a block.
+"""Compiled part of a check: the rule of `_checker.races` once more, in machine words (`record`),
+and the loop that runs the threads of a block.
 
 Each CUDA thread is a coroutine on a stack of its own, by the C library's `swapcontext`. At a
 barrier or warp operation it stores its request and goes back to the scheduler, as a generator does
