@@ -257,6 +257,21 @@ def count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def aligned(rows: Iterable[Iterable[object]]) -> list[str]:
+    """Formats a table, a line for each row: the first column aligned left, the others right.
+
+    >>> aligned([("what", "n"), ("call", 12)])
+    ['what   n', 'call  12']
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for first, *others in cells:
+        padded = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *padded]).rstrip())
+    return lines
+
+
 def with_article(noun: str) -> str:
     """Returns the name of a class, or another noun, with its article.
 

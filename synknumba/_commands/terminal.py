@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+from synknumba._types import aligned
+
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001  # the type has no public name
 
 SUCCESS, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130  # exit statuses: see the package
@@ -143,15 +145,10 @@ def has_colours(stream: IO[str]) -> bool:
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Prints rows of cells: the first column aligned left, the others right."""
-    lines = [list(head), *map(list, rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    for number, line in enumerate(lines):
-        cells = [
-            line[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
-        ]
-        text = "  ".join(cells).rstrip()
-        print(text if number else coloured(text, "bold"))
+    first, *lines = aligned([head, *rows])
+    print(coloured(first, "bold"))
+    for line in lines:
+        print(line)
 
 
 def print_json(value: Any) -> None:

@@ -4,13 +4,27 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from synknumba import _html
 from synknumba._rank.spans import COMPILE, RECORD
 from synknumba._timeline.tracks import SCRIPT, Record
+from synknumba._types import aligned
+
+# heads of tables
+_FUNCTIONS = (
+    "function",
+    "rounds",
+    "waited",
+    "a round",
+    "busiest rank",
+    "imbalance",
+    "bytes",
+    "GB/s",
+)
+_STEPS = ("in rounds, all ranks", "times", "in all", "each", "bytes", "GB/s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,19 @@ class FunctionTimes:
         most = max(times, default=0.0)
         return self.nbytes / most if most and self.nbytes else float("nan")
 
+    def cells(self) -> tuple[str, ...]:
+        """The row of a table, below `_FUNCTIONS`."""
+        return (
+            self.name,
+            f"{self.rounds:,}",
+            in_words(self.waited),
+            in_words(self.waited / self.rounds),
+            in_words(max(self.ranks.values())) if self.ranks else "",
+            _number(self.imbalance),
+            _count(self.nbytes),
+            _rate(self.rate),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
@@ -59,6 +86,18 @@ class StepTimes:
     seconds: float
     nbytes: int
     on_device: bool
+
+    def cells(self) -> tuple[str, ...]:
+        """The row of a table, below `_STEPS`."""
+        rate = self.nbytes / self.seconds if self.nbytes and self.seconds else float("nan")
+        return (
+            f"{self.name} (GPU)" if self.on_device else self.name,
+            f"{self.count:,}",
+            in_words(self.seconds),
+            in_words(self.seconds / self.count),
+            _count(self.nbytes),
+            _rate(rate),
+        )
 
 
 @final
@@ -89,61 +128,19 @@ class Summary:
     def __str__(self) -> str:
         """Formats the summary as tables."""
         lines = [f"{self.seconds:.6g} s in all, {len(self.ranks)} ranks"]
-        if self.lost_rounds:
-            lines.append(
-                f"  without {self.lost_rounds:,} rounds before, which were not "
-                f"kept; records= keeps more"
-            )
-        if self.lost_steps:
-            lines.append(
-                f"  without {self.lost_steps:,} steps of ranks, which were not "
-                f"kept; records= keeps more"
-            )
+        for count, what in (
+            (self.lost_rounds, "rounds before"),
+            (self.lost_steps, "steps of ranks"),
+        ):
+            if count:
+                lines.append(
+                    f"  without {count:,} {what}, which were not kept; records= keeps more"
+                )
         for name, seconds in self.of_script():
             lines.append(f"  {name:<24}{in_words(seconds):>12}{_percent(seconds, self.seconds):>8}")
-        if self.functions:
-            head = [
-                "function",
-                "rounds",
-                "waited",
-                "a round",
-                "busiest rank",
-                "imbalance",
-                "bytes",
-                "GB/s",
-            ]
-            rows = [
-                [
-                    times.name,
-                    f"{times.rounds:,}",
-                    in_words(times.waited),
-                    in_words(times.waited / times.rounds),
-                    in_words(max(times.ranks.values())) if times.ranks else "",
-                    _number(times.imbalance),
-                    f"{times.nbytes:,}" if times.nbytes else "",
-                    _rate(times.rate),
-                ]
-                for times in self.functions
-            ]
-            lines += ["", *_table(head, rows)]
-        if self.steps:
-            head = ["in rounds, all ranks", "times", "in all", "each", "bytes", "GB/s"]
-            rows = [
-                [
-                    f"{times.name}{' (GPU)' if times.on_device else ''}",
-                    f"{times.count:,}",
-                    in_words(times.seconds),
-                    in_words(times.seconds / times.count),
-                    f"{times.nbytes:,}" if times.nbytes else "",
-                    _rate(
-                        times.nbytes / times.seconds
-                        if times.nbytes and times.seconds
-                        else float("nan")
-                    ),
-                ]
-                for times in self.steps
-            ]
-            lines += ["", *_table(head, rows)]
+        for head, times in ((_FUNCTIONS, self.functions), (_STEPS, self.steps)):
+            if times:
+                lines += ["", *aligned([head, *(row.cells() for row in times)])]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str | None:
@@ -189,10 +186,9 @@ def summarise(records: Sequence[Record]) -> Summary:
         )
         for name, mine in waited.items()
     ]
-    ends = [(span["ts"], span["ts"] + span["dur"]) for span in spans]
-    seconds = (
-        (max(after for _, after in ends) - min(first for first, _ in ends)) / 1e6 if ends else 0.0
-    )
+    first = min((span["ts"] for span in spans), default=0.0)
+    last = max((span["ts"] + span["dur"] for span in spans), default=0.0)
+    seconds = (last - first) / 1e6
     compiled = _total([step for step in kinds["step"] if step["name"] == COMPILE])
     steps = [
         StepTimes(
@@ -261,15 +257,19 @@ def _bytes(record: Record) -> int:
 def in_words(value: float) -> str:
     """Returns a time with its unit."""
     for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value >= 100 * unit:
+            return f"{value / unit:.0f} {name}"
         if value >= unit:
-            return (
-                f"{value / unit:.3g} {name}" if value < 100 * unit else f"{value / unit:.0f} {name}"
-            )
+            return f"{value / unit:.3g} {name}"
     return f"{value * 1e9:.0f} ns" if value else "0"
 
 
 def _percent(part: float, total: float) -> str:
     return f"{100 * part / total:.1f} %" if total else ""
+
+
+def _count(value: int) -> str:
+    return f"{value:,}" if value else ""
 
 
 def _number(value: float) -> str:
@@ -279,17 +279,3 @@ def _number(value: float) -> str:
 def _rate(value: float) -> str:
     """Returns bytes a second in GB/s."""
     return "< 0.01" if value < 1e7 else _number(value / 1e9)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    lines = [list(head), *([*map(str, row)] for row in rows)]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
-    return [
-        "  ".join(
-            [
-                line[0].ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
-            ]
-        )
-        for line in lines
-    ]

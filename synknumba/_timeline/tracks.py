@@ -168,21 +168,20 @@ def _of_script(events: Events, began: int, part: _Kept) -> Iterator[Record]:
 
 
 def _of_rank(rank: int, traced: Traced, events: Events, began: int, since: int) -> Iterator[Record]:
-    name = f"rank {rank}" if traced.host == _host() else f"rank {rank} on {traced.host}"
-    # other machines have the same numbers
-    pid = traced.pid if traced.host == _host() else traced.pid + (rank << 32)
-    on_device = any(span.on_device for span in traced.spans)
-    yield from _named(
-        pid,
-        name,
-        {ROUNDS: "rounds"} | ({DEVICE: "stream of the GPU"} if on_device else {}),
-        rank + 1,
-    )
+    name, pid, threads = f"rank {rank}", traced.pid, {ROUNDS: "rounds"}
+    if traced.host != _host():
+        name = f"{name} on {traced.host}"
+        pid += rank << 32  # other machines have the same numbers
+    if any(span.on_device for span in traced.spans):
+        threads[DEVICE] = "stream of the GPU"
+    yield from _named(pid, name, threads, rank + 1)
     records = _rounds_of(traced)
     for sequence, number, received, answered in records[records[:, 2] >= since].tolist():
-        kind = "obey" if number == MESSAGE else "round"
-        info = events.names.get(number)
-        what = "message" if number == MESSAGE else "a round" if info is None else info.function
+        kind, what = "round", "a round"
+        if number == MESSAGE:
+            kind, what = "obey", "message"
+        elif number in events.names:
+            what = events.names[number].function
         yield _span(
             pid, ROUNDS, kind, what, received - began, answered - began, {"round": sequence}
         )
