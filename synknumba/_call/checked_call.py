@@ -23,7 +23,7 @@ from synknumba._ops.launch import ELEMENTS, Dim3, Extent, LaunchConfig
 from synknumba._ops.rows import Range, Rows
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._source.grid_limits import Limits
-from synknumba._types import Array, RankConstant, Shape, Span
+from synknumba._types import Array, RankConstant, Shape, Span, count_text
 from synknumba._variables.state import VariableState
 from synknumba._wire import program
 
@@ -112,12 +112,11 @@ def _left_out(
         shape, threads = shapes.get(array, ()), sizes[0][limit.axis] * sizes[1][limit.axis]
         is_whole = isinstance(call.parameters.get(array), program.Broadcast)
         if len(shape) > axis and shape[axis] > threads and not is_whole:
-            plural = "" if threads == 1 else "s"
             yield Finding(
                 KernelCheckError,
                 f"a position along {'xyz'[limit.axis]} is compared with {array}.shape[{axis}], "
-                f"which is {shape[axis]}, but the launch has {threads} "
-                f"thread{plural} there, and the other elements are left out",
+                f"which is {shape[axis]}, but the launch has {count_text(threads, 'thread')} "
+                "there, and the other elements are left out",
                 (),
                 'pass grid="elements" for a thread per element, with the last axis along x (j, i = '
                 "cuda.grid(2) for u[i, j]); or grid= as a function of shapes; or loop with a "

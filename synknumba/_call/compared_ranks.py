@@ -58,7 +58,7 @@ from synknumba._errors import (
 from synknumba._host import this_process
 from synknumba._ops import agreement
 from synknumba._ops.agreement import Bound
-from synknumba._types import Array
+from synknumba._types import Array, count_text
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable
 from synknumba._world.fork import fork
@@ -214,7 +214,7 @@ class Comparison:
         if self._mode != "first":
             record = self._store.read(_file_of(key))
             if record is None:
-                self._skip(key, f"{counted(self._ranks[0])} made no such call")
+                self._skip(key, f"{count_text(self._ranks[0], 'rank')} made no such call")
                 return run()
         before = contents(inputs(function, args, kwargs))
         if record is None:
@@ -363,7 +363,7 @@ class Comparison:
         raise Differs(1)
 
     def _on(self, run: int) -> str:
-        return counted(self._ranks[run])
+        return count_text(self._ranks[run], "rank")
 
     def finish(self) -> None:
         """Stores the summary of the run."""
@@ -395,7 +395,7 @@ def summaries(store: Store, sizes: Sequence[int], run: Run[T]) -> Iterator[tuple
         if missing and not summary.problem:
             _, name, place = next(iter(missing))
             summary.skipped += missing.total()
-            reason = f"{name}, called at {place}: {counted(size)} made no such call"
+            reason = f"{name}, called at {place}: {count_text(size, 'rank')} made no such call"
             summary.reason = summary.reason or reason
         yield summary, value
 
@@ -427,7 +427,8 @@ def check_ranks(
 
         for (summary, _), size in zip(summaries(store, numbers, run), numbers[1:], strict=True):
             if summary.problem:
-                label = f"{counted(numbers[0])} and {counted(size)} differ: {summary.problem}"
+                both = f"{count_text(numbers[0], 'rank')} and {count_text(size, 'rank')}"
+                label = f"{both} differ: {summary.problem}"
                 advice = f"usual cause: {summary.cause}" if summary.cause else ""
                 raise KernelCheckError(name, (Finding(KernelCheckError, label, (), advice),))
             if not summary.counted:
@@ -435,8 +436,8 @@ def check_ranks(
         if RESULT in {label for _, label in store.read("unrepeatable", set())}:
             raise ArgumentError(
                 f"check with ranks= cannot compare {RESULT} of {name}, which differs between two "
-                f"runs on {counted(numbers[0])}: seed its random numbers, or leave out what is no "
-                "result of the arguments"
+                f"runs on {count_text(numbers[0], 'rank')}: seed its random numbers, or leave out "
+                "what is no result of the arguments"
             )
 
 
@@ -455,11 +456,6 @@ def _restored(values: Iterable[tuple[str, Any]]) -> Iterator[None]:
             state.put_back(before)
         for content, before in zip(arrays, copies, strict=True):
             content.set_to(before)
-
-
-def counted(ranks: int) -> str:
-    """Returns a number of ranks as text."""
-    return f"{ranks} rank{'' if ranks == 1 else 's'}"
 
 
 def hash_of(array: Array) -> Hash:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import synknumba
-from synknumba._call.compared_ranks import Comparison, Store, Summary, compared, counted, summaries
+from synknumba._call.compared_ranks import Comparison, Store, Summary, compared, summaries
 from synknumba._call.function import Function
 from synknumba._commands.terminal import FAILED, FOUND, CommandError, coloured
 from synknumba._learning.training import TrainFunction
@@ -20,6 +20,7 @@ from synknumba._machines import launch
 from synknumba._rowwise.expectation import Expectation
 from synknumba._rowwise.map import Vectorized
 from synknumba._sequence.sequence import Sequence
+from synknumba._types import count_text
 from synknumba._variables.variable import Variable
 from synknumba._world import machines
 
@@ -66,11 +67,13 @@ def compare(args: argparse.Namespace) -> int:
         ):
             if not summary.problem and codes[ranks] != codes[first]:
                 sys.stderr.write(errors)
-                ends = [f"{codes[size]} on {counted(size)}" for size in (first, ranks)]
+                ends = [f"{codes[size]} on {count_text(size, 'rank')}" for size in (first, ranks)]
                 summary.problem = f"the script ends with status {ends[0]}, and {ends[1]}"
             if summary.problem:
                 head = coloured(
-                    f"{counted(first)} and {counted(ranks)} differ", "problem", sys.stderr
+                    f"{count_text(first, 'rank')} and {count_text(ranks, 'rank')} differ",
+                    "problem",
+                    sys.stderr,
                 )
                 sys.stderr.write(f"synknumba check: {head}: {summary.finding}\n")
                 return FOUND

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import final
 
-from synknumba._types import Span
+from synknumba._types import Span, count_text
 
 
 @final
@@ -119,8 +119,8 @@ class Halo:
         total = sum(counts)
         leave = "leaves" if total == 1 else "leave"
         return (
-            f"halo={self.width} needs {_counted(self.width, 'row')} on every rank, and "
-            f"{_counted(total, 'row')} of {what} on {_counted(len(counts), 'rank')} {leave} "
+            f"halo={self.width} needs {count_text(self.width, 'row')} on every rank, and "
+            f"{count_text(total, 'row')} of {what} on {count_text(len(counts), 'rank')} {leave} "
             f"{min(counts)}"
         )
 
@@ -128,11 +128,6 @@ class Halo:
         """Returns the options of `scatter` that make such a halo."""
         periodic = ", periodic" if self.periodic else ""
         return f"halo={self.width}{periodic}"
-
-
-def _counted(number: int, noun: str) -> str:
-    ending = "" if number == 1 else "s"
-    return f"{number} {noun}{ending}"
 
 
 def first_rows(halo: Halo | None, counts: Sequence[int]) -> tuple[int, ...]:

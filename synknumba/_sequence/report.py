@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from synknumba import _html
 from synknumba._call.report import PlanReport
-from synknumba._types import Shape
+from synknumba._types import Shape, count_text
 
 Whom: TypeAlias = Literal["neighbours", "all ranks"]
 
@@ -157,7 +157,7 @@ class SequenceReport:
 
     def __str__(self) -> str:
         """Formats the report as a list."""
-        iterations, rounds = _counted(self.times, "iteration"), _counted(self.rounds, "round")
+        iterations, rounds = count_text(self.times, "iteration"), count_text(self.rounds, "round")
         lines = [
             f"{self.sequence}({', '.join(self.arguments)})",
             f"{iterations} in {rounds}, {self.world_size} ranks",
@@ -198,10 +198,6 @@ class SequenceReport:
             f"on GPUs, over NCCL: calls in a row are one recording; the host "
             f"acts at {', '.join(acts)}"
         )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _is_recorded(loop: LoopReport) -> bool:
