@@ -55,9 +55,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # a shell starts what it runs in the background that way
+    # a shell starts what it runs in the background that way, and nohup all
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     config.stash[GPUS] = probe()
     config.stash[STDERR] = os.dup(2)  # before it is captured
     quick.asked = config.option.quick
