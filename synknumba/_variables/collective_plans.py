@@ -98,9 +98,11 @@ class Endpoints:
         return self.operand()._replace(copies=tuple(copy.scaled(elements) for copy in copies))
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveSpec:
-    """A collective: its kind, the op of a reduction, and the root of a broadcast or reduce."""
+class CollectiveSpec(NamedTuple):
+    """A collective: its kind, the op of a reduction, and the root of a broadcast or reduce.
+
+    A tuple, since one is made, hashed and compared in each repeated collective.
+    """
 
     kind: CollectiveKind
     op: CollectiveOp | None = None

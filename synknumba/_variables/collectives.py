@@ -84,7 +84,9 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
         if copied:
             VariableGroup("broadcast", copied).check_no_halo()
             spec = CollectiveSpec("broadcast", None, root)
-            run(world, spec, copied, copied, lambda shapes, _: shapes[root], differs=False)
+            is_uniform = all(state.storage().is_uniform for state in copied)
+            shape_of = None if is_uniform else lambda shapes, _: shapes[root]
+            run(world, spec, copied, shape_of=shape_of, differs=False)
         write_all(world, assignments)
     return vars
 

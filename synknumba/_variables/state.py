@@ -536,7 +536,8 @@ class VariableState:
     def replace(self, storage: Allocation, *, differs: bool, sharded: bool) -> None:
         """Gives the variable memory, perhaps its own, to which ranks have written; see `mark`."""
         self.mark(differs=differs, sharded=sharded)
-        self._use(storage)
+        if storage is not self._values.storage:  # else keys of plans stay the same object
+            self._use(storage)
 
     def mark(self, *, differs: bool, sharded: bool | None = None) -> None:
         """Records that ranks may have written: whether replicas may differ, and each rank has
