@@ -109,7 +109,6 @@ def describe(
         raise ArgumentError(
             f"{name} of {function} is {value}, which does not fit in 64 bits; pass a float"
         )
-    kind = kind_of(value, name in broadcast, name in sliceable)
     match value:
         case np.generic():
             return Description("scalar", _typeof(function, name, value))
@@ -118,7 +117,7 @@ def describe(
         case IndexRange():
             return Description("indices", types.int64)
         case Variable():
-            return _describe_variable(function, name, state_of(value), kind)
+            return _describe_variable(function, name, state_of(value), rows=name in sliceable)
         case RankConstant():
             refuse_span(function, name, value)
             return Description("scalar", types.int64)
@@ -132,6 +131,7 @@ def describe(
         )
     array = as_array(function, name, value)
     element = _number(function, name, numba_type(array.dtype), array.dtype)
+    kind = kind_of(array, name in broadcast, name in sliceable)
     return Description(kind, element, array.shape[1:] if kind == "rows" else array.shape)
 
 
@@ -161,20 +161,18 @@ def refuse_span(function: str, name: str, constant: Any) -> None:
 
 
 def _describe_variable(
-    function: str, name: str, variable: VariableState, kind: Kind
+    function: str, name: str, variable: VariableState, *, rows: bool
 ) -> Description:
     if variable.is_tree:
         raise ArgumentError(
             f"{name} of {function} is a tree of arrays; make one variable per array"
         )
-    dtype, shape = (
-        variable.dtypes()[0],
-        variable_shape(function, name, variable, rows=kind == "rows"),
-    )
+    dtype = variable.dtypes()[0]
+    shape = variable_shape(function, name, variable, rows=rows)
     element = _number(function, name, numba_type(dtype), dtype)
-    if kind == "whole" and not shape:
-        shape = (1,)  # in a kernel
-    return Description(kind, element, shape)
+    if rows:
+        return Description("rows", element, shape)
+    return Description("whole", element, shape or (1,))  # a kernel gets one element
 
 
 def variable_shape(function: str, name: str, variable: VariableState, rows: bool) -> Shape:
