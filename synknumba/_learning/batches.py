@@ -4,7 +4,6 @@ epoch k    rows 0 … n − 1, in the order of n random words of Philox with the
 batch j    entries j·size … (j+1)·size − 1 of that order
 """
 
-import operator
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any, final
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError, PartitionError, shortened
+from synknumba._host.casting import as_index
 from synknumba._host.stopping import stopping
 from synknumba._progress import Bar, Progress, wanted
 from synknumba._types import as_flag, known_options, shown
@@ -266,12 +266,8 @@ def _length(n: Any) -> int:
 
 def _integer(value: Any, what: str, least: int, most: int | None = None) -> int:
     """Returns an int that is in range; raises `ArgumentError` for anything else."""
-    if not isinstance(value, bool | np.bool):
-        try:
-            number = operator.index(value)
-        except TypeError:
-            number = least - 1
-        if number >= least and (most is None or number <= most):
-            return number
-    upto = "" if most is None else f" and at most {most}"
-    raise ArgumentError(f"{what} must be an int of at least {least}{upto}, got {shown(value)}")
+    number = as_index(value)
+    if number < least or (most is not None and number > most):
+        upto = "" if most is None else f" and at most {most}"
+        raise ArgumentError(f"{what} must be an int of at least {least}{upto}, got {shown(value)}")
+    return number

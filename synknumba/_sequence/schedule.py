@@ -2,13 +2,11 @@
 room for results.
 """
 
-import operator
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-import numpy as np
-
 from synknumba._errors import ArgumentError
+from synknumba._host.casting import as_index
 
 OPTIONS: Final = ("times", "every", "until", "progress")
 NEVER: Final = 1 << 62  # period of results that are not kept
@@ -63,10 +61,7 @@ def _check_times(name: str, every: Any, until: Any) -> None:
 
 
 def count_of(name: str, option: str, value: Any, least: int) -> int:
-    try:
-        number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
-    except TypeError:
-        number = -1
+    number = as_index(value)
     if not least <= number < 2**63:
         limit = "" if number < least else ", and below 2**63"
         raise ArgumentError(

@@ -4,7 +4,6 @@ SYNKNUMBA_TRACE=run.json does so for a whole script. Of each kind of event the l
 """
 
 import atexit
-import operator
 import os
 import sys
 import time
@@ -13,9 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
 
-import numpy as np
-
 from synknumba._errors import ArgumentError, SynkError, WorldError
+from synknumba._host.casting import as_index
 from synknumba._timeline.summary import Summary, summarise
 from synknumba._timeline.tracks import MAKER, Record, tracks, write
 from synknumba._types import known_options
@@ -201,10 +199,7 @@ def trace(path: str | os.PathLike[str] | None = None, *, records: int = 100_000)
         >>> made.summary().functions[0].rounds
         5
     """
-    try:
-        number = -1 if isinstance(records, bool | np.bool) else operator.index(records)
-    except TypeError:
-        number = -1
+    number = as_index(records)
     if not 1 <= number <= MOST_RECORDS:
         raise ArgumentError(f"records must be an int from 1 to {MOST_RECORDS:,}, got {records!r}")
     return Trace(None if path is None else _checked(path), number)
