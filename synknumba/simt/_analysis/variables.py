@@ -39,8 +39,8 @@ def definitions(body: list[ast.stmt]) -> dict[str, ast.expr]:
 
 
 def with_own_names(body: list[ast.stmt], local_arrays: Collection[str]) -> list[ast.stmt]:
-    """Renames a variable, unless `kept`, from each top-level reassignment on; changes the
-    statements in place.
+    """Renames a variable, unless it is a local array, from each top-level reassignment on; changes
+    the statements in place.
 
     A top-level statement runs before all statements after it, so none of these reads the variable's
     earlier value.

@@ -27,6 +27,7 @@ from numba.extending import intrinsic, overload_attribute, overload_method
 
 from synknumba.simt._emit.options import Options
 from synknumba.simt._emit.overloads import translated
+from synknumba.simt._source.pickling import target_of
 
 _TYPING: Final = (
     ("numba.cuda.cudadecl", "registry"),
@@ -126,7 +127,7 @@ class CudaExtensions:
             values = self._new(registry.globals)
             is_core = registry is templates.builtin_registry
             for template in attributes:
-                if self._is_member(template, is_core=is_core):
+                if self._is_member(template):
                     _overload_member(template)
                     count += 1
             if is_core:
@@ -140,7 +141,7 @@ class CudaExtensions:
             count += len(functions) + len(attributes) + len(values)
         return count
 
-    def _is_member(self, template: Any, *, is_core: bool) -> bool:
+    def _is_member(self, template: Any) -> bool:
         """Returns whether a template is of a method or attribute that the CPU has not."""
         chooser = getattr(template, "_overload_func", None)
         if chooser is None or not is_of_program(chooser):
@@ -187,7 +188,7 @@ def _member_of(template: Any) -> tuple[Any, Any]:
 
 
 def _is_for_gpus(template: Any) -> bool:
-    return str(getattr(template, "metadata", {}).get("target")).lower() in {"cuda", "gpu"}
+    return target_of(template) in {"cuda", "gpu"}
 
 
 def _is_programs_lowering(entry: tuple[Any, ...]) -> bool:

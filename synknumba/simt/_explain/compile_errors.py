@@ -37,7 +37,7 @@ from synknumba.simt._explain.numba_says import (
 from synknumba.simt._library.words import STATE
 from synknumba.simt._source.reads import functions_called
 from synknumba.simt._source.source import read_definition
-from synknumba.simt._source.syntax import assigned_names
+from synknumba.simt._source.syntax import assigned_names, parts_of
 from synknumba.simt._source.written import Source, marked_line
 
 _OF_A_RANK: Final = frozenset({"rank", "world_size"})
@@ -384,7 +384,7 @@ def _fewer_dimensions(text: str, source: Source, node: ast.AST | None) -> str | 
         array, part = _ARRAY.search(kind), _only_subscript(operand)
         if array is None or part is None or _has_slice(part):
             continue
-        name, indices = ast.unparse(part.value), len(_indices(part))
+        name, indices = ast.unparse(part.value), len(parts_of(part.slice))
         if name in source.params:
             ndim = indices + int(array["ndim"])
             flat, count = ",", f"{indices} indices"
@@ -400,10 +400,6 @@ def _fewer_dimensions(text: str, source: Source, node: ast.AST | None) -> str | 
 def _only_subscript(operand: ast.expr) -> ast.Subscript | None:
     parts = [node for node in ast.walk(operand) if isinstance(node, ast.Subscript)]
     return parts[0] if len(parts) == 1 else None
-
-
-def _indices(node: ast.Subscript) -> list[ast.expr]:
-    return getattr(node.slice, "elts", [node.slice])
 
 
 def _operands(node: ast.AST | None) -> list[ast.expr]:
@@ -590,7 +586,7 @@ def _indexing(container: str, index: str, stored: str = "") -> _Reason | None:
     kinds, ndim = _kinds_of(index), int(array["ndim"])
 
     def is_it(node: ast.AST) -> bool:
-        return isinstance(node, ast.Subscript) and len(_indices(node)) == len(kinds)
+        return isinstance(node, ast.Subscript) and len(parts_of(node.slice)) == len(kinds)
 
     def is_store(node: ast.AST) -> bool:
         return is_it(node) and isinstance(node.ctx, ast.Store)  # type: ignore[attr-defined]

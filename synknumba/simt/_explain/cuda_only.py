@@ -23,7 +23,7 @@ from numba.core.typing.templates import builtin_registry
 
 from synknumba._errors import KernelError
 from synknumba.simt._explain.numba_says import says, text_of
-from synknumba.simt._source.pickling import templates_of
+from synknumba.simt._source.pickling import target_of, templates_of
 from synknumba.simt._source.written import Source
 
 _EVERY_TARGET: Final = "register it for every target"
@@ -108,7 +108,7 @@ def is_overloaded_for_cuda(name: str) -> bool:
     modules = [
         template._overload_func.__module__  # noqa: SLF001
         for _, _, template in templates_of(function)
-        if _is_for_cuda(template)
+        if target_of(template) == "cuda"
     ]
     registered = getattr(sys.modules.get("numba.cuda.cudadecl"), "registry", None)
     for value, kind in getattr(registered, "globals", ()):
@@ -120,7 +120,7 @@ def is_overloaded_for_cuda(name: str) -> bool:
 def _attributes_of_cuda() -> Iterator[str]:
     """Yields the attributes and methods that the program has registered for CUDA only."""
     for template in builtin_registry.attributes:
-        if _is_for_cuda(template):
+        if target_of(template) == "cuda":
             yield getattr(template, "_attr", "")
     for kind in _attribute_templates(_cuda_context()) - _attribute_templates(
         cpu_target.typing_context
@@ -134,7 +134,3 @@ def _attributes_of_cuda() -> Iterator[str]:
 def _attribute_templates(context: Any) -> set[type]:
     lists = context._attributes.values()  # noqa: SLF001  # there is no public list
     return set(map(type, chain.from_iterable(lists)))
-
-
-def _is_for_cuda(template: Any) -> bool:
-    return getattr(template, "metadata", {}).get("target") == "cuda"

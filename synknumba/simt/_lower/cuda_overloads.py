@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final
 
-from synknumba.simt._source.pickling import templates_of
+from synknumba.simt._source.pickling import target_of, templates_of
 from synknumba.simt._source.reads import values_read
 
 # Top-level modules whose CUDA overloads compute the same as those for the CPU.
@@ -38,7 +38,7 @@ def overloaded_for_cuda(function: Any, seen: set[Any] | None = None) -> Any:
         return None
     seen.add(function)
     templates = [template for _, _, template in templates_of(function)]
-    if any(_target(template) == "cuda" for template in templates):
+    if any(target_of(template) == "cuda" for template in templates):
         return function
     for template in templates:
         maker = getattr(template, "_overload_func", None)
@@ -55,11 +55,7 @@ def overloads_for_cuda(function: Any) -> list[Any]:
     """
     by_maker = {}
     for _, _, template in templates_of(function):
-        if hasattr(template, "_overload_func") and _target(template) in _TARGETS:
+        if hasattr(template, "_overload_func") and target_of(template) in _TARGETS:
             by_maker[template._overload_func] = template  # noqa: SLF001  # numba-cuda registers one for every target with Numba too
     latest_first = [*by_maker.values()][::-1]
-    return sorted(latest_first, key=lambda template: _TARGETS.index(_target(template)))
-
-
-def _target(template: Any) -> str:
-    return str(getattr(template, "metadata", {}).get("target") or "generic").lower()
+    return sorted(latest_first, key=lambda template: _TARGETS.index(target_of(template)))

@@ -26,6 +26,7 @@ from synknumba.simt._source.syntax import (
     call_name,
     load,
     one_or_tuple,
+    parts_of,
     place,
     read_names,
     store,
@@ -81,7 +82,7 @@ def collective_of(statement: ast.AST) -> CollectiveStatement | None:
             COLLECTIVE_PREFIX
         ):
             path = name.removeprefix(COLLECTIVE_PREFIX)
-            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            names = parts_of(target)
             results = tuple(element.id for element in names if isinstance(element, ast.Name))
             return CollectiveStatement(
                 path, results, dict(zip(COLLECTIVES[path].params, args, strict=True))

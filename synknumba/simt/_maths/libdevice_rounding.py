@@ -232,6 +232,8 @@ def _to_single(number: Any, letter: str, mode: str) -> Code:
     """Returns code that converts to float32; `number` makes the operand one of the type of
     `letter`.
     """
+    if mode == "rn":
+        return _nearest(np.float32, number)
     narrow = typed(f"to_float_{mode}", {f"f({letter})": FLOAT32.rounded(mode)})
 
     def converted(x: Any) -> Any:
@@ -240,8 +242,8 @@ def _to_single(number: Any, letter: str, mode: str) -> Code:
     return body(converted)
 
 
-def _to_double(number: Any) -> Code:
-    return body(lambda x: np.float64(number(x)))
+def _nearest(real: Any, number: Any) -> Code:
+    return body(lambda x: real(number(x)))
 
 
 def _long_to_double(integer: Any, mode: str) -> Code:
@@ -249,7 +251,7 @@ def _long_to_double(integer: Any, mode: str) -> Code:
     their sum is rounded.
     """
     if mode == "rn":
-        return _to_double(integer)
+        return _nearest(np.float64, integer)
     add, low_bits = strict(_directed_add(_DIRECTIONS[mode])), integer(LOW_BITS)
 
     def converted(x: int) -> Any:
@@ -293,8 +295,8 @@ _SOURCES: Final = {
 
 def _conversions() -> dict[str, tuple[str, Code]]:
     table: dict[str, tuple[str, Code]] = {
-        "int2double_rn": ("d(i)", _to_double(np.int32)),
-        "uint2double_rn": ("d(i)", _to_double(np.uint32)),
+        "int2double_rn": ("d(i)", _nearest(np.float64, np.int32)),
+        "uint2double_rn": ("d(i)", _nearest(np.float64, np.uint32)),
     }
     for mode in MODES:
         for source, (number, letter, declared) in _SOURCES.items():

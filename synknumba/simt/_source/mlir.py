@@ -138,8 +138,8 @@ def _as_numba(kind: Any) -> types.Type | None:
     """Returns Numba's type; None if it has none."""
     match type(kind).__name__:
         case "Array":
-            dtype, options = _as_numba(kind.dtype), {"aligned": kind.aligned}
-            return types.Array(dtype, kind.ndim, kind.layout, readonly=not kind.mutable, **options)
+            dtype, readonly = _as_numba(kind.dtype), not kind.mutable
+            return types.Array(dtype, kind.ndim, kind.layout, readonly, aligned=kind.aligned)
         case "UniTuple" | "Tuple":
             return types.Tuple(list(map(_as_numba, kind.types)))
         case "Boolean":

@@ -138,6 +138,11 @@ def _made(packed: bytes) -> Any:
     return make(*parts)
 
 
+def target_of(template: Any) -> str:
+    """Returns the target of an overload's template; "generic" if it is for all."""
+    return str(getattr(template, "metadata", {}).get("target") or "generic").lower()
+
+
 def templates_of(function: Any) -> Iterator[tuple[str, type, Any]]:
     """Yields the typing templates registered for a function, with their module and the class of
     the function's Numba type.

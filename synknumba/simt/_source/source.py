@@ -303,9 +303,9 @@ def _free_names(source: Source) -> Source:
         new[name] = free
     rename(tree, new)
     scope = {**source.scope}
-    for name in new.keys() - bound:
-        if name in scope:
-            scope[new[name]] = scope[name]
+    for name, free in new.items():
+        if name in scope and name not in bound:
+            scope[free] = scope[name]
     return replace(source, scope=scope) if new else source
 
 
