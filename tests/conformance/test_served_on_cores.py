@@ -142,8 +142,7 @@ def test_rounds_that_are_judged(served, every):
         stop = int(np.argmax(wanted >= most)) + 1 if most < wanted[-1] else len(wanted)
         assert_array_equal(found, wanted[:stop])
         assert_array_equal(seen, wanted[:stop])
-    # as above: most of them, but where ranks fall asleep on a busy machine
-    assert served() >= 20 // every
+    assert served() >= 60 // every
 
 
 @synk.sequence

@@ -10,7 +10,7 @@ import pytest
 from synknumba._errors import KernelError
 from synknumba.simt._lower.thread_code import ThreadCode
 from tests import quick
-from tests.unit.simt.written import alone, defined, one_thread, shape, thread_code
+from tests.unit.simt.written import alone, defined, one_thread, shape, thread_code, thread_lines
 
 # Both change memory and wait; one has a plain value, the other returns from several places.
 FUNCTIONS = """
@@ -148,6 +148,20 @@ def written(text: str) -> ThreadCode:
 def test_what_is_not_evaluated_is_under_a_condition() -> None:
     code = written("def kernel(x):\n    x[1] = x[2] or note(x, 2)")
     assert shape(code.body) == (("if", "x[]"), "x[]")
+
+
+def test_operands_of_a_collective_are_computed_in_order() -> None:
+    text = "def kernel(x, i):\n    x[i] = cuda.shfl_down_sync(x[1], value=note(x, 1), delta=x[2])"
+    assert thread_lines(defined(f"{FUNCTIONS}\n{text}")) == [
+        "_k_early1 = x[1]",
+        "_k_barrier_block()",
+        "x[0] = (x[0] * 3 + 1) % 101",
+        "_k_operand2 = _k_early1",
+        "_k_given3 = x[0]",
+        "_k_operand4 = x[2]",
+        "_k_got5 = _k_collective_shfl_down_sync(_k_operand2, _k_given3, _k_operand4)",
+        "x[i] = _k_got5",
+    ]
 
 
 def test_the_rest_of_a_comparison_may_not_be_evaluated_and_is_refused() -> None:

@@ -150,6 +150,13 @@ def test_the_threads_of_a_whole_grid() -> None:
     )
 
 
+def test_only_threads_within_the_bounds_vote() -> None:
+    vote = "    if t < n:\n        x[t] = cuda.ballot_sync(-1, x[t] > 0)"
+    x = np.ones(8)
+    launch(defined(f"def kernel(x, n):\n    t = cuda.threadIdx.x\n{vote}"), 1, 8, x, 3)
+    assert x.tolist() == [7, 7, 7, 1, 1, 1, 1, 1]
+
+
 # ---- the interpreter of the tests checks what LLVM is told
 
 
