@@ -36,7 +36,7 @@ from synknumba._ops.tree import LEAF, Structure, flatten, is_nested, paths
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._progress import refusal
 from synknumba._tracing import Number
-from synknumba._types import Array, Op, RankConstant, Shape, shown, unknown_keyword
+from synknumba._types import Array, Op, RankConstant, Shape, count_text, shown, unknown_keyword
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Branch, Variable, state_of
 from synknumba._wire import function_pickling as pickling
@@ -165,11 +165,8 @@ class Binder:
 
     def _too_many(self, count: int) -> str:
         """Returns the message for so many arguments by position."""
-        plural = "s" * (len(self.passed) != 1)
-        message = (
-            f"{self.name} takes {len(self.passed)} argument{plural} "
-            f"({', '.join(self.passed)}), got {count}"
-        )
+        taken = f"{count_text(len(self.passed), 'argument')} ({', '.join(self.passed)})"
+        message = f"{self.name} takes {taken}, got {count}"
         allocated = [
             f"{option} ({', '.join(names)})"
             for option, names in (("outputs", self._outputs), ("updates", self.options.updates))

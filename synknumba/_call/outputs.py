@@ -21,14 +21,10 @@ from synknumba._ops import reduction
 from synknumba._types import Shape, UserOp
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
-from synknumba._wire.control import RESULT_BYTES
+from synknumba._wire.control import RESULT_BYTES, align
 from synknumba._wire.program import HeldRows, HostArray, Result, Sharded
 
 SMALL_RESULT_BYTES = 16 * 1024  # a larger output gets a segment of its own
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // 64) * 64
 
 
 def _way_to_rows(call: Call) -> str:
@@ -45,7 +41,7 @@ def _way_to_rows(call: Call) -> str:
 
 def _place_small(built: "Built", nbytes: int) -> int | None:
     """Returns where a result lies among the ranks' small results; None if it is none of them."""
-    start = _aligned(built.used)
+    start = align(built.used)
     if nbytes > SMALL_RESULT_BYTES or start + nbytes > RESULT_BYTES:
         return None
     built.used = start + nbytes
@@ -191,7 +187,7 @@ class OutputBuilder:
         """
         shape = (participants, *result.shape)
         dtype, count = np.dtype(result.dtype), math.prod(shape)
-        start = _aligned(count * dtype.itemsize)
+        start = align(count * dtype.itemsize)
         segment = built.segments[result.name] = Segment(start + 8 * count)
         rows = HostArray(segment.id, np.dtype(np.int64), shape, start)
         return replace(result, parts=HostArray(segment.id, dtype, shape), rows=rows)

@@ -106,19 +106,21 @@ class KeptPlans:
                 PLANS_KEPT,
             )
         self._plans[key] = plan
-        if self._nbytes > BYTES_KEPT:
-            for old in self._plans.values():
-                old.trim()
+        if self._nbytes <= BYTES_KEPT:
+            return
+        for old in self._plans.values():
+            old.trim()
         for oldest, old in list(self._plans.items()):
+            if old is plan or not old.nbytes:
+                continue
             nbytes = self._nbytes
             if nbytes <= BYTES_KEPT:
-                break
-            if old.nbytes and old is not plan:
-                log.debug(
-                    "a plan is dropped, since the results of the function's plans hold %d bytes",
-                    nbytes,
-                )
-                self._plans.drop(oldest)
+                return
+            log.debug(
+                "a plan is dropped, since the results of the function's plans hold %d bytes",
+                nbytes,
+            )
+            self._plans.drop(oldest)
 
     @property
     def _nbytes(self) -> int:

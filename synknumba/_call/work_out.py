@@ -36,7 +36,7 @@ from synknumba._ops.tree import is_nested
 from synknumba._source.access import read_parameters, written_parameters
 from synknumba._source.grid_limits import Limits, grid_limits
 from synknumba._types import shown
-from synknumba._wire.control import RESULT_BYTES, VALUE_BYTES
+from synknumba._wire.control import RESULT_BYTES, VALUE_BYTES, align
 from synknumba._wire.program import (
     Broadcast,
     Dynamic,
@@ -77,7 +77,6 @@ class WorkedCall:
         small: where the results of a Python function in a sequence lie among the ranks' small
             results, and how many bytes they may have; None for all of these.
         updates: variables that the coordinator assigns after a call with shards.
-        used: bytes of the ranks' small results up to the end of its own.
     """
 
     planner: "Planner"
@@ -89,7 +88,6 @@ class WorkedCall:
     ops: Any
     small: tuple[int, int] | None
     updates: SharedUpdates | None
-    used: int
 
     @property
     def options(self) -> FunctionOptions:
@@ -285,9 +283,7 @@ class Planner:
         if call.world is not None and call.options.shards is not None and self.options.updates:
             updates = SharedUpdates(call, self.options.updates)
         ops = self._subset_ops(call.options)
-        return WorkedCall(
-            self, call, selector, source, wanted, built, ops, small, updates, built.used
-        )
+        return WorkedCall(self, call, selector, source, wanted, built, ops, small, updates)
 
     def _sized_by(self, call: Call) -> str | None:
         """Returns the argument that gives a kernel's launches their size; None for generated
@@ -356,7 +352,7 @@ class Planner:
         each leaves the rest most.
         """
         has_ops = self.options.has_ops
-        first = -(-used // 64) * 64
+        first = align(used)
         free = (RESULT_BYTES - first) // 64 * 64
         if free < FIRST_LEAF:
             fewer = "" if has_ops else ", or fewer functions that return something"

@@ -76,7 +76,7 @@ class Quantity(ABC):
         return notation.text(measured.mean, measured.stderr)
 
     def __format__(self, spec: str) -> str:
-        """Applies a format of floats (".3f", "10.2e") to mean and standard error; any operand, as
+        """Applies a format of floats (".3f", "10.2e") to mean and standard error; any other, as
         ">20", to the text.
         """
         measured = self._measured()

@@ -218,7 +218,7 @@ class FusedParts:
     def __init__(self, context: SequenceContext, depth: int, layouts: Layouts) -> None:
         self._context, self._device, self._depth = context, context.place.device, depth
         self._arguments = _Arguments(context, depth)
-        self._alone, self._prefetch = layouts.turns, layouts.prefetch
+        self._prefetch = layouts.prefetch
         # The iterations of which several are recorded together, and those after which the host
         # waits: alone, or with rows that were gathered ahead, without and with a gather for the one
         # after.
@@ -274,10 +274,10 @@ class FusedParts:
             packed: those of the last round.
             step: number of the iteration.
         """
-        turn = step % len(self._alone)
-        if any(scheduled.recordable.checks for scheduled in self._alone[turn]):
+        last = self._last[step % len(self._last)]
+        if any(scheduled.recordable.checks for scheduled in last.layout):
             return None
-        return self._last[turn].again(number, values, packed)
+        return last.again(number, values, packed)
 
     def close(self) -> None:
         """Frees the recordings."""

@@ -1,4 +1,4 @@
-"""The body of a sequence as its source shows it, and the random numbers that it draws.
+"""The body of a sequence as its source shows it, and the generators that it makes.
 
 A body runs once, so these mistakes would stay silent, and are refused: an assignment to a parameter
 at its end, which was meant for the next iteration; an assignment to what outlives the body; and
@@ -8,16 +8,12 @@ random numbers. Values from outside that change between calls make another seque
 
 import ast
 import itertools
-import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-
-import numpy as np
 
 from synknumba._errors import ArgumentError
 from synknumba._source.definition import Definition, read_function
 
-_GENERATORS = np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random
 _MAKERS = frozenset({"default_rng", "RandomState", "Random", "SystemRandom"})  # of generators
 _GROWING = {"append", "appendleft", "extend", "insert", "setdefault"}  # methods of containers
 

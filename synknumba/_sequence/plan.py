@@ -42,29 +42,29 @@ class Board:
     It does not refer to the plan, whose memory is freed with its last reference.
 
     Attributes:
-        words: the words.
-        memory, clear: these, and those before a round; faster to copy than arrays.
+        positions: where each rank is, shape (W, LINE).
+        memory, clear: all words, and those before a round; faster to copy than arrays.
         times: iterations of the call.
         first, after: number of iterations done before the round, and at its end.
     """
 
     def __init__(self, installed: InstalledSequence, world_size: int) -> None:
         self._program = installed.program
-        self.words: Array = installed.board.array(np.int64, self._program.board.shape)
+        words: Array = installed.board.array(np.int64, self._program.board.shape)
         first = position_word(world_size, 0)
-        positions = self.words[first : first + world_size * LINE]
-        self._positions = positions.reshape(world_size, LINE)
-        self.memory, self.clear = self.words.data, self.words.copy().data
+        positions = words[first : first + world_size * LINE]
+        self.positions: Array = positions.reshape(world_size, LINE)
+        self.memory, self.clear = words.data, words.copy().data
         self.times = self.first = self.after = 0
         self.begin()
 
     def __call__(self, rank: int) -> str:
         """Returns in words where a rank is."""
-        return place_text(self._program, self.times, shown_path(self._positions[rank].tolist()))
+        return place_text(self._program, self.times, shown_path(self.positions[rank].tolist()))
 
     def begin(self) -> None:
         """Notes that no rank has begun the call."""
-        self._positions[:, ITERATION] = NOT_BEGUN
+        self.positions[:, ITERATION] = NOT_BEGUN
         self.first = self.after = 0
 
     def done(self, at_work: set[int]) -> list[int]:
@@ -72,7 +72,7 @@ class Board:
         the round.
         """
         done = []
-        for rank, iteration in enumerate(self._positions[:, ITERATION].tolist()):
+        for rank, iteration in enumerate(self.positions[:, ITERATION].tolist()):
             done.append(max(self.first, iteration) if rank in at_work else self.after)
         return done
 
@@ -102,7 +102,9 @@ class SequencePlan:
         self._round_loop: RoundLoop | None = None
         self._number = program.number
         if world.spans_machines:
-            self._round_loop = RoundLoop(world, program, self.board.words, self.info, self.learn)
+            self._round_loop = RoundLoop(
+                world, program, self.board.positions, self.info, self.learn
+            )
             # the round of a submitted call, whose work is done before
             nothing = Transfer(next_number(), up=False, arrays=())
             self._number = nothing.number

@@ -182,7 +182,7 @@ class Recorder(ABC):
             args, kwargs, options, self.partition, self.world, self.used
         )
         _check_located(worked)
-        self.used = worked.used
+        self.used = worked.built.used
         return self._record(function, worked, self._access(worked))
 
     def _check_call(self, function: "Function[..., Any]", options: CallOptions) -> None:

@@ -21,14 +21,12 @@ from synknumba._wire.sequence import (
     CARRIED,
     HEAD,
     ITERATION,
-    LINE,
     Loop,
     Part,
     SequenceProgram,
     Shared,
     depth,
     place_of,
-    position_word,
 )
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo, rank_error
@@ -43,20 +41,22 @@ class RoundLoop:
         world: the world.
         program: the sequence, whose parts' programs the ranks have, or the coordinator
             (`Engine.own_programs`).
-        board: its board, on which the place in the sequence is shown.
+        positions: where each rank is in the sequence, as its board shows, shape (W, LINE).
         info: description of the call for messages.
         learn: receives what Python functions return that is new.
     """
 
     def __init__(
-        self, world: Engine, program: SequenceProgram, board: Array, info: CallInfo, learn: Learn
+        self,
+        world: Engine,
+        program: SequenceProgram,
+        positions: Array,
+        info: CallInfo,
+        learn: Learn,
     ) -> None:
         self._world, self._program, self._info, self._learn = world, program, info, learn
         self._numbers = Numbers(depth(program.parts), program.scalars, program.slots, program.lines)
-        first = position_word(world.world_size, 0)
-        self._positions = board[first : first + world.world_size * LINE].reshape(
-            world.world_size, LINE
-        )
+        self._positions = positions
         self._head = struct.Struct("<" + HEAD)
         self._carried = sorted({index for turn in program.carried for index, _ in turn})
         self._times = 1

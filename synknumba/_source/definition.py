@@ -52,17 +52,6 @@ class Definition:
         """
         return list(_own_nodes(self.tree))
 
-    @cached_property
-    def stored(self) -> list[str]:
-        """Names that are bound or deleted, once for each time."""
-        return [
-            node.id for node in self.names if not isinstance(node.ctx, ast.Load)
-        ] + self.mentioned
-
-    def uses(self, name: str) -> list[ast.Name]:
-        """Returns the occurrences of a name."""
-        return [node for node in self.names if node.id == name]
-
 
 def read_function(function: Callable[..., Any]) -> Definition | None:
     """Returns the definition of a function, of one with `__wrapped__` that of the wrapped one;

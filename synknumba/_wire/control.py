@@ -120,7 +120,7 @@ CROWDED = Patience(pauses=0, rank=2000, coordinator=200)
 ROOMY = Patience(pauses=2000, rank=40_000, coordinator=20_000)
 
 
-def _align(nbytes: int, to: int = 64) -> int:
+def align(nbytes: int, to: int = 64) -> int:
     return -(-nbytes // to) * to
 
 
@@ -169,8 +169,8 @@ class ControlBlock:
         self.world_size = world_size
         self.lines = lines = world_size if lines is None else lines
         self.patience = patience
-        values = _align((doorbell.RANK_LINES + lines * doorbell.WORDS_PER_RANK) * 8)
-        results = _align(values + VALUE_BYTES, 4096)
+        values = align((doorbell.RANK_LINES + lines * doorbell.WORDS_PER_RANK) * 8)
+        results = align(values + VALUE_BYTES, 4096)
         failed = results + world_size * RESULT_BYTES
         size = failed + 64
         exists = segment is not None
