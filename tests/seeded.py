@@ -477,7 +477,7 @@ FAULTS = (
         "synknumba/_learning/updater.py",
         "if steps < {end} else nan",
         "if steps <= {end} else nan",
-        ("tests/conformance/test_training.py", "tests/unit/test_optimisers.py"),
+        ("tests/unit/test_training_errors.py",),
     ),
     Fault(
         "learning-gathered-gradients-not-averaged",

@@ -4,7 +4,16 @@ out.
 
 import random
 
-from synknumba._wire.sequence import Access, Loop, Part, Wait, conflict, own_access, waits
+from synknumba._wire.sequence import (
+    Access,
+    Loop,
+    Part,
+    Wait,
+    conflict,
+    ordered,
+    own_access,
+    waits,
+)
 from tests.quick import examples
 
 TURNS = 4
@@ -118,6 +127,13 @@ def test_no_wait_reaches_beyond_an_inner_loop():
     u = frozenset({"u"})
     found, _ = waits([Access(writes=u), None, Access(remote_reads=u), Access(writes=u)])
     assert found == [None, None, None, Wait(1)]
+
+
+def test_parts_of_an_inner_loop_wait_for_each_other():
+    u = frozenset({"u"})
+    parts = Part(0, "", 0, Access(u, u)), Part(1, "", 0, Access(remote_reads=u))
+    (loop,) = ordered([Loop("inner", ("value", 3), 1, parts)])
+    assert [part.wait for part in loop.parts] == [Wait(1), Wait(1)]
 
 
 def test_an_inner_loop_over_own_memory_is_one_part():

@@ -121,7 +121,10 @@ class TestDeviceArrays:
             96,
         )
         assert d.is_f_contiguous() == (order == "F")
-        assert d.copy_to_host().strides == x.strides
+        host = d.copy_to_host()
+        assert host.strides == x.strides
+        host[:] = -1
+        np.testing.assert_array_equal(d.copy_to_host(), x)
         assert cuda.device_array_like(d).strides == x.strides
 
     def test_views(self):

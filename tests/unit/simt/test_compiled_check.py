@@ -1,5 +1,6 @@
 """`simt.check` in compiled code: it finds what Python finds, and takes over from it."""
 
+import ctypes
 import itertools
 import linecache
 import sys
@@ -28,6 +29,7 @@ from synknumba._errors import (
 from synknumba.simt._checker import check as check_module
 from synknumba.simt._checker import compiled, layout, runtime
 from synknumba.simt._checker.instrument import KINDS
+from synknumba.simt._checker.integer_code import compile_functions
 from synknumba.simt._python.run import DebugLaunch
 
 FULL = 0xFFFFFFFF
@@ -687,6 +689,16 @@ def test_ctrl_c_ends_a_launch_in_compiled_code(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_runtime_is_compiled_once() -> None:
     assert runtime.installed() is runtime.installed()
+
+
+def test_elements_of_views_are_those_of_numpy() -> None:
+    addresses, _library = compile_functions((runtime.element,), {})
+    element = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(addresses["element"])
+    view = np.zeros((5, 6, 7))[1:3, ::2, ::-1]
+    sizes = np.array([*view.shape, *view.strides])
+    for number, index in enumerate(np.ndindex(view.shape)):
+        address = element(view.ctypes.data, view.ndim, sizes.ctypes.data, number)
+        assert address == view[index[:-1]][index[-1] :].ctypes.data
 
 
 def test_a_launch_in_reverse_order_that_never_ends_is_given_up() -> None:
