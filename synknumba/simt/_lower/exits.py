@@ -36,6 +36,11 @@ def has_exit(body: Iterable[ast.stmt]) -> bool:
     return has_return(body) or next(own_exits(body), None) is not None
 
 
+def has_own_exit(body: Iterable[ast.stmt], kind: type[ast.stmt]) -> bool:
+    """Returns whether the loop with this body has an exit of this kind, `break` or `continue`."""
+    return any(isinstance(leave, kind) for leave in own_exits(body))
+
+
 def needs_flag(body: Sequence[ast.stmt]) -> bool:
     """Returns whether conditions around statements do not suffice to skip what a `return` skips."""
     for statement in body:
