@@ -65,6 +65,14 @@ class Bounds:
         """Returns the expression of the end (exclusive) of the thread indices."""
         return _nested("min", self.high[axis])
 
+    def axes(self) -> list[str]:
+        """Returns the axes along which there are bounds."""
+        return [axis for axis in AXES if self.low[axis] + self.high[axis]]
+
+    def along(self, axis: str) -> tuple[list[str], list[str]]:
+        """Returns the lower and the upper bounds of an axis."""
+        return self.low[axis], self.high[axis]
+
     def copy(self) -> "Bounds":
         """Returns an independent copy, to which bounds can be added."""
         return Bounds(_copied(self.low), _copied(self.high), [*self.facts])

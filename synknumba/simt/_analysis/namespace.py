@@ -49,6 +49,11 @@ class Names:
         # Block-level variables introduced by the emitter, and whether they are non-negative.
         self.block_indices: dict[str, bool] = {}
 
+    @property
+    def stored(self) -> set[str]:
+        """The variables that are not recomputed wherever they are read."""
+        return self.assigned - self.recomputed.keys()
+
     # ---- functions, constants and definitions
 
     def function_of(self, node: ast.expr) -> Any:

@@ -65,9 +65,9 @@ def guard_cut(
         bounds = Bounds()
         if guards.absorb(guard.test, bounds, writes) is not None:
             continue
-        axes = [axis for axis in AXES if bounds.low[axis] or bounds.high[axis]]
-        if len(axes) == 1:
-            return GuardCut(position, guard, axes[0], bounds)
+        match bounds.axes():
+            case [axis]:
+                return GuardCut(position, guard, axis, bounds)
     return None
 
 
@@ -77,7 +77,6 @@ def free_cut(body: Sequence[ast.stmt], analysis: Analysis, guards: Guards) -> in
     """
     if len(body) == 1:
         return 0
-    tracked = analysis.assigned - set(analysis.recomputed)
     for position, statement in enumerate(body):
         match statement:
             case ast.If(test, _, []):
@@ -86,7 +85,7 @@ def free_cut(body: Sequence[ast.stmt], analysis: Analysis, guards: Guards) -> in
             case _:
                 continue
         for cut in range(max(position, 1), min(position + 2, len(body))):
-            written = assigned_names(body[:cut]) & tracked
+            written = assigned_names(body[:cut]) & analysis.stored
             if written.isdisjoint(count_each(body[cut:])):
                 return cut
     return 0

@@ -282,7 +282,7 @@ class Analysis(Numbers):
             function = self.function_of(node)
             return is_number_type(function) or is_one_of(function, int, min, max, abs)
 
-        stored = self.assigned - self.recomputed.keys()
+        stored = self.stored
         return self._is_made_of(node, lambda name: name not in stored, is_cheap_function)
 
     def _is_made_of(
