@@ -497,15 +497,15 @@ FAULTS = (
     Fault(
         "simt-bound-too-wide",
         "synknumba/simt/_analysis/bounds.py",
-        '("floor", " + 1") if sign in {ast.LtE, ast.Gt} else',
-        '("floor", " + 1" if is_upper else "") if sign in {ast.LtE, ast.Gt} else',
+        'ast.Gt: ("floor", " + 1")',
+        'ast.Gt: ("floor", "")',
         ("tests/unit/simt/test_passes.py",),
     ),
     Fault(
         "simt-counter-used-behind-its-loop",
         "synknumba/simt/_analysis/loops.py",
-        "syntax.own_exits(work)) or syntax.count_names(\n        behind, name\n    ):",
-        "syntax.own_exits(work)):",
+        "syntax.read_names(stop) or syntax.count_names(behind, name):",
+        "syntax.read_names(stop):",
         ("tests/unit/simt/test_passes.py",),
     ),
     Fault(

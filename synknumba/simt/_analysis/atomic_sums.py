@@ -16,7 +16,6 @@ from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._library.atomics import ATOMICS
 from synknumba.simt._source.syntax import (
     assigned_names,
-    call_name,
     count_names,
     load,
     place,
@@ -41,29 +40,29 @@ class _Finder:
 
     def __init__(self, analysis: Analysis, body: list[ast.stmt]) -> None:
         self.analysis, self.body, self.writes = analysis, body, assigned_names(body)
-        self.found: list[tuple[str, ast.Call]] = []
+        self.sums: list[tuple[str, ast.Call]] = []  # by what numbers their variables
 
     def replace(self, body: list[ast.stmt]) -> bool:
         """Replaces atomics from the last statement upwards, up to the first that reads memory;
         returns whether none does.
         """
-        for place_in_body in range(len(body) - 1, -1, -1):
-            statement = body[place_in_body]
+        for position, statement in reversed(list(enumerate(body))):
             added = self._summed(statement)
             if added is not None:
-                number = f"{statement.lineno}_{len(self.found)}"
-                self.found.append((number, added))
+                number = f"{statement.lineno}_{len(self.sums)}"
+                self.sums.append((number, added))
                 text = (
                     f"_k_sum{number} = _k_sum_any_order(_k_sum{number}, 0)\n_k_any{number} = True"
                 )
                 new = statements(text, statement)
                 new[0].value.args[1] = added.args[2]  # type: ignore[attr-defined]
-                body[place_in_body : place_in_body + 1] = new
+                body[position : position + 1] = new
                 if self._reads_memory(added.args[2]):
                     return False
             elif isinstance(statement, ast.If):
                 silent = [self.replace(statement.body), self.replace(statement.orelse)]
-                if not all(silent) or self._reads_memory(statement.test):
+                silent.append(not self._reads_memory(statement.test))
+                if not all(silent):
                     return False
             elif self._reads_memory(statement):
                 return False
@@ -73,29 +72,25 @@ class _Finder:
         analysis = self.analysis
         match statement:
             case ast.Expr(ast.Call(ast.Name(name), [ast.Name(array), index, _], []) as added):
-                is_sum = is_one_of(analysis.namespace.get(name), *_SUMS)
-                is_fixed = (
-                    array in analysis.params
-                    and analysis.is_uniform(index)
-                    and not read_names(index) & self.writes
-                )
-                if is_sum and is_fixed and count_names(self.body, array) == 1:
+                if not is_one_of(analysis.namespace.get(name), *_SUMS):
+                    return None
+                if array not in analysis.params or count_names(self.body, array) != 1:
+                    return None
+                if analysis.is_uniform(index) and not read_names(index) & self.writes:
                     return added
         return None
 
     def _reads_memory(self, node: ast.AST) -> bool:
+        analysis = self.analysis
         for part in walk(node):
-            if isinstance(part, ast.Subscript) and not self.analysis.is_uniform(part):
-                return True
-            if isinstance(part, ast.Call) and not self._is_harmless(part):
-                return True
+            match part:
+                case ast.Subscript() if not analysis.is_uniform(part):
+                    return True
+                case ast.Call(ast.Name("_k_sum_any_order" | "_k_assume")):
+                    pass
+                case ast.Call(function) if not analysis.is_pure_function(function):
+                    return True
         return False
-
-    def _is_harmless(self, node: ast.Call) -> bool:
-        return call_name(node) in {
-            "_k_sum_any_order",
-            "_k_assume",
-        } or self.analysis.is_pure_function(node.func)
 
 
 def keep_sums_apart(analysis: Analysis, body: list[ast.stmt], block_value: Any) -> AtomicSums:
@@ -106,7 +101,7 @@ def keep_sums_apart(analysis: Analysis, body: list[ast.stmt], block_value: Any) 
     finder = _Finder(analysis, body)
     finder.replace(body)
     sums = AtomicSums()
-    for number, added in finder.found:
+    for number, added in finder.sums:
         array = added.args[0]
         sums.before += statements(
             f"_k_sum{number} = _k_zero_like_element(0)\n_k_any{number} = False", array

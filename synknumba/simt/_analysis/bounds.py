@@ -6,9 +6,11 @@ branches, so LLVM can vectorize it.
 """
 
 import ast
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import product
 
 from synknumba.simt._analysis.namespace import NONNEG, nonneg
 from synknumba.simt._analysis.uniformity import Analysis
@@ -28,6 +30,15 @@ _NEGATED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Gt: ast.LtE,
     ast.GtE: ast.Lt,
 }
+_KEPT = {sign: sign for sign in _FLIPPED}
+# How a limit becomes an integer bound, and what is added to it.
+_ROUNDING = {
+    ast.Lt: ("ceil", ""),
+    ast.LtE: ("floor", " + 1"),
+    ast.Gt: ("floor", " + 1"),
+    ast.GtE: ("ceil", ""),
+    ast.Eq: ("ceil", ""),
+}
 
 
 @dataclass(slots=True)
@@ -42,8 +53,9 @@ class Bounds:
 
     def range_text(self, axis: str) -> str:
         """Returns the arguments of `range` for an axis."""
-        start = f"{self.low_text(axis)}, " if self.low[axis] else ""
-        return start + self.high_text(axis)
+        if not self.low[axis]:
+            return self.high_text(axis)
+        return f"{self.low_text(axis)}, {self.high_text(axis)}"
 
     def low_text(self, axis: str) -> str:
         """Returns the expression of the first thread index."""
@@ -53,12 +65,21 @@ class Bounds:
         """Returns the expression of the end (exclusive) of the thread indices."""
         return _nested("min", self.high[axis])
 
+    def axes(self) -> list[str]:
+        """Returns the axes along which there are bounds."""
+        return [axis for axis in AXES if self.low[axis] + self.high[axis]]
+
+    def along(self, axis: str) -> tuple[list[str], list[str]]:
+        """Returns the lower and the upper bounds of an axis."""
+        return self.low[axis], self.high[axis]
+
     def copy(self) -> "Bounds":
         """Returns an independent copy, to which bounds can be added."""
-        low, high = (
-            {axis: [*terms] for axis, terms in bounds.items()} for bounds in (self.low, self.high)
-        )
-        return Bounds(low, high, [*self.facts])
+        return Bounds(_copied(self.low), _copied(self.high), [*self.facts])
+
+
+def _copied(bounds: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {axis: [*terms] for axis, terms in bounds.items()}
 
 
 def _nested(function: str, terms: list[str]) -> str:
@@ -85,20 +106,23 @@ class Guards:
             case ast.Name(name):
                 if name == THREAD[axis]:
                     return "0"
-                definition = analysis.recomputed.get(name)
-                return self.offset(definition.value, axis) if definition else None
+                if name in analysis.recomputed:
+                    return self.offset(analysis.recomputed[name].value, axis)
             case ast.BinOp(left, ast.Add(), right):
-                sign, pairs = "+", [(left, right), (right, left)]
+                return self._sum(left, "+", right, axis) or self._sum(right, "+", left, axis)
             case ast.BinOp(left, ast.Sub(), right):
-                sign, pairs = "-", [(left, right)]
-            case _:
-                return None
-        for moving, fixed in pairs:
-            base = self.offset(moving, axis)
-            if base is not None and analysis.is_uniform(fixed) and analysis.is_integral(fixed):
-                text = self._block_text(fixed)
-                return f"({base} {sign} {text})" if base != "0" or sign == "-" else text
+                return self._sum(left, "-", right, axis)
         return None
+
+    def _sum(self, moving: ast.expr, sign: str, fixed: ast.expr, axis: str) -> str | None:
+        """Returns the offset of `moving ± fixed`; None unless `fixed` is a uniform integer."""
+        base = self.offset(moving, axis)
+        if base is None or not self._analysis.is_fixed(fixed):
+            return None
+        text = self._block_text(fixed)
+        if (base, sign) == ("0", "+"):
+            return text
+        return f"({base} {sign} {text})"
 
     def absorb(
         self, test: ast.expr, bounds: Bounds, writes: set[str], *, negate: bool = False
@@ -115,59 +139,51 @@ class Guards:
             The remaining condition; None if nothing remains, `test` itself if nothing could be
             moved.
         """
-        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            rest = self.absorb(test.operand, bounds, writes, negate=not negate)
-            if rest is None:
+        match test, negate:
+            case ast.UnaryOp(ast.Not(), operand), _:
+                rest = self.absorb(operand, bounds, writes, negate=not negate)
+                if rest is None:
+                    return None
+                if rest is operand:
+                    return test
+                return ast.copy_location(ast.UnaryOp(ast.Not(), rest), test)
+            case (ast.BoolOp(ast.And(), values) as joined, False) | (
+                ast.BoolOp(ast.Or(), values) as joined,
+                True,
+            ):
+                parts = [self.absorb(part, bounds, writes, negate=negate) for part in values]
+                if all(map(operator.is_, parts, values)):
+                    return test
+                remaining = [part for part in parts if part is not None]
+                return _combined(joined, remaining)
+            case ast.Compare(), _ if self._absorb_comparison(test, bounds, writes, negate=negate):
                 return None
-            if rest is test.operand:
-                return test
-            return ast.copy_location(ast.UnaryOp(ast.Not(), rest), test)
-        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or if negate else ast.And):
-            parts = [self.absorb(part, bounds, writes, negate=negate) for part in test.values]
-            if all(part is old for part, old in zip(parts, test.values, strict=True)):
-                return test
-            remaining = [part for part in parts if part is not None]
-            if len(remaining) < 2:
-                return remaining[0] if remaining else None
-            return ast.copy_location(ast.BoolOp(test.op, remaining), test)
-        if isinstance(test, ast.Compare) and self._absorb_comparison(
-            test, bounds, writes, negate=negate
-        ):
-            return None
         return test
 
     def _absorb_comparison(
         self, test: ast.Compare, bounds: Bounds, writes: set[str], *, negate: bool
     ) -> bool:
-        pairs = list(
-            zip([test.left, *test.comparators[:-1]], test.ops, test.comparators, strict=True)
-        )
-        if len(pairs) > 1:
-            return not negate and self._absorb_chain(pairs, bounds, writes)
-        left, operator, right = pairs[0]
-        kind = _NEGATED.get(type(operator)) if negate else type(operator)
-        if kind is None or kind not in _FLIPPED:
+        if len(test.ops) > 1:
+            return not negate and self._absorb_chain(test, bounds, writes)
+        left, sign, right = test.left, type(test.ops[0]), test.comparators[0]
+        signs = _NEGATED if negate else _KEPT
+        if sign not in signs:
             return False
-        sides = [(left, kind, right), (right, _FLIPPED[kind], left)]
-        facts = [
-            ast.copy_location(ast.Compare(moving, [sign()], [limit]), limit)
-            for moving, sign, limit in sides
-        ]
-        return any(
-            self._add(axis, fact, bounds, writes, nan_runs=negate)
-            for axis in AXES
-            for fact in facts
-        )
+        sign = signs[sign]
+        facts = _comparison(left, sign, right), _comparison(right, _FLIPPED[sign], left)
+        for axis, fact in product(AXES, facts):
+            if self._add(axis, fact, bounds, writes, nan_runs=negate):
+                return True
+        return False
 
-    def _absorb_chain(
-        self, pairs: list[tuple[ast.expr, ast.cmpop, ast.expr]], bounds: Bounds, writes: set[str]
-    ) -> bool:
+    def _absorb_chain(self, test: ast.Compare, bounds: Bounds, writes: set[str]) -> bool:
         """Moves a chained comparison such as `0 < i < n` into the bounds, as a whole or not at
         all.
         """
         trial = bounds.copy()
-        for left, operator, right in pairs:
-            part = ast.copy_location(ast.Compare(left, [operator], [right]), left)
+        lefts = [test.left, *test.comparators[:-1]]
+        for left, sign, right in zip(lefts, test.ops, test.comparators, strict=True):
+            part = ast.copy_location(ast.Compare(left, [sign], [right]), left)
             if not self._absorb_comparison(part, trial, writes, negate=False):
                 return False
         bounds.low, bounds.high, bounds.facts = trial.low, trial.high, trial.facts
@@ -184,28 +200,29 @@ class Guards:
         """
         analysis = self._analysis
         moving, sign, limit = fact.left, type(fact.ops[0]), fact.comparators[0]
-        if (
-            not analysis.is_uniform(limit)
-            or read_names([limit, moving]) & writes
-            or not analysis.is_known_number(limit)
-        ):
+        if read_names([limit, moving]) & writes or not self._is_limit(limit):
             return False
         base, integral = self.offset(moving, axis), analysis.is_integral(limit)
         if base is None or (sign is ast.Eq and not integral):
             return False
         is_upper = sign in {ast.Lt, ast.LtE}
-        rounding, more = ("floor", " + 1") if sign in {ast.LtE, ast.Gt} else ("ceil", "")
+        rounding, more = _ROUNDING[sign]
         minus = "" if base == "0" else f" - {base}"
         bound = self._block_text(limit)
         # to an integer far from the ends of int64, so that adding an index cannot overflow
         if not self._is_moderate(limit):
-            bound = f"_k_{rounding}_bound({bound}, {-1 if is_upper != nan_runs else 1})"
-        (bounds.high if is_upper else bounds.low)[axis].append(f"{bound}{more}{minus}")
+            of_nan = -1 if is_upper != nan_runs else 1
+            bound = f"_k_{rounding}_bound({bound}, {of_nan})"
+        side = bounds.high if is_upper else bounds.low
+        side[axis].append(f"{bound}{more}{minus}")
         if sign is ast.Eq:
             bounds.high[axis].append(f"{bound} + 1{minus}")
         if integral:  # with a float limit, the fact would be wrong for NaN
             bounds.facts.append(fact)
         return True
+
+    def _is_limit(self, node: ast.expr) -> bool:
+        return self._analysis.is_uniform(node) and self._analysis.is_known_number(node)
 
     def _is_moderate(self, node: ast.expr) -> bool:
         """Returns whether the expression is an integer made of array sizes, indices and small
@@ -217,9 +234,9 @@ class Guards:
             match part:
                 case ast.Constant(int(value)) if abs(value) > 1 << 32:
                     return False
-                case ast.BinOp(ast.Constant(), ast.Mult()) | ast.BinOp(
-                    _, ast.Mult(), ast.Constant()
-                ):
+                case ast.BinOp(ast.Constant(), ast.Mult()):
+                    pass
+                case ast.BinOp(_, ast.Mult(), ast.Constant()):
                     pass
                 case ast.BinOp(op=ast.Mult()) if not read_names(part) <= set(STATE):
                     return False
@@ -228,10 +245,23 @@ class Guards:
         return True
 
     def _is_moderate_name(self, name: str) -> bool:
-        if name in STATE or name in self._analysis.arrays:
+        if name in {*STATE, *self._analysis.arrays}:
             return True
-        value = self._analysis.definition(name)
-        return value is not None and self._is_moderate(value)
+        return self._analysis.is_defined_as(name, self._is_moderate)
+
+
+def _comparison(left: ast.expr, sign: type[ast.cmpop], right: ast.expr) -> ast.Compare:
+    return ast.copy_location(ast.Compare(left, [sign()], [right]), right)
+
+
+def _combined(test: ast.BoolOp, parts: list[ast.expr]) -> ast.expr | None:
+    """Returns the parts under the operator of the test; the only one alone, None if none is."""
+    match parts:
+        case []:
+            return None
+        case [part]:
+            return part
+    return ast.copy_location(ast.BoolOp(test.op, parts), test)
 
 
 def inner_axis(analysis: Analysis) -> str:
@@ -252,35 +282,37 @@ def with_signs(body: list[ast.stmt], facts: list[ast.expr]) -> list[ast.stmt]:
     """Marks an index `a - b` as non-negative, in place, where one of the facts, which hold in
     all statements, is `a >= b`.
     """
-    differences = {f"{larger} - {smaller}" for fact in facts for larger, smaller in _ordered(fact)}
+    differences = set(filter(None, map(_difference, facts)))
     if not differences:
         return body
     signed = _Signed(differences)
     return [signed.visit(statement) for statement in body]
 
 
-def _ordered(fact: ast.expr) -> list[tuple[str, str]]:
-    """Returns the larger and the smaller side of a comparison; an empty list for any other
+def _difference(fact: ast.expr) -> str | None:
+    """Returns the larger side of a comparison minus the smaller one; None for any other
     condition.
     """
     match fact:
-        case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()], comparators=[right]):
-            return [(operand_text(left), operand_text(right))]
-        case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE()], comparators=[right]):
-            return [(operand_text(right), operand_text(left))]
-    return []
+        case ast.Compare(left, [ast.Gt() | ast.GtE()], [right]):
+            return f"{operand_text(left)} - {operand_text(right)}"
+        case ast.Compare(left, [ast.Lt() | ast.LtE()], [right]):
+            return f"{operand_text(right)} - {operand_text(left)}"
+    return None
 
 
 def operand_text(node: ast.expr) -> str:
     """Returns the text of an expression for use in another one."""
     text = ast.unparse(node)
-    is_atom = isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call))
-    return text if is_atom else f"({text})"
+    match node:
+        case ast.Name() | ast.Constant() | ast.Attribute() | ast.Subscript() | ast.Call():
+            return text
+    return f"({text})"
 
 
 class _Signed(ast.NodeTransformer):
     def __init__(self, differences: set[str]) -> None:
-        self._known = differences
+        self._differences = differences
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)
@@ -292,8 +324,7 @@ class _Signed(ast.NodeTransformer):
 
     def _sign(self, index: ast.expr) -> ast.expr:
         match index:
-            case ast.BinOp(left, ast.Sub(), right) if (
-                f"{operand_text(left)} - {operand_text(right)}" in self._known
-            ):
-                return nonneg(index)
+            case ast.BinOp(left, ast.Sub(), right):
+                if f"{operand_text(left)} - {operand_text(right)}" in self._differences:
+                    return nonneg(index)
         return index

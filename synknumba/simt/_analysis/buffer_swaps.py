@@ -43,6 +43,7 @@ from synknumba.simt._source.syntax import (
     all_copied,
     assigned_names,
     count_names,
+    nodes_of,
     parts_of,
     place,
     read_names,
@@ -50,9 +51,6 @@ from synknumba.simt._source.syntax import (
     statements,
     walk,
 )
-
-# Statements that threads may run in any order: they neither wait for other threads nor exit.
-_PLAIN = (ast.Assign, ast.AugAssign, ast.If, ast.For, ast.While, ast.Pass)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +63,9 @@ class SwapUpdate:
 
     def swap(self, at: ast.AST) -> list[ast.stmt]:
         """Returns the statements that swap the arrays after the region."""
-        return [
-            line
-            for name in self.arrays
-            for line in statements(f"{name}, {other(name)} = {other(name)}, {name}", at)
-        ]
+        pairs = ((name, other(name)) for name in self.arrays)
+        lines = [f"{first}, {second} = {second}, {first}" for first, second in pairs]
+        return statements("\n".join(lines), at)
 
 
 def other(name: str) -> str:
@@ -91,26 +87,30 @@ class SwapFinder:
     ) -> None:
         self._analysis = analysis
         self._guards = Guards(analysis, ast.unparse)
-        self._block = dict(zip(AXES, block, strict=True)) if block else {}
-        self._shapes = {
-            name: array.shape
-            for name, array in shared.items()
-            if self._block
-            and not array.is_dynamic
-            and self._holds_numbers(name)
-            and self._has_one_name(name, len(array.shape))
-        }
+        self._block: dict[str, int] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        if block is None:
+            return
+        self._block = dict(zip(AXES, block, strict=True))
+        for name, array in shared.items():
+            if self._may_swap(name, array):
+                self._shapes[name] = array.shape
+
+    def _may_swap(self, name: str, array: SharedArray) -> bool:
+        if array.is_dynamic or not self._holds_numbers(name):
+            return False
+        return self._has_one_name(name, len(array.shape))
 
     def find(self, before: Sequence[ast.stmt], behind: Sequence[ast.stmt]) -> SwapUpdate | None:
         """Returns the update made by the statements before a barrier and a prefix of those after
         it; None if there is none.
         """
-        if not self._shapes or not before or not self._only_computes(before):
+        if not self._shapes or not before:
             return None
-        if any(map(_writes_memory, walk(before))):
+        if not self._only_computes(before) or any(map(_writes_memory, walk(before))):
             return None
         second = all_copied(takewhile(self._writes_own, behind))
-        nodes = [node for node in walk(second) if isinstance(node, ast.Subscript)]
+        nodes = list(nodes_of(ast.Subscript, second))
         arrays = sorted({ast.unparse(node.value) for node in nodes if _writes_memory(node)})
         if not arrays or not all(self._touches_own(name, second) for name in arrays):
             return None
@@ -125,12 +125,17 @@ class SwapFinder:
     # ---- what the parts do
 
     def _only_computes(self, body: Iterable[ast.stmt]) -> bool:
-        """Returns whether the statements only assign variables and elements."""
+        """Returns whether the statements only assign variables and elements: threads may run them
+        in any order, as they neither wait for other threads nor exit.
+        """
         for node in walk(body):
-            if isinstance(node, ast.stmt) and not isinstance(node, _PLAIN):
-                return False
-            if isinstance(node, ast.Call) and not self._analysis.is_pure_function(node.func):
-                return False
+            match node:
+                case ast.Assign() | ast.AugAssign() | ast.If() | ast.For() | ast.While():
+                    pass
+                case ast.stmt() if not isinstance(node, ast.Pass):
+                    return False
+                case ast.Call(function) if not self._analysis.is_pure_function(function):
+                    return False
         return True
 
     def _writes_own(self, statement: ast.stmt) -> bool:
@@ -142,36 +147,42 @@ class SwapFinder:
         # uniform variables are assigned at the block level
         if not assigned_names(statement) <= self._analysis.varying:
             return False
-        stores = [
-            node for node in walk(statement) if isinstance(getattr(node, "ctx", None), ast.Store)
-        ]
-        return all(isinstance(node, (ast.Name, ast.Tuple)) or self._is_own(node) for node in stores)
+        return all(map(self._is_own, filter(_writes_memory, walk(statement))))
 
     def _touches_own(self, name: str, body: list[ast.stmt]) -> bool:
         """Returns whether the statements access only the thread's own element of the array."""
-        count = sum(self._is_own(node) and node.value.id == name for node in walk(body))  # type: ignore[attr-defined]
+        elements = filter(self._is_own, nodes_of(ast.Subscript, body))
+        count = sum(ast.unparse(node.value) == name for node in elements)
         return count == count_names(body, name)
 
     def _is_own(self, node: ast.AST) -> bool:
         """Returns whether the node is an element `s[t]` of a shared array with one element per
         thread.
         """
-        if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
+        match node:
+            case ast.Subscript(ast.Name(name), index):
+                axes = [self._axis_of(part) for part in parts_of(index)]
+            case _:
+                return False
+        if len(set(axes) - {""}) != len(axes):
             return False
-        index = parts_of(node.slice)
-        axes = [axis for part in index for axis in AXES if self._guards.offset(part, axis) == "0"]
-        if len(axes) != len(index) or len(set(axes)) != len(axes):
+        sizes = tuple(map(self._block.__getitem__, axes))
+        if math.prod(sizes) != math.prod(self._block.values()):
             return False
-        sizes = tuple(self._block[axis] for axis in axes)
-        covers_block = math.prod(sizes) == math.prod(self._block.values())
-        return covers_block and self._shapes.get(node.value.id) == sizes
+        return self._shapes.get(name) == sizes
+
+    def _axis_of(self, index: ast.expr) -> str:
+        """Returns the axis of a thread index, or "" for any other expression."""
+        return next((axis for axis in AXES if self._guards.offset(index, axis) == "0"), "")
 
     def _holds_numbers(self, name: str) -> bool:
         """Returns whether reading an element copies it; a record that is read still refers to
         the array.
         """
-        kind = self._analysis.types.params.get(name)
-        return isinstance(kind, types.Array) and is_number(kind.dtype)
+        match self._analysis.types.params.get(name):
+            case types.Array(dtype=dtype):
+                return is_number(dtype)
+        return False
 
     def _has_one_name(self, name: str, ndim: int) -> bool:
         """Returns whether the kernel uses only elements and sizes of the array, so that no
@@ -194,19 +205,20 @@ class SwapFinder:
         element.
         """
         match node:
-            case ast.BinOp(left=left, op=op, right=right) if not isinstance(
-                op, (ast.Div, ast.Pow, ast.MatMult)
-            ):
-                return self._is_integer(left) and self._is_integer(right)
-            case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Invert(), operand=operand):
+            case ast.BinOp(_, ast.Div() | ast.Pow() | ast.MatMult()):
+                pass
+            case ast.BinOp(left, _, right) | ast.IfExp(_, left, right):
+                return all(map(self._is_integer, (left, right)))
+            case ast.UnaryOp(ast.USub() | ast.UAdd() | ast.Invert(), operand):
                 return self._is_integer(operand)
-            case ast.IfExp(body=one, orelse=two):
-                return self._is_integer(one) and self._is_integer(two)
         return self._analysis.is_integral(node)
 
 
 def _writes_memory(node: ast.AST) -> bool:
-    return isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store)
+    match node:
+        case ast.Subscript(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
+            return True
+    return False
 
 
 def _joined(first: list[ast.stmt], second: list[ast.stmt]) -> list[ast.stmt]:
@@ -214,15 +226,11 @@ def _joined(first: list[ast.stmt], second: list[ast.stmt]) -> list[ast.stmt]:
     at the start of the second.
     """
     match first[-1], second[0]:
-        case ast.If(orelse=[]) as one, ast.If(orelse=[]) as two if ast.dump(one.test) == ast.dump(
-            two.test
-        ):
-            if not read_names(one.test) & assigned_names(one.body):
-                return [
-                    *first[:-1],
-                    place(ast.If(one.test, one.body + two.body, []), one),
-                    *second[1:],
-                ]
+        case ast.If(test, reading, []) as last, ast.If(again, writing, []):
+            is_settled = not read_names(test) & assigned_names(reading)
+            if is_settled and ast.dump(test) == ast.dump(again):
+                joined = place(ast.If(test, reading + writing, []), last)
+                return [*first[:-1], joined, *second[1:]]
     return first + second
 
 
@@ -234,19 +242,13 @@ def _with_old(name: str, body: list[ast.stmt], index: str, at: ast.AST) -> list[
     changed in place.
     """
     new = other(name)
-    position = next(
-        (position for position, statement in enumerate(body) if count_names(statement, new)),
-        len(body),
-    )
-    match body[position : position + 1]:
-        case [ast.Assign(targets=[ast.Subscript()], value=value)] if not count_names(value, new):
+    before = list(takewhile(lambda statement: not count_names(statement, new), body))
+    rest = body[len(before) :]
+    match rest:
+        case [ast.Assign([ast.Subscript()], value), *_] if not count_names(value, new):
             return body
-        case [ast.If(test=test) as statement] if not count_names(test, new):
+        case [ast.If(test) as statement, *_] if not count_names(test, new):
             statement.body = _with_old(name, statement.body, index, at)
             statement.orelse = _with_old(name, statement.orelse, index, at)
             return body
-    return [
-        *body[:position],
-        *statements(f"{new}[{index}] = {name}[{index}]", at),
-        *body[position:],
-    ]
+    return [*before, *statements(f"{new}[{index}] = {name}[{index}]", at), *rest]

@@ -8,7 +8,14 @@ as a handwritten one, whatever the block size.
 import ast
 
 from synknumba.simt._library.words import AXES, BLOCK, BLOCK_SIZE, LINEAR, STATE, THREAD
-from synknumba.simt._source.syntax import all_copied, count_each, count_stores, load, rename
+from synknumba.simt._source.syntax import (
+    all_copied,
+    count_each,
+    count_names,
+    count_stores,
+    load,
+    rename,
+)
 
 
 def flatten(body: list[ast.stmt]) -> tuple[list[ast.stmt], frozenset[str]]:
@@ -19,18 +26,14 @@ def flatten(body: list[ast.stmt]) -> tuple[list[ast.stmt], frozenset[str]]:
         The new statements, `body` being left unchanged; the flattened axes.
     """
     body = _without_aliases(all_copied(body))
-    names = count_each(body)
-    if names[LINEAR]:
+    if count_names(body, LINEAR):
         return body, frozenset()
     flat = set()
     for axis in AXES:
-        if not names[BLOCK[axis]] and not names[THREAD[axis]]:
-            flat.add(axis)
-            continue
         folder = _Folder(axis)
         folded = [folder.visit(statement) for statement in all_copied(body)]
-        names_left = count_each(folded)
-        if not names_left[BLOCK[axis]] and names_left[THREAD[axis]] == folder.count:
+        counts = count_each(folded)
+        if (counts[BLOCK[axis]], counts[THREAD[axis]]) == (0, folder.count):
             body = folded
             flat.add(axis)
     return body, frozenset(flat)
@@ -48,10 +51,10 @@ class _Folder(ast.NodeTransformer):
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         match node:
             case ast.BinOp(
-                ast.BinOp(ast.Name(one), ast.Mult(), ast.Name(other)), ast.Add(), ast.Name(thread)
+                ast.BinOp(ast.Name(left), ast.Mult(), ast.Name(right)), ast.Add(), ast.Name(thread)
             ) | ast.BinOp(
-                ast.Name(thread), ast.Add(), ast.BinOp(ast.Name(one), ast.Mult(), ast.Name(other))
-            ) if thread == self._thread and {one, other} == self._factors:
+                ast.Name(thread), ast.Add(), ast.BinOp(ast.Name(left), ast.Mult(), ast.Name(right))
+            ) if (thread, {left, right}) == (self._thread, self._factors):
                 self.count += 1
                 return ast.copy_location(load(thread), node)
         return self.generic_visit(node)
@@ -66,11 +69,10 @@ def _without_aliases(body: list[ast.stmt]) -> list[ast.stmt]:
     remaining: list[ast.stmt] = []
     for statement in body:
         match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=state)) if (
-                state in STATE and stores[name] == 1
-            ):
-                aliases[name] = state
-            case _:
-                remaining.append(statement)
+            case ast.Assign([ast.Name(name)], ast.Name(state)) if state in STATE:
+                if stores[name] == 1:
+                    aliases[name] = state
+                    continue
+        remaining.append(statement)
     rename(remaining, aliases)
     return remaining

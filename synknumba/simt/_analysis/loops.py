@@ -7,14 +7,16 @@ PoCL does the same for OpenCL as "implicit loop barriers".
 """
 
 import ast
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from typing import cast
 
 from synknumba.simt._analysis.bounds import Bounds, Guards
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._library.words import AXES, THREAD
-from synknumba.simt._lower.exits import has_exit
+from synknumba.simt._lower.exits import has_exit, has_own_exit
 from synknumba.simt._lower.sync import synchronises
 from synknumba.simt._source import syntax
 
@@ -35,6 +37,14 @@ class StridedLoop:
     step: ast.expr  # uniform and positive
 
 
+@dataclass(frozen=True, slots=True)
+class _Turnable:
+    """A loop that may be interchanged as far as it goes alone."""
+
+    statement: ast.For
+    range: list[ast.expr]  # start, stop and step
+
+
 class LoopInversion:
     """Decides which loops of a kernel to interchange with the loop over threads.
 
@@ -52,32 +62,31 @@ class LoopInversion:
         """Returns the parts of a grid-stride loop; None if the statement is not an
         interchangeable one.
         """
-        args = syntax.range_arguments(statement)
-        if args is None or not isinstance(statement, ast.For) or not self._is_turnable(statement):
+        loop = self._turnable(statement)
+        if loop is None:
             return None
-        start, stop, step = args
-        analysis = self._analysis
-        if not _steps_up(stop, step, analysis):
+        start, stop, step = loop.range
+        if not _steps_up(stop, step, self._analysis):
             return None
         for axis in AXES:
             offset = self._guards.offset(start, axis)
             if offset is not None:
-                return StridedLoop(statement, axis, offset, analysis.is_nonneg(start), stop, step)
+                nonneg = self._analysis.is_nonneg(start)
+                return StridedLoop(loop.statement, axis, offset, nonneg, stop, step)
         return None
 
     def is_uniform_loop(self, statement: ast.stmt) -> bool:
         """Returns whether all threads run the loop the same number of times and interchanging it
         pays.
         """
-        args = self._common_range(statement)
-        if args is None or self._trip_count(args) <= SHORT_LOOP:
+        loop = self._run_alike(statement)
+        if loop is None or self._trip_count(loop.range) <= SHORT_LOOP:
             return False
-        loop = cast(ast.For, statement)
-        target = syntax.loop_variable(loop)
-        if any(isinstance(node, (ast.For, ast.While)) for node in syntax.walk(loop.body)):
-            return False
-        for node in syntax.walk(loop.body):
+        target = syntax.loop_variable(loop.statement)
+        for node in syntax.walk(loop.statement.body):
             match node:
+                case ast.For() | ast.While():
+                    return False
                 case ast.Subscript(slice=index) if target in syntax.read_names(index):
                     if not self._suits_threads(index):
                         return False
@@ -89,70 +98,77 @@ class LoopInversion:
 
         Inside a region the inner loop would be one thread's, with a stride between its elements.
         """
-        if self._common_range(statement) is None:
+        loop = self._run_alike(statement)
+        if loop is None:
             return False
-        inside = [self.strided(inner) for inner in cast(ast.For, statement).body]
-        return any(loop is not None and loop.axis in axes for loop in inside)
+        inner_loops = filter(None, map(self.strided, loop.statement.body))
+        return any(inner.axis in axes for inner in inner_loops)
 
-    def _common_range(self, statement: ast.stmt) -> list[ast.expr] | None:
-        """Returns the arguments of `range` if a loop may be interchanged and all threads run it
-        with the same values.
-        """
+    def _run_alike(self, statement: ast.stmt) -> "_Turnable | None":
+        """Returns a loop that may be interchanged if all threads run it with the same values."""
+        loop = self._turnable(statement)
+        if loop is None or syntax.loop_variable(loop.statement) in self._analysis.varying:
+            return None
+        return loop if all(map(self._analysis.is_uniform, loop.range)) else None
+
+    def _turnable(self, statement: ast.stmt) -> "_Turnable | None":
+        """Returns a loop over a range that may be interchanged; None for any other statement."""
         args = syntax.range_arguments(statement)
-        if args is None or not isinstance(statement, ast.For) or not self._is_turnable(statement):
+        if args is None:
             return None
-        if syntax.loop_variable(statement) in self._analysis.varying:
-            return None
-        return args if all(map(self._analysis.is_uniform, args)) else None
-
-    def _is_turnable(self, loop: ast.For) -> bool:
+        loop = cast(ast.For, statement)
         if has_exit(loop.body) or synchronises(loop):
-            return False
+            return None
         assigned = syntax.assigned_names(loop.body)
-        names = syntax.read_names(loop) | assigned
-        is_fixed = syntax.loop_variable(loop) not in assigned
-        return is_fixed and not (names & self._local_arrays) and self._is_own(loop)
+        is_changed = syntax.loop_variable(loop) in assigned
+        if is_changed or (syntax.read_names(loop) | assigned) & self._local_arrays:
+            return None
+        return _Turnable(loop, args) if self._is_own(loop) else None
 
     def _is_own(self, loop: ast.For) -> bool:
         """Returns whether the loop's variable is used only in loops over that variable."""
         target = syntax.loop_variable(loop)
-        inside = sum(
-            syntax.count_names(node, target)
-            for node in _outermost_loops(self._analysis.body, target)
-        )
-        return inside == syntax.count_names(self._analysis.body, target)
+        body = self._analysis.body
+        inside = syntax.count_names(_outermost_loops(body, target), target)
+        return inside == syntax.count_names(body, target)
 
     def _trip_count(self, args: list[ast.expr]) -> float:
-        names = self._analysis.namespace
-        values: list[Any] = [
-            arg.value if isinstance(arg, ast.Constant) else names.get(getattr(arg, "id", ""))
-            for arg in args
-        ]
-        if any(type(value) is not int for value in values):
-            return float("inf")
-        return len(range(*values)) if values[2] else 0
+        match [self._constant(arg) for arg in args]:
+            case [int(start), int(stop), int(step)]:
+                return len(range(start, stop, step)) if step else 0
+        return math.inf
+
+    def _constant(self, node: ast.expr) -> int | None:
+        """Returns the value of an integer literal or global; None for any other expression."""
+        match node:
+            case ast.Constant(value):
+                pass
+            case ast.Name(name):
+                value = self._analysis.namespace.get(name)
+            case _:
+                return None
+        return value if type(value) is int else None
 
     def _suits_threads(self, index: ast.expr) -> bool:
         """Returns whether neighbouring threads access neighbouring elements, or the same one, or
         a gathered one.
         """
         *leading, last = syntax.parts_of(index)
-        thread = THREAD["x"]
-        if any(self._analysis.depends_on(part, thread) for part in leading):
+        moves = partial(self._analysis.depends_on, thread_index=THREAD["x"])
+        if any(map(moves, leading)):
             return False
-        is_same = not self._analysis.depends_on(last, thread)
-        if is_same or self._guards.offset(last, "x") is not None:
+        if not moves(last) or self._guards.offset(last, "x") is not None:
             return True
-        return any(isinstance(node, ast.Subscript) for node in syntax.walk(last))
+        return any(syntax.nodes_of(ast.Subscript, last))
 
 
 def _steps_up(stop: ast.expr, step: ast.expr, analysis: Analysis) -> bool:
     """Returns whether the end and the step of a loop are uniform integers and the step is
     positive.
     """
-    return analysis.is_positive(step) and all(
-        analysis.is_uniform(part) and analysis.is_integral(part) for part in (stop, step)
-    )
+    if not analysis.is_positive(step):
+        return False
+    return analysis.is_fixed(stop) and analysis.is_fixed(step)
 
 
 def _outermost_loops(body: list[ast.stmt], target: str) -> list[ast.For]:
@@ -175,34 +191,28 @@ def count_up(body: list[ast.stmt], analysis: Analysis) -> list[ast.stmt]:
     positive, and `i` is assigned only at the end of the loop and not used after it. `body` holds
     the statements of the kernel, and is not changed.
     """
-    done: list[ast.stmt] = []
-    for position, statement in enumerate(body):
-        plain = isinstance(statement, ast.While) and not synchronises(statement)
-        loop = (
-            _as_for(cast(ast.While, statement), body[position + 1 :], analysis) if plain else None
-        )
-        done.append(loop or statement)
-    return done
+    return [
+        _as_for(statement, body[position:], analysis) or statement
+        for position, statement in enumerate(body, 1)
+    ]
 
 
-def _as_for(loop: ast.While, behind: list[ast.stmt], analysis: Analysis) -> ast.For | None:
-    match loop.test, loop.body:
-        case (
-            ast.Compare(ast.Name(name), [ast.Lt()], [stop]),
-            [*work, ast.AugAssign(ast.Name(counted), ast.Add(), step)],
-        ) if name == counted and work:
-            pass
+def _as_for(loop: ast.stmt, behind: list[ast.stmt], analysis: Analysis) -> ast.For | None:
+    match loop:
+        case ast.While(
+            ast.Compare(ast.Name(name) as index, [ast.Lt()], [stop]),
+            [_, *_, ast.AugAssign(ast.Name(counted), ast.Add(), step)] as body,
+        ) if name == counted:
+            work = body[:-1]
         case _:
             return None
-    if not _steps_up(stop, step, analysis) or not analysis.is_integral(syntax.load(name)):
+    if synchronises(loop) or has_own_exit(work, ast.Continue):
         return None
-    if syntax.read_names([syntax.load(name), stop, step]) & syntax.assigned_names(
-        work
-    ) or name in syntax.read_names(stop):
+    if not _steps_up(stop, step, analysis) or not analysis.is_integral(index):
         return None
-    if any(isinstance(node, ast.Continue) for node in syntax.own_exits(work)) or syntax.count_names(
-        behind, name
-    ):
+    if syntax.read_names([index, stop, step]) & syntax.assigned_names(work):
+        return None
+    if name in syntax.read_names(stop) or syntax.count_names(behind, name):
         return None
     counter, body = f"_k_{name}", syntax.all_copied(work)
     syntax.rename(body, {name: counter})
@@ -238,8 +248,10 @@ def count_apart(body: list[ast.stmt], analysis: Analysis) -> list[ast.stmt]:
             statement.body = count_apart(statement.body, analysis)
             statement.orelse = count_apart(statement.orelse, analysis)
         args = syntax.range_arguments(statement) or []
-        varies = not all(map(analysis.is_uniform, args)) and synchronises(statement)
-        done += _as_while(cast(ast.For, statement), args) if varies else [statement]
+        if all(map(analysis.is_uniform, args)) or not synchronises(statement):
+            done.append(statement)
+        else:
+            done += _as_while(cast(ast.For, statement), args)
     return done
 
 
@@ -250,9 +262,11 @@ def _as_while(loop: ast.For, args: list[ast.expr]) -> list[ast.stmt]:
         syntax.assign(target, value, loop)
         for target, value in zip((at, stop, step), args, strict=True)
     ]
-    up = isinstance(args[2], ast.Constant) and isinstance(args[2].value, int) and args[2].value > 0
-    test = syntax.expression(
-        f"{at} < {stop}" if up else f"({at} < {stop}) if {step} > 0 else ({at} > {stop})", loop
-    )
+    match args[2]:
+        case ast.Constant(int(value)) if value > 0:
+            text = f"{at} < {stop}"
+        case _:
+            text = f"({at} < {stop}) if {step} > 0 else ({at} > {stop})"
+    test = syntax.expression(text, loop)
     count = syntax.statements(f"{syntax.loop_variable(loop)} = {at}\n{at} += {step}", loop)
     return [*start, ast.copy_location(ast.While(test, count + loop.body, []), loop)]

@@ -5,7 +5,7 @@ array arguments.
 import ast
 import builtins
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
@@ -18,7 +18,7 @@ from synknumba.simt._source.syntax import assigned_names, call, place, read_name
 
 NONNEG = "_k_nonneg"
 
-PURE_BUILTINS = frozenset({"abs", "bool", "float", "int", "len", "max", "min", "range", "round"})
+_PURE_BUILTINS = (abs, bool, float, int, len, max, min, range, round)
 ARRAY_ATTRIBUTES = frozenset({"shape", "size", "ndim", "itemsize", "nbytes"})
 
 
@@ -49,45 +49,46 @@ class Names:
         # Block-level variables introduced by the emitter, and whether they are non-negative.
         self.block_indices: dict[str, bool] = {}
 
+    @property
+    def stored(self) -> set[str]:
+        """The variables that are not recomputed wherever they are read."""
+        return self.assigned - self.recomputed.keys()
+
     # ---- functions, constants and definitions
 
     def function_of(self, node: ast.expr) -> Any:
         """Returns the object that a called expression names, such as a builtin, a math function
         or a type; else None.
         """
-        if isinstance(node, ast.Name):
-            if node.id in self.namespace:
-                return self.namespace[node.id]
-            is_local = node.id in self.assigned or node.id in self.params
-            return None if is_local else getattr(builtins, node.id, None)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            module = self.namespace.get(node.value.id)
-            return getattr(module, node.attr, None) if isinstance(module, ModuleType) else None
+        match node:
+            case ast.Name(name):
+                if name in self.namespace:
+                    return self.namespace[name]
+                if name not in self.assigned | self.params:
+                    return getattr(builtins, name, None)
+            case ast.Attribute(ast.Name(name), attribute):
+                match self.namespace.get(name):
+                    case ModuleType() as module:
+                        return getattr(module, attribute, None)
         return None
 
     def is_pure_function(self, node: ast.expr) -> bool:
         """Returns whether a call has no side effects: pure builtins, `math` functions, ufuncs,
         number types.
         """
-        if isinstance(node, ast.Name) and node.id == NONNEG:
-            return True
         function = self.function_of(node)
-        is_math = isinstance(function, BuiltinFunctionType) and function.__module__ == math.__name__
-        if is_math or isinstance(function, np.ufunc) or is_number_type(function):
-            return True
-        return (
-            getattr(function, "__module__", None) == "builtins"
-            and getattr(function, "__name__", "") in PURE_BUILTINS
-        )
+        match node, function:
+            case ast.Name(name), _ if name == NONNEG:
+                return True
+            case _, np.ufunc():
+                return True
+            case _, BuiltinFunctionType(__module__=math.__name__):
+                return True
+        return is_one_of(function, *_PURE_BUILTINS) or is_number_type(function)
 
     def is_module_constant(self, node: ast.Attribute) -> bool:
         """Returns whether the attribute is a numeric constant of a module, such as `math.pi`."""
-        if not isinstance(node.value, ast.Name):
-            return False
-        module = self.namespace.get(node.value.id)
-        return isinstance(module, ModuleType) and isinstance(
-            getattr(module, node.attr, None), (int, float)
-        )
+        return isinstance(self.function_of(node), (int, float))
 
     def definition(self, name: str) -> ast.expr | None:
         """Returns the value of a name that never changes: a global int, a variable recomputed or
@@ -95,29 +96,30 @@ class Names:
         """
         if type(constant := self.namespace.get(name)) is int:
             return ast.Constant(constant)
-        return (
-            self.recomputed[name].value if name in self.recomputed else self._definitions.get(name)
-        )
+        if name in self.recomputed:
+            return self.recomputed[name].value
+        return self._definitions.get(name)
+
+    def is_defined_as(self, name: str, is_kind: Callable[[ast.expr], bool]) -> bool:
+        """Returns whether a name that never changes has a value that passes the test."""
+        value = self.definition(name)
+        return value is not None and is_kind(value)
 
     def is_settled(self, node: ast.expr) -> bool:
         """Returns whether the expression has the same value wherever in the kernel it is
         evaluated.
         """
-        return all(
-            name not in self.assigned or self.definition(name) is not None
-            for name in read_names(node)
-        )
+        return None not in map(self.definition, read_names(node) & self.assigned)
 
     # ---- arguments
 
     @property
     def arrays(self) -> frozenset[str]:
         """Names of the array parameters; all parameters if their types are unknown."""
-        if not self.types.params:
+        kinds = self.types.params
+        if not kinds:
             return self.params
-        return frozenset(
-            name for name in self.params if isinstance(self.types.params.get(name), types.Array)
-        )
+        return frozenset(name for name in self.params if isinstance(kinds.get(name), types.Array))
 
     def is_array_number(self, node: ast.expr) -> bool:
         """Returns whether the expression is `a.shape[k]`, `a.size` or `a.ndim` of an array
@@ -132,16 +134,19 @@ class Names:
 
     def is_value_tuple(self, node: ast.expr) -> bool:
         """Returns whether the expression is an array's shape or a tuple argument."""
-        if isinstance(node, ast.Attribute) and node.attr == "shape":
-            return True
+        match node:
+            case ast.Attribute(_, "shape"):
+                return True
         return isinstance(self.param_type(node), types.BaseTuple)
 
     def param_type(self, node: ast.expr) -> types.Type | None:
         """Returns the type of an argument; None if it is unknown or the expression is not an
         argument.
         """
-        is_param = isinstance(node, ast.Name) and node.id in self.params
-        return self.types.params.get(node.id) if is_param else None  # type: ignore[attr-defined]
+        match node:
+            case ast.Name(name) if name in self.params:
+                return self.types.params.get(name)
+        return None
 
 
 def nonneg(node: ast.expr) -> ast.expr:

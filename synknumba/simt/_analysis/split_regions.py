@@ -15,7 +15,14 @@ from synknumba.simt._analysis.bounds import Bounds, Guards
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import single_target
 from synknumba.simt._library.words import AXES
-from synknumba.simt._source.syntax import assigned_names, copied, place, read_names, walk
+from synknumba.simt._source.syntax import (
+    assigned_names,
+    copied,
+    count_each,
+    nodes_of,
+    place,
+    walk,
+)
 
 # Syntax nodes; a larger region is not duplicated.
 SMALL = 150
@@ -36,9 +43,9 @@ def _opened(statement: ast.stmt) -> ast.If | None:
     match statement:
         case ast.If():
             return statement
-        case ast.Assign(targets=[target], value=ast.IfExp(test=test, body=body, orelse=orelse)):
-            then, other = (ast.Assign([copied(target)], value) for value in (body, orelse))
-            return place(ast.If(test, [then], [other]), statement)
+        case ast.Assign([target], ast.IfExp(test, body, orelse)):
+            then, otherwise = ast.Assign([target], body), ast.Assign([copied(target)], orelse)
+            return place(ast.If(test, [then], [otherwise]), statement)
     return None
 
 
@@ -58,9 +65,9 @@ def guard_cut(
         bounds = Bounds()
         if guards.absorb(guard.test, bounds, writes) is not None:
             continue
-        axes = [axis for axis in AXES if bounds.low[axis] or bounds.high[axis]]
-        if len(axes) == 1:
-            return GuardCut(position, guard, axes[0], bounds)
+        match bounds.axes():
+            case [axis]:
+                return GuardCut(position, guard, axis, bounds)
     return None
 
 
@@ -68,17 +75,18 @@ def free_cut(body: Sequence[ast.stmt], analysis: Analysis, guards: Guards) -> in
     """Returns a position that separates an `if` on thread indices from its neighbours without
     storing a variable; else 0.
     """
-    tracked = analysis.assigned - set(analysis.recomputed)
+    if len(body) == 1:
+        return 0
     for position, statement in enumerate(body):
-        if not isinstance(statement, ast.If) or statement.orelse or len(body) == 1:
-            continue
-        if guards.absorb(statement.test, Bounds(), assigned_names(body)) is not None:
-            continue
-        for cut in (position, position + 1):
-            written = assigned_names(body[:cut]) & tracked
-            if 0 < cut < len(body) and not written & (
-                read_names(body[cut:]) | assigned_names(body[cut:])
-            ):
+        match statement:
+            case ast.If(test, _, []):
+                if guards.absorb(test, Bounds(), assigned_names(body)) is not None:
+                    continue
+            case _:
+                continue
+        for cut in range(max(position, 1), min(position + 2, len(body))):
+            written = assigned_names(body[:cut]) & analysis.stored
+            if written.isdisjoint(count_each(body[cut:])):
                 return cut
     return 0
 
@@ -95,30 +103,31 @@ def scatter_cut(body: Sequence[ast.stmt], analysis: Analysis, guards: Guards) ->
 
 
 def _only_computes(statement: ast.stmt, analysis: Analysis) -> bool:
-    calls = [node for node in walk(statement) if isinstance(node, ast.Call)]
-    return single_target(statement) is not None and all(
-        analysis.is_pure_function(node.func) for node in calls
-    )
+    if single_target(statement) is None:
+        return False
+    return all(analysis.is_pure_function(node.func) for node in nodes_of(ast.Call, statement))
 
 
 def is_silent(statement: ast.stmt, analysis: Analysis) -> bool:
     """Returns whether the statement only assigns local variables and cannot raise."""
     if isinstance(statement, ast.Pass):
         return True
-    expressions = (node for node in walk(statement) if isinstance(node, ast.expr))
-    return _only_computes(statement, analysis) and not any(map(analysis.may_raise, expressions))
+    if any(map(analysis.may_raise, nodes_of(ast.expr, statement))):
+        return False
+    return _only_computes(statement, analysis)
 
 
 def _is_costly(node: ast.AST, analysis: Analysis) -> bool:
     """Returns whether the node costs several additions, and less when vectorized: a division,
     power or `math` function.
     """
-    if isinstance(node, ast.BinOp):
-        return isinstance(node.op, (ast.Div, ast.Pow))
-    return (
-        isinstance(node, ast.Call)
-        and getattr(analysis.function_of(node.func), "__module__", None) == math.__name__
-    )
+    match node:
+        case ast.BinOp(_, ast.Div() | ast.Pow()):
+            return True
+        case ast.Call(function):
+            module = getattr(analysis.function_of(function), "__module__", None)
+            return module == math.__name__
+    return False
 
 
 def _scatters(node: ast.AST, analysis: Analysis, guards: Guards) -> bool:
@@ -126,10 +135,10 @@ def _scatters(node: ast.AST, analysis: Analysis, guards: Guards) -> bool:
     uniform offset.
     """
     match node:
-        case ast.Subscript(slice=index, ctx=ast.Store()):
-            return not analysis.is_uniform(index) and all(
-                guards.offset(index, axis) is None for axis in AXES
-            )
+        case ast.Subscript(_, index, ast.Store()):
+            if analysis.is_uniform(index):
+                return False
+            return all(guards.offset(index, axis) is None for axis in AXES)
         case ast.Call(ast.Name(name), [_, index, *_]) if name.startswith("_k_atomic_"):
             return not analysis.is_uniform(index)
     return False

@@ -30,12 +30,14 @@ class VariableTypes:
         infer: runs type inference and returns the types of all versions of all local variables.
     """
 
-    def __init__(self, params: TypeMap, infer: Callable[[], TypeMap] | None = None) -> None:
+    def __init__(self, params: TypeMap, infer: Callable[[], TypeMap] = dict) -> None:
         self.params, self._infer = params, infer
 
     @cached_property
     def _locals(self) -> TypeMap:
-        return self._infer() if self._infer and self.params else {}
+        if not self.params:
+            return {}
+        return self._infer()
 
     def of(self, name: str) -> types.Type | None:
         """Returns the type that holds all values of a variable; None if unknown."""
@@ -51,18 +53,22 @@ def unified_type(typemap: TypeMap, name: str) -> types.Type | None:
     None if Numba has found the variable unused, `types.unknown` if the versions do not unify.
     """
     versions = {
-        types.unliteral(kind) for version, kind in typemap.items() if _is_version(version, name)
+        types.unliteral(kind) for version, kind in typemap.items() if _base_name(version) == name
     }
-    if len(versions) <= 1:
-        return versions.pop() if versions else None
     # Sorted, because the result of unification may depend on the order and a set has none.
-    unified = cpu_target.typing_context.unify_types(*sorted(versions, key=str))
-    return types.unknown if unified is None else unified
+    match sorted(versions, key=str):
+        case []:
+            return None
+        case [kind]:
+            return kind
+        case kinds:
+            return cpu_target.typing_context.unify_types(*kinds) or types.unknown
 
 
-def _is_version(version: str, name: str) -> bool:
+def _base_name(version: str) -> str:
+    """Returns `v` for `v.1`."""
     base, _, number = version.rpartition(".")
-    return version == name or (base == name and number.isdigit())
+    return base if number.isdigit() else version
 
 
 class _TypesKnown(Exception):  # noqa: N818  # not an error: ends the compilation after type inference
@@ -99,10 +105,7 @@ def infer_types(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) 
     try:
         typemap = _inferred(function, argtypes)
     # of a device function, which Numba compiles to infer its result
-    except (
-        NumbaError,
-        NotImplementedError,
-    ) as error:
+    except (NumbaError, NotImplementedError) as error:
         if float16.is_represented() or not float16.is_named(str(error)):
             raise
     else:
@@ -121,8 +124,11 @@ def _inferred(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) ->
     raise AssertionError(f"type inference of {function.__name__} did not run")
 
 
-def is_integer_type(kind: types.Type | None) -> bool:
+def is_integer_type(kind: Any) -> bool:
     """Returns whether arithmetic on the type stays within int64. uint64 does not: mixed with
     int64 it gives float64.
     """
-    return isinstance(kind, types.Integer) and (kind.signed or kind.bitwidth < 64)
+    match kind:
+        case types.Integer(signed=signed, bitwidth=bits):
+            return signed or bits < 64
+    return False

@@ -24,7 +24,13 @@ from synknumba.simt._analysis.numbers import Numbers
 from synknumba.simt._analysis.types import VariableTypes
 from synknumba.simt._analysis.variables import single_target
 from synknumba.simt._library.words import BLOCK, LINEAR, VARYING_STATE
-from synknumba.simt._lower.sync import collective_of, is_exchanged, is_operand, synchronises
+from synknumba.simt._lower.sync import (
+    CollectiveStatement,
+    collective_of,
+    is_exchanged,
+    is_operand,
+    synchronises,
+)
 from synknumba.simt._source.syntax import (
     assigned_names,
     count_stores,
@@ -34,6 +40,7 @@ from synknumba.simt._source.syntax import (
     range_arguments,
     read_names,
     walk,
+    walk_statements,
 )
 
 
@@ -64,14 +71,26 @@ def _pass_originals(call: ast.Call, before: list[ast.stmt], slots: set[str]) -> 
     the copies.
     """
     for statement in reversed(list(before)):
-        if not is_operand(single_target(statement) or ""):
-            return
         match statement:
-            case ast.Assign([ast.Name(name)], ast.Name(original) as value) if (
-                is_exchanged(name) and original in slots
-            ):
-                before.remove(statement)
-                call.args = [value if read_names(arg) == {name} else arg for arg in call.args]
+            case ast.Assign([ast.Name(name)], value) if is_operand(name):
+                pass
+            case _:
+                return
+        match value:
+            case ast.Name(original) if original in slots:
+                if is_exchanged(name):
+                    before.remove(statement)
+                    call.args = [value if read_names(arg) == {name} else arg for arg in call.args]
+
+
+def _targets(statement: ast.AST) -> list[ast.expr]:
+    """Returns what a statement assigns itself, without those inside it."""
+    match statement:
+        case ast.Assign(targets):
+            return targets
+        case ast.AugAssign(target) | ast.For(target):
+            return [target]
+    return []
 
 
 class Analysis(Numbers):
@@ -105,7 +124,7 @@ class Analysis(Numbers):
         before = -1
         while before != len(self.varying):
             before = len(self.varying)
-            self._spread(body, under_varying=False)
+            self._spread(body)
         body = self._find_recomputed(body)
         self.body = without_copies(body, (self.assigned & self.varying) - set(self.recomputed))
 
@@ -128,42 +147,60 @@ class Analysis(Numbers):
 
     # ---- uniform
 
-    def _spread(self, body: list[ast.stmt], *, under_varying: bool) -> None:
+    def _spread(self, body: list[ast.stmt]) -> None:
         for statement in body:
             match statement:
-                case ast.Assign() if (found := collective_of(statement)) is not None:
-                    varies = self.grid or not found.operation.is_vote
-                    self._mark(statement.targets[0], varies=varies)
-                case ast.Assign(targets=[ast.Name(id=name)]) if is_exchanged(name):
-                    self.varying.add(name)
-                case ast.Assign():
-                    alike = id(statement) in self._first and self._is_read_alike(statement.value)
-                    varies = under_varying or not (alike or self.is_uniform(statement.value))
-                    for target in statement.targets:
-                        unpacks = isinstance(target, ast.Tuple) and not self.is_value_tuple(
-                            statement.value
-                        )
-                        self._mark(target, varies=varies or unpacks)
-                case ast.AugAssign():
-                    self._mark(
-                        statement.target,
-                        varies=under_varying or not self.is_uniform(statement.value),
-                    )
-                case ast.If():
-                    varies = under_varying or not self.is_uniform(statement.test)
-                    self._spread(statement.body, under_varying=varies)
-                    self._spread(statement.orelse, under_varying=varies)
+                case ast.Assign(targets, value):
+                    if self._assigns_varying(statement):
+                        self._mark(statement)
+                    elif not self.is_value_tuple(value):
+                        unpacked = (part for part in targets if isinstance(part, ast.Tuple))
+                        self.varying |= assigned_names(unpacked)
+                case ast.AugAssign(value=value):
+                    if not self.is_uniform(value):
+                        self._mark(statement)
+                case ast.If(test, then, orelse):
+                    if self.is_uniform(test):
+                        self._spread([*then, *orelse])
+                    else:
+                        self._mark([*then, *orelse])
                 case ast.For() | ast.While():
-                    control = statement.iter if isinstance(statement, ast.For) else statement.test
-                    # Where a barrier splits the loop, a thread that returns drops out and the
-                    # remaining threads stay in step.
-                    early = self._leaves_early(statement.body, returns=not synchronises(statement))
-                    varies = under_varying or not self.is_uniform(control) or early
-                    if isinstance(statement, ast.For):
-                        self._mark(
-                            statement.target, varies=varies or range_arguments(statement) is None
-                        )
-                    self._spread(statement.body, under_varying=varies)
+                    self._spread_loop(statement)
+
+    def _assigns_varying(self, statement: ast.Assign) -> bool:
+        """Returns whether a statement that all threads run assigns each another value."""
+        collective = collective_of(statement)
+        if collective is not None:
+            return self._differs(collective)
+        if is_exchanged(single_target(statement) or ""):
+            return True
+        if id(statement) in self._first and self._is_read_alike(statement.value):
+            return False
+        return not self.is_uniform(statement.value)
+
+    def _differs(self, collective: CollectiveStatement) -> bool:
+        """Returns whether threads get different results: of a vote, those of a block get one."""
+        return self.grid or not collective.operation.is_vote
+
+    def _spread_loop(self, loop: ast.For | ast.While) -> None:
+        control = loop.iter if isinstance(loop, ast.For) else loop.test
+        # Where a barrier splits the loop, a thread that returns drops out and the remaining
+        # threads stay in step.
+        early = self._leaves_early(loop.body, returns=not synchronises(loop))
+        if early or not self.is_uniform(control):
+            self._mark(loop)
+            return
+        if isinstance(loop, ast.For) and range_arguments(loop) is None:
+            self.varying |= assigned_names(loop.target)
+        self._spread(loop.body)
+
+    def _mark(self, statements: ast.AST | Iterable[ast.AST]) -> None:
+        """Takes what the statements assign as varying, except for the results of votes."""
+        for statement in walk_statements(statements):
+            collective = collective_of(statement)
+            if collective is None or self._differs(collective):
+                for target in _targets(statement):
+                    self.varying |= assigned_names(target)
 
     def _only_reads(self, statement: ast.stmt) -> bool:
         """Returns whether a statement assigns a variable, and neither writes to memory nor waits
@@ -186,10 +223,11 @@ class Analysis(Numbers):
             return False
         match node:
             case ast.Subscript(ast.Name() as array, index):
-                kind, parts = self.param_type(array), parts_of(index)
-                if isinstance(kind, types.Array) and kind.ndim == len(parts):
-                    is_number = isinstance(kind.dtype, types.Number | types.Boolean)
-                    return is_number and all(map(self.is_uniform, parts))
+                parts = parts_of(index)
+                match self.param_type(array):
+                    case types.Array(ndim=ndim, dtype=types.Number() | types.Boolean()):
+                        if ndim == len(parts):
+                            return all(map(self.is_uniform, parts))
             case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp() | ast.IfExp():
                 return all(map(self._is_read_alike, _operands(node)))
             case ast.Call(keywords=[]) if self.is_pure_function(node.func):
@@ -198,18 +236,15 @@ class Analysis(Numbers):
                 return False
         return self.is_uniform(node)
 
-    def _mark(self, target: ast.expr, *, varies: bool) -> None:
-        if varies:
-            self.varying |= assigned_names(target)
-
     def _leaves_early(
         self, body: list[ast.stmt], *, returns: bool, under_varying: bool = False
     ) -> bool:
         """Returns whether some threads may leave a loop, or its iteration, before others."""
         for statement in body:
             match statement:
-                case ast.Return() | ast.For() | ast.While() if returns and has_return(statement):
-                    return True
+                case ast.Return() | ast.For() | ast.While() if returns:
+                    if has_return(statement):
+                        return True
                 case ast.Break() | ast.Continue() if under_varying:
                     return True
                 case ast.If(test, body, orelse):
@@ -223,13 +258,12 @@ class Analysis(Numbers):
         """Returns whether all threads leave a loop and its iterations together: all its exits
         are under uniform tests.
         """
-        return all(
-            self.is_uniform(statement.test)
-            and self.leaves_in_step(statement.body)
-            and self.leaves_in_step(statement.orelse)
-            for statement in body
-            if isinstance(statement, ast.If) and any(own_exits([statement]))
-        )
+        for statement in body:
+            match statement:
+                case ast.If(test, then, orelse) if any(own_exits([statement])):
+                    if not self.is_uniform(test) or not self.leaves_in_step([*then, *orelse]):
+                        return False
+        return True
 
     def is_uniform(self, node: ast.expr) -> bool:
         """Returns whether all threads of a block agree on the value, and evaluating it early is
@@ -237,16 +271,19 @@ class Analysis(Numbers):
         """
         return self._is_made_of(node, lambda name: name not in self.varying, self.is_pure_function)
 
+    def is_fixed(self, node: ast.expr) -> bool:
+        """Returns whether the expression is a uniform integer."""
+        return self.is_uniform(node) and self.is_integral(node)
+
     def _is_cheap(self, node: ast.expr) -> bool:
+        """Returns whether to compute the expression again costs less than to store its value."""
+
         def is_cheap_function(node: ast.expr) -> bool:
             function = self.function_of(node)
             return is_number_type(function) or is_one_of(function, int, min, max, abs)
 
-        return self._is_made_of(
-            node,
-            lambda name: name in self.recomputed or name not in self.assigned,
-            is_cheap_function,
-        )
+        stored = self.stored
+        return self._is_made_of(node, lambda name: name not in stored, is_cheap_function)
 
     def _is_made_of(
         self, node: ast.expr, name: Callable[[str], bool], function: Callable[[ast.expr], bool]
@@ -262,14 +299,14 @@ class Analysis(Numbers):
                 return name(node.id)
             case ast.Constant():
                 return True
-            case ast.Attribute():
-                return self.is_module_constant(node) or (
-                    self._is_uniform_field(node) and again(node.value)
-                )
-            case ast.Subscript():
-                return self.is_value_tuple(node.value) and again(node.value) and again(node.slice)
-            case ast.Call(keywords=[]):
-                return function(node.func) and all(map(again, node.args))
+            case ast.Attribute(value):
+                if self.is_module_constant(node):
+                    return True
+                return self._is_uniform_field(node) and again(value)
+            case ast.Subscript(value, index) if self.is_value_tuple(value):
+                return all(map(again, (value, index)))
+            case ast.Call(called, args, []) if function(called):
+                return all(map(again, args))
             case (
                 ast.BinOp()
                 | ast.UnaryOp()
@@ -285,41 +322,53 @@ class Analysis(Numbers):
         """Returns whether evaluating the expression may raise; does not consider its
         subexpressions.
         """
+        if not self._checked:
+            return False
         match node:
-            case ast.BinOp(op=ast.Div() | ast.FloorDiv() | ast.Mod() | ast.Pow(), right=divisor):
-                return self._checked and not (
-                    isinstance(divisor, ast.Constant) and bool(divisor.value)
-                )
+            case ast.BinOp(_, ast.Div() | ast.FloorDiv() | ast.Mod() | ast.Pow(), divisor):
+                match divisor:
+                    case ast.Constant(value):
+                        return not value
+                return True
             case ast.Subscript(slice=index):
-                return self._checked and not isinstance(index, ast.Constant)
+                return not isinstance(index, ast.Constant)
         return False
 
     def _is_uniform_field(self, node: ast.Attribute) -> bool:
-        kind = self.param_type(node.value)
-        is_size = node.attr in ARRAY_ATTRIBUTES and not isinstance(kind, types.Record)
-        return (is_size or isinstance(kind, types.BaseNamedTuple)) and self.is_uniform(node.value)
+        """Returns whether all threads agree on a size of an array, or a field of a named tuple."""
+        match self.param_type(node.value):
+            case types.BaseNamedTuple():
+                pass
+            case types.Record():
+                return False
+            case _ if node.attr not in ARRAY_ATTRIBUTES:
+                return False
+        return self.is_uniform(node.value)
 
     # ---- recomputable
 
     def _find_recomputed(self, body: list[ast.stmt]) -> list[ast.stmt]:
         stores, remaining = count_stores(body), []
-        candidates = {name for name in self.varying if stores[name] == 1 and not is_operand(name)}
         for statement in body:
             match statement:
-                case ast.Assign([ast.Name(name)], value) if name in candidates and self._is_cheap(
-                    value
-                ):
-                    self.recomputed[name] = self._with_sign(statement)
-                case _:
-                    remaining.append(statement)
+                case ast.Assign([ast.Name(name)], value) if stores[name] == 1:
+                    if self._may_recompute(name, value):
+                        self.recomputed[name] = self._with_sign(statement)
+                        continue
+            remaining.append(statement)
         return remaining
 
+    def _may_recompute(self, name: str, value: ast.expr) -> bool:
+        if is_operand(name):
+            return False
+        return name in self.varying and self._is_cheap(value)
+
     def _with_sign(self, statement: ast.Assign) -> ast.Assign:
-        trivial = isinstance(
-            statement.value, (ast.Name, ast.Constant, ast.Tuple, ast.Compare, ast.BoolOp)
-        )
-        if not trivial and self.is_nonneg(statement.value):
-            statement.value = nonneg(statement.value)
+        match statement.value:
+            case ast.Name() | ast.Constant() | ast.Tuple() | ast.Compare() | ast.BoolOp():
+                pass
+            case value if self.is_nonneg(value):
+                statement.value = nonneg(value)
         return statement
 
     # ---- threads
@@ -328,12 +377,10 @@ class Analysis(Numbers):
         """Returns whether the value may depend on this thread index; any varying variable that
         is not recomputed may.
         """
-        for name in read_names(node):
-            if name in (thread_index, LINEAR):
-                return True
-            if name in self.recomputed:
-                if self.depends_on(self.recomputed[name].value, thread_index):
-                    return True
-            elif name in self.varying and name not in VARYING_STATE:
-                return True
-        return False
+        names = read_names(node)
+        recomputed = names & self.recomputed.keys()
+        stored = (names & self.varying) - recomputed - VARYING_STATE
+        if stored or names & {thread_index, LINEAR}:
+            return True
+        values = (self.recomputed[name].value for name in recomputed)
+        return any(self.depends_on(value, thread_index) for value in values)

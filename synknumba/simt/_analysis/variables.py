@@ -8,19 +8,15 @@ the two are not stored as a type that holds both.
 import ast
 from collections import Counter
 from collections.abc import Collection
-from itertools import count
 
-from synknumba.simt._source.syntax import count_names, count_stores, read_names, rename, walk
+from synknumba.simt._source.syntax import count_each, count_stores, read_names, rename
 
 
 def single_target(statement: ast.AST) -> str | None:
     """Returns the variable of a plain assignment `name = value`; None for any other statement."""
-    if (
-        isinstance(statement, ast.Assign)
-        and len(statement.targets) == 1
-        and isinstance(statement.targets[0], ast.Name)
-    ):
-        return statement.targets[0].id
+    match statement:
+        case ast.Assign([ast.Name(name)]):
+            return name
     return None
 
 
@@ -33,7 +29,7 @@ def definitions(body: list[ast.stmt]) -> dict[str, ast.expr]:
     for statement in body:
         match statement:
             case ast.Assign([ast.Name(name)], value) if stores[name] == 1:
-                if all(read in values or read not in stores for read in read_names(value)):
+                if (read_names(value) & stores.keys()) <= values.keys():
                     values[name] = value
     return values
 
@@ -45,27 +41,27 @@ def with_own_names(body: list[ast.stmt], local_arrays: Collection[str]) -> list[
     A top-level statement runs before all statements after it, so none of these reads the variable's
     earlier value.
     """
-    begins = Counter(
-        name
-        for statement in body
-        if (name := single_target(statement)) is not None and name not in local_arrays
-    )
-    names = {node.id for node in walk(body) if isinstance(node, ast.Name)}
+    begins = Counter(map(single_target, body))
+    for name in local_arrays:
+        del begins[name]
+    names = set(count_each(body))
     current: dict[str, str] = {}
     for position, statement in enumerate(body):
         match statement:
             case ast.Assign([ast.Name(name) as target], value) if begins[name] > 1:
                 rename(value, current)
-                if (
-                    name in current
-                    or name in read_names(value)
-                    or count_names(body[:position], name)
-                ):
-                    new = next(
-                        new for number in count(2) if (new := f"{name}_{number}") not in names
-                    )
-                    names.add(new)
-                    target.id = current[name] = new
+                used = {*current, *read_names(value), *count_each(body[:position])}
+                if name in used:
+                    target.id = current[name] = _numbered(name, names)
+                    names.add(target.id)
             case _:
                 rename(statement, current)
     return body
+
+
+def _numbered(name: str, names: Collection[str]) -> str:
+    """Returns the name with the lowest number, from 2, that makes another one of it."""
+    number = 2
+    while f"{name}_{number}" in names:
+        number += 1
+    return f"{name}_{number}"

@@ -5,6 +5,7 @@ them to Numba.
 import ast
 import functools
 import math
+import textwrap
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import FunctionType
@@ -19,6 +20,7 @@ from synknumba.simt._analysis.bounds import Guards
 from synknumba.simt._analysis.buffer_swaps import other
 from synknumba.simt._analysis.flat_grid import flatten
 from synknumba.simt._analysis.loops import count_apart, count_up, return_early
+from synknumba.simt._analysis.namespace import is_one_of
 from synknumba.simt._analysis.team import BLOCKS, THREADS, Team
 from synknumba.simt._analysis.types import VariableTypes, infer_types, unified_type
 from synknumba.simt._analysis.uniformity import Analysis
@@ -31,14 +33,20 @@ from synknumba.simt._emit.generated import define_function
 from synknumba.simt._emit.masks import Divergence
 from synknumba.simt._emit.options import Options
 from synknumba.simt._emit.region import MASK, Block, Style
-from synknumba.simt._emit.storage import SMEM, LaunchStorage, local_array_calls, slot_dtype
+from synknumba.simt._emit.storage import (
+    SMEM,
+    LaunchStorage,
+    is_plain,
+    local_array_calls,
+    slot_dtype,
+)
 from synknumba.simt._library.intrinsics import no_result
 from synknumba.simt._library.runtime import HELPERS
-from synknumba.simt._library.slots import is_number, itemsize, no_value_of
+from synknumba.simt._library.slots import itemsize, no_value_of
 from synknumba.simt._library.typing_stubs import TYPING_STUBS
 from synknumba.simt._library.words import AXES, BLOCK_SIZE, LINEAR, SIZES, STATE
 from synknumba.simt._lower.lowering import DeviceFunctions, translate_names
-from synknumba.simt._lower.sync import synchronises, waits_for
+from synknumba.simt._lower.sync import waits_for
 from synknumba.simt._lower.thread_code import DeviceFunction, ThreadCode
 from synknumba.simt._machine.codegen import Launch, make_device
 from synknumba.simt._source.syntax import (
@@ -48,6 +56,7 @@ from synknumba.simt._source.syntax import (
     call_name,
     copied,
     load,
+    nodes_of,
     place,
     read_names,
     statements,
@@ -68,16 +77,17 @@ class _Returns(ast.NodeTransformer):
         self._code = code
 
     def visit_Return(self, node: ast.Return) -> ast.stmt | list[ast.stmt]:
+        plain = ast.copy_location(ast.Return(None), node)
         match node.value:
             case None | ast.Constant(None):
-                return ast.copy_location(ast.Return(None), node)
-        called = call_name(node.value)
-        if called is None or not isinstance(self._code.namespace.get(called), DeviceFunction):
-            raise self._code.source.refusal(
-                node, "a kernel that returns a value", "write it to an array argument", IN_KERNELS
-            )
-        checked = ast.Call(self._code.bind("no_result", no_result), [node.value], [])
-        return [place(ast.Expr(checked), node), ast.copy_location(ast.Return(None), node)]
+                return plain
+            case ast.Call(ast.Name(name)) as called:
+                if isinstance(self._code.namespace.get(name), DeviceFunction):
+                    checked = self._code.call("no_result", no_result, called)
+                    return [place(ast.Expr(checked), node), plain]
+        raise self._code.source.refusal(
+            node, "a kernel that returns a value", "write it to an array argument", IN_KERNELS
+        )
 
 
 class KernelProgram:
@@ -141,7 +151,11 @@ class KernelProgram:
         divergence = Divergence(self.code.source, grid=self.is_cooperative)
         local_arrays, synchronised = self.code.local_arrays, self.code.must_be_inlined
         style = Style(split=split, cuts=synchronised, reverse=self.options.reverse, block=block)
-        if not (synchronised or self.options.debug):
+        if self.options.debug:
+            style = replace(style, split=False, block=None)
+        elif synchronised:
+            style = replace(style, shared=self.code.shared_arrays)
+        else:
             flat_body, flat = flatten(body)
             if flat:
                 analysis = self._analyse(flat_body, variable_types)
@@ -151,15 +165,12 @@ class KernelProgram:
                 if not code.varying_slots:
                     return code, variable_types
         analysis = self._analyse(all_copied(body), variable_types)
-        if self.options.debug:
-            style = replace(style, split=False, block=None)
-        else:
-            style = replace(style, shared=self.code.shared_arrays)
         return emit_blocks(analysis, local_arrays, divergence, style), variable_types
 
     def _analyse(self, body: list[ast.stmt], variable_types: VariableTypes) -> Analysis:
-        grid = self.is_cooperative
-        fixed = self.params if grid else [*self.params, *self.code.shared_arrays]
+        grid, fixed = self.is_cooperative, [*self.params]
+        if not grid:
+            fixed += self.code.shared_arrays
         analysis = Analysis(
             body, fixed, self.code.namespace, variable_types, grid=grid, checked=self.options.debug
         )
@@ -176,12 +187,11 @@ class KernelProgram:
     ) -> list[ast.stmt]:
         """Normalises shapes, returns and loops to the forms that the analyses recognise."""
         body[:] = split_shapes(body, argument_types)
-        if body and isinstance(body[-1], ast.If):
-            analysis = self._analyse(all_copied(body), variable_types)
-            body[:] = return_early(body, analysis, Guards(analysis, ast.unparse))
-        if any(
-            isinstance(statement, ast.While) and not synchronises(statement) for statement in body
-        ):
+        match body:
+            case [*_, ast.If()]:
+                analysis = self._analyse(all_copied(body), variable_types)
+                body[:] = return_early(body, analysis, Guards(analysis, ast.unparse))
+        if any(isinstance(statement, ast.While) for statement in body):
             body[:] = count_up(body, self._analyse(all_copied(body), variable_types))
         if self.code.must_be_inlined:
             body[:] = count_apart(body, self._analyse(all_copied(body), variable_types))
@@ -193,10 +203,10 @@ class KernelProgram:
         array_types: dict[str, types.Type] = {}
         for name, array in self.code.shared_arrays.items():
             match array.dtype:
-                case ast.Name(id=dtype):
+                case ast.Name(dtype):
                     element = self.code.namespace.get(dtype)
                 case _:
-                    element = None
+                    continue
             if isinstance(element, np.dtype):
                 element = from_dtype(element)
             if isinstance(element, types.Type):
@@ -211,7 +221,7 @@ class KernelProgram:
         for name, array in self.code.shared_arrays.items():
             kind = array_types.get(name)
             match array.dtype:
-                case ast.Attribute(value=ast.Name(id=argument), attr="dtype"):
+                case ast.Attribute(ast.Name(argument), "dtype"):
                     kind = argtypes.get(argument)
             if not isinstance(kind, types.Array):
                 return None
@@ -226,10 +236,8 @@ class KernelProgram:
         namespace = {**self.namespace, **TYPING_STUBS}
         code = [*storage.reserve, *all_copied(body)]
         function = self.define(f"{self.code.source.tree.name}_thread", names, code, namespace)
-        kinds = tuple(types.int64 for _ in (*STATE, LINEAR, SMEM)) + tuple(
-            argtypes[name] for name in self.params
-        )
-        return infer_types(function, kinds)
+        kinds = [argtypes.get(name, types.int64) for name in names]
+        return infer_types(function, tuple(kinds))
 
     def type_of(self, name: str, argtypes: TypeMap) -> types.Type | None:
         """Returns the type of a local variable; None if it is unused, `types.unknown` if its
@@ -251,8 +259,7 @@ class KernelProgram:
         kinds: dict[str, types.Type | None] = dict.fromkeys(code.varying_slots)
         if argtypes:
             kinds = self._slot_types(code, variable_types)
-        are_numbers = all(kind is None or is_number(kind) for kind in kinds.values())
-        if not (are_numbers or self.code.must_be_inlined):
+        if not all(map(is_plain, kinds.values())) and not self.code.must_be_inlined:
             # A view or a tuple would need a slot for each thread. A kernel without barriers need
             # not be cut at all.
             code, _ = self.emit(argtypes, block, split=False)
@@ -260,9 +267,8 @@ class KernelProgram:
         tree = self.code.source.tree
         storage = LaunchStorage(code.team, self.namespace, tree)
         storage.shared(self.code.shared_arrays)
-        storage.shared(
-            {other(name): self.code.shared_arrays[name] for name in sorted(code.swapped)}
-        )
+        second = {other(name): self.code.shared_arrays[name] for name in sorted(code.swapped)}
+        storage.shared(second)
         local_arrays = local_array_calls(self.body, self.code.local_arrays)
         for name in code.varying_slots:
             if name in local_arrays:
@@ -274,22 +280,22 @@ class KernelProgram:
         body = with_views_once(
             [*self._undefined(code, variable_types), *storage.reserve, *code.body], argtypes
         )
-        sizes = code.team.sizes(tree) if read_names(body) & {THREADS, BLOCKS} else []
+        first: list[ast.stmt] = []
+        if read_names(body) & {THREADS, BLOCKS}:
+            first += code.team.sizes(tree)
         if self.devices.may_recur():
-            sizes += statements("_k_stack_begins()", tree)
-        return [*sizes, *body, *storage.release], len(code.flat) == len(AXES)
+            first += statements("_k_stack_begins()", tree)
+        return [*first, *body, *storage.release], len(code.flat) == len(AXES)
 
     def _slot_types(
         self, code: BlockCode, variable_types: VariableTypes
     ) -> dict[str, types.Type | None]:
-        kinds = {
-            name: variable_types.of(name)
-            for name in code.varying_slots
-            if name not in self.code.local_arrays
-        }
-        for name, kind in kinds.items():
-            if kind is types.unknown and self.code.must_be_inlined:
-                raise self._several_types(name)
+        names = [name for name in code.varying_slots if name not in self.code.local_arrays]
+        kinds = {name: variable_types.of(name) for name in names}
+        if self.code.must_be_inlined:
+            for name, kind in kinds.items():
+                if kind is types.unknown:
+                    raise self._several_types(name)
         return kinds
 
     def refuse_several_types(self, argtypes: TypeMap) -> None:
@@ -318,30 +324,21 @@ class KernelProgram:
         construct = (
             f"a recursion with other types at each depth, as of tuples that grow, of {functions}"
         )
-        source = self.code.source
-        names = {
-            name
-            for name, value in self.code.namespace.items()
-            if isinstance(value, DeviceFunction) and value.is_recursive
-        }
-        calls = (
-            node
-            for node in walk(source.tree)
-            if isinstance(node, ast.Call) and call_name(node) in names
-        )
-        return source.refusal(
-            next(calls, source.tree),
-            construct,
-            "pass arguments of one type, or write a loop",
-            IN_KERNELS,
-        )
+        source, globals_ = self.code.source, self.code.namespace
+        names = {name for name, value in globals_.items() if is_one_of(value, *recursive)}
+        calls = (node for node in nodes_of(ast.Call, source.tree) if call_name(node) in names)
+        at: ast.AST = next(calls, source.tree)
+        way_out = "pass arguments of one type, or write a loop"
+        return source.refusal(at, construct, way_out, IN_KERNELS)
 
     def _several_types(self, name: str) -> KernelError:
         construct = f"the variable {name!r}, which has several types and lives across a barrier,"
-        names = (node for node in walk(self.body) if isinstance(node, ast.Name) and node.id == name)
-        first = next(
-            (node for node in names if isinstance(node.ctx, ast.Store)), self.code.source.tree
-        )
+        first: ast.AST = self.code.source.tree
+        for node in walk(self.body):
+            match node:
+                case ast.Name(variable, ast.Store()) if variable == name:
+                    first = node
+                    break
         return self.code.source.refusal(first, construct, "use a variable for each type")
 
     def _undefined(self, code: BlockCode, variable_types: VariableTypes) -> list[ast.stmt]:
@@ -349,7 +346,7 @@ class KernelProgram:
         initial: list[ast.stmt] = []
         for name in code.undefined:
             kind = variable_types.of(name)
-            if kind is None or is_number(kind):
+            if is_plain(kind):
                 self.namespace[f"_k_type_{name}"] = slot_dtype(kind).type
                 initial += statements(f"{name}__u = _k_type_{name}(0)", self.code.source.tree)
             elif kind is not types.unknown:
@@ -367,9 +364,9 @@ class KernelProgram:
         namespace: Mapping[str, Any] | None = None,
     ) -> FunctionType:
         """Makes a Python function of statements, with the kernel's globals by default."""
-        return define_function(
-            name, params, body, self.namespace if namespace is None else namespace, self.code.source
-        )
+        if namespace is None:
+            namespace = self.namespace
+        return define_function(name, params, body, namespace, self.code.source)
 
     def compile(self, argtypes: TypeMap, block: Block | None = None) -> Launch:
         """Generates the launch function, for one block size or any.
@@ -400,11 +397,9 @@ class KernelProgram:
             self._bodies[key] = self._bodies[same]
         dispatcher, body = self._bodies[key]
         constants = _constants(block, self.code.source.tree)
-        sizes = [
-            f"_k_int64({size})" if size in BLOCK_SIZE.values() else size
-            for size in self._launch_params
-        ]
-        called = statements(f"_k_body({', '.join(sizes)})", self.code.source.tree)
+        constant = {size: f"_k_int64({size})" for size in BLOCK_SIZE.values()}
+        args = ", ".join(constant.get(param, param) for param in self._launch_params)
+        called = statements(f"_k_body({args})", self.code.source.tree)
         namespace = {**self.namespace, "_k_body": dispatcher, "_k_int64": types.int64}
         function = self.define(name, self._launch_params, [*constants, *called], namespace)
         return Launch(self.options.njit(function), self.text([*constants, *body]), dispatcher)
@@ -413,44 +408,41 @@ class KernelProgram:
         """Returns what the emitted code depends on of a block size; equal for blocks for which the
         same code is emitted.
         """
-        matching = {
-            size
-            for array in self.code.shared_arrays.values()
-            if not array.is_dynamic
-            for size in array.shape
-        }
-        sizes = (size if size == 1 or size in matching else size >= MIN_THREADS for size in block)
+        exact = {1}  # sizes that matter themselves
+        for array in self.code.shared_arrays.values():
+            if not array.is_dynamic:
+                exact.update(array.shape)
+        sizes = (size if size in exact else size >= MIN_THREADS for size in block)
         return *map(repr, sizes), has_many_threads(block)
 
     @property
     def _launch_params(self) -> list[str]:
-        return [*SIZES, SMEM, *self.params, *([WHERE] if self.options.debug else [])]
+        params = [*SIZES, SMEM, *self.params]
+        if self.options.debug:
+            params.append(WHERE)
+        return params
 
     def text(self, body: list[ast.stmt]) -> str:
         """Returns the launch function as Python source."""
-        params = ", ".join(self._launch_params)
-        lines = unparse(body).splitlines() or ["pass"]
-        return f"def {self.code.source.tree.name}({params}):\n" + "".join(
-            f"    {line}\n" for line in lines
-        )
+        head = f"def {self.code.source.tree.name}({', '.join(self._launch_params)}):\n"
+        return head + textwrap.indent(unparse(body) or "pass", "    ") + "\n"
 
 
 class _Views(ast.NodeTransformer):
-    """Replaces the parts of complex parameters by variables, which `made` holds with what they
-    stand for.
+    """Replaces the parts of complex parameters by variables; `parts` holds what these stand
+    for.
     """
 
     def __init__(self, params: Collection[str]) -> None:
         self._params = params
-        self.made: dict[str, str] = {}
+        self.parts: dict[str, str] = {}
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         match node:
-            case ast.Attribute(ast.Name(array), "real" | "imag" as part, ast.Load()) if (
-                array in self._params
-            ):
-                self.made[f"_k_{array}_{part}"] = f"{array}.{part}"
-                return place(load(f"_k_{array}_{part}"), node)
+            case ast.Attribute(ast.Name(array), "real" | "imag" as part, ast.Load()):
+                if array in self._params:
+                    self.parts[f"_k_{array}_{part}"] = f"{array}.{part}"
+                    return place(load(f"_k_{array}_{part}"), node)
         self.generic_visit(node)
         return node
 
@@ -462,21 +454,20 @@ def with_views_once(body: list[ast.stmt], argtypes: TypeMap) -> list[ast.stmt]:
     Each use would make another array structure for LLVM to take apart, in a time that grows faster
     than their number: with 192 uses it took seconds.
     """
-    views = _Views(
-        {
-            name
-            for name, kind in argtypes.items()
-            if isinstance(kind, types.Array) and kind.dtype in types.complex_domain
-        }
-    )
+    arrays = {name: kind for name, kind in argtypes.items() if isinstance(kind, types.Array)}
+    views = _Views([name for name in arrays if arrays[name].dtype in types.complex_domain])
     body = [views.visit(statement) for statement in body]
-    text = "\n".join(f"{name} = {value}" for name, value in views.made.items())
-    return [*statements(text, body[0]), *body] if text else body
+    text = "\n".join(f"{name} = {value}" for name, value in views.parts.items())
+    if not text:
+        return body
+    return [*statements(text, body[0]), *body]
 
 
 def _constants(block: Block | None, at: ast.AST) -> list[ast.stmt]:
     """Returns statements that make the sizes of the block known; none if it is None."""
-    sizes = zip(BLOCK_SIZE.values(), block, strict=True) if block else ()
+    if block is None:
+        return []
+    sizes = zip(BLOCK_SIZE.values(), block, strict=True)
     return statements("\n".join(f"{name} = {size}" for name, size in sizes), at)
 
 
@@ -488,11 +479,8 @@ def split_shapes(body: list[ast.stmt], argtypes: TypeMap) -> list[ast.stmt]:
     for statement in body:
         match statement:
             case ast.Assign(
-                targets=[ast.Tuple(elts=[*targets])],
-                value=ast.Attribute(value=ast.Name(id=array), attr="shape") as shape,
-            ) if _has_ndim(argtypes, array, len(targets)) and all(
-                isinstance(target, ast.Name) for target in targets
-            ):
+                [ast.Tuple([*targets])], ast.Attribute(ast.Name(array), "shape") as shape
+            ) if _is_of_shape(targets, argtypes, array):
                 for axis, target in enumerate(targets):
                     element = ast.Subscript(copied(shape), ast.Constant(axis), ast.Load())
                     done.append(place(ast.Assign([target], element), statement))
@@ -501,7 +489,13 @@ def split_shapes(body: list[ast.stmt], argtypes: TypeMap) -> list[ast.stmt]:
     return done
 
 
-def _has_ndim(argtypes: TypeMap, array: str, ndim: int) -> bool:
-    """Returns whether the parameter is an array of `ndim` dimensions; True if types are unknown."""
-    kind = argtypes.get(array)
-    return not argtypes or (isinstance(kind, types.Array) and kind.ndim == ndim)
+def _is_of_shape(targets: list[ast.expr], argtypes: TypeMap, array: str) -> bool:
+    """Returns whether there is one variable for each dimension of an array parameter; True for
+    variables if the types are unknown.
+    """
+    if not all(isinstance(target, ast.Name) for target in targets):
+        return False
+    match argtypes.get(array):
+        case types.Array(ndim=ndim):
+            return ndim == len(targets)
+    return not argtypes

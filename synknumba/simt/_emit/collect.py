@@ -25,15 +25,17 @@ def collect(
     """Emits a collective."""
     code, part = _take_part(regions, active, at)
     arguments = [_argument(node, regions) for node in collective.operands.values()]
-    sizes = [load(THREADS), load(BLOCKS) if regions.team.grid else ast.Constant(1)]
+    blocks: ast.expr = ast.Constant(1)
+    if regions.team.grid:
+        blocks = load(BLOCKS)
+    sizes = [load(THREADS), blocks]
     call_name = f"_k_all_{collective.path}"
     if collective.operation.is_vote and not regions.team.grid:
         name = collective.results[0]
-        regions.slots.add(name)
-        regions.assigned_before.add(name)
+        regions.slots.assign_uniform(name)
         value = ast.Call(load(call_name), [*arguments, part, *sizes], [])
         return [*code, place(ast.Assign([store(f"{name}__u")], value), at)]
-    regions.slots |= set(collective.results)
+    regions.slots.names.update(collective.results)
     results: list[ast.expr] = [load(f"{name}__s") for name in collective.results]
     suffix = "_each" if collective.operation.is_vote else _padded(collective, regions, part)
     call = ast.Call(load(call_name + suffix), [*results, *arguments, part, *sizes], [])
@@ -44,27 +46,23 @@ def _padded(collective: CollectiveStatement, regions: Regions, part: ast.expr) -
     """Returns "_padded" for a shuffle by all threads at a uniform distance, which reads a slot
     array with margins; else "".
     """
-    *_, value, distance = [None, None, *collective.operands.values()]
-    plain = isinstance(part, ast.Constant) and not regions.team.grid
-    if (
-        not plain
-        or not collective.path.startswith("shfl_")
-        or not isinstance(value, ast.Name)
-        or distance is None
-    ):
+    match part, collective.path.partition("_"), [*collective.operands.values()]:
+        case ast.Constant(), ("shfl", *_), [*_, ast.Name() as value, distance]:
+            pass
+        case _:
+            return ""
+    if regions.team.grid or read_names(distance) & regions.analysis.varying:
         return ""
-    if read_names(distance) & regions.analysis.varying:
-        return ""
-    regions.padded.add(value.id)
+    regions.slots.padded.add(value.id)
     return "_padded"
 
 
 def _argument(node: ast.expr, regions: Regions) -> ast.expr:
     """Returns an operand: the slot array of a varying variable, or a uniform value."""
-    names = read_names(node)
-    if isinstance(node, ast.Name) and names & regions.analysis.varying:
-        regions.slots.add(node.id)
-        return load(f"{node.id}__s")
+    match node:
+        case ast.Name(name) if name in regions.analysis.varying:
+            regions.slots.names.add(name)
+            return load(f"{name}__s")
     return regions.block_value(node)
 
 

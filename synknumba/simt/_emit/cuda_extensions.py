@@ -16,8 +16,9 @@ processor unless it calls functions of the GPU. Methods and attributes by `overl
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from itertools import filterfalse
 from types import FunctionType
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from numba.core import datamodel, imputils
 from numba.core.registry import cpu_target
@@ -27,6 +28,7 @@ from numba.extending import intrinsic, overload_attribute, overload_method
 
 from synknumba.simt._emit.options import Options
 from synknumba.simt._emit.overloads import translated
+from synknumba.simt._lower.cuda_overloads import maker_of
 from synknumba.simt._source.pickling import target_of
 
 _TYPING: Final = (
@@ -56,11 +58,16 @@ def _objects(places: tuple[tuple[str, str], ...]) -> Iterator[Any]:
             yield registry
 
 
+def _models_of(manager: Any) -> dict[Any, Any]:
+    """Returns the models of a manager by type, of which Numba has no public list."""
+    return cast(dict[Any, Any], manager._handlers)  # noqa: SLF001
+
+
 def is_of_program(value: Any) -> bool:
     """Returns whether a function, a class, an instance or a type is the program's own, not one
     of Numba's or Python's.
     """
-    if not isinstance(value, (type, FunctionType)) and not hasattr(value, "__qualname__"):
+    if not hasattr(value, "__qualname__"):
         value = type(value)
     module = str(getattr(value, "__module__", "builtins"))
     package = module.partition(".")[0]
@@ -76,7 +83,7 @@ class CudaExtensions:
     def __init__(self) -> None:
         self._typing = templates.Registry()
         self._lowering = imputils.Registry("synknumba")
-        self._seen: dict[int, int] = {}  # how many of each list have been looked at
+        self._lengths: dict[int, int] = {}  # how much of each list has been looked at
         self._members: set[tuple[Any, str]] = set()
 
     def adopt(self) -> bool:
@@ -96,15 +103,15 @@ class CudaExtensions:
 
     def _new(self, registered: list[Any]) -> list[Any]:
         """Returns what has been added to a list since the last call."""
-        first = self._seen.get(id(registered), 0)
-        self._seen[id(registered)] = len(registered)
+        first = self._lengths.get(id(registered), 0)
+        self._lengths[id(registered)] = len(registered)
         return registered[first:]
 
     def _adopt_models(self) -> int:
         count = 0
         for manager in _objects(_MODELS):
-            for kind, model in list(manager._handlers.items()):  # noqa: SLF001  # Numba has no public list
-                if is_of_program(kind) and kind not in datamodel.default_manager._handlers:  # noqa: SLF001
+            for kind, model in list(_models_of(manager).items()):
+                if is_of_program(kind) and kind not in _models_of(datamodel.default_manager):
                     datamodel.default_manager.register(kind, model)
                     count += 1
         return count
@@ -143,15 +150,15 @@ class CudaExtensions:
 
     def _is_member(self, template: Any) -> bool:
         """Returns whether a template is of a method or attribute that the CPU has not."""
-        chooser = getattr(template, "_overload_func", None)
+        chooser = maker_of(template)
         if chooser is None or not is_of_program(chooser):
             return False
-        key = _member_of(template)
-        if key in self._members or not _is_for_gpus(template):
+        member = _member_of(template)
+        if member in self._members or not _is_for_gpus(template):
             return False
-        self._members.add(key)
-        members = templates.builtin_registry.attributes
-        return not any(_member_of(other) == key and not _is_for_gpus(other) for other in members)
+        self._members.add(member)
+        on_cpus = filterfalse(_is_for_gpus, templates.builtin_registry.attributes)
+        return member not in map(_member_of, on_cpus)
 
     def _adopt_lowering(self) -> int:
         count = 0
@@ -164,7 +171,7 @@ class CudaExtensions:
 
 
 def _is_overload(template: Any) -> bool:
-    return hasattr(template, "_overload_func") or hasattr(template, "_definition_func")
+    return maker_of(template) is not None or hasattr(template, "_definition_func")
 
 
 def _is_classic(template: Any) -> bool:
@@ -194,12 +201,14 @@ def _is_for_gpus(template: Any) -> bool:
 def _is_programs_lowering(entry: tuple[Any, ...]) -> bool:
     """Returns whether an implementation, or what it is for, is the program's."""
     for item in entry:
-        for part in item if isinstance(item, tuple) else (item,):
-            if part is not None and not isinstance(part, str) and is_of_program(part):
-                return True
+        parts = item if isinstance(item, tuple) else (item,)
+        for part in parts:
+            if isinstance(part, str | None):
+                continue
             cells = getattr(part, "__closure__", None) or ()
-            functions = (cell.cell_contents for cell in cells)
-            if any(isinstance(inner, FunctionType) and is_of_program(inner) for inner in functions):
+            inner = (cell.cell_contents for cell in cells)
+            functions = (value for value in inner if isinstance(value, FunctionType))
+            if any(map(is_of_program, (part, *functions))):
                 return True
     return False
 
@@ -208,20 +217,20 @@ def _overload_member(template: Any) -> None:
     """Registers a method or attribute for the CPU, with the translated function of its overload
     for GPUs.
     """
-    chooser = template._overload_func  # noqa: SLF001
+    chooser = maker_of(template)
+    kind, name = _member_of(template)
 
     def choose(*args: Any, **keywords: Any) -> Any:
         implementation = chooser(*args, **keywords)
         if implementation is None:
             return None
-        what = f"{template._attr}, whose overload"  # noqa: SLF001
-        return translated(implementation, Options(), what, with_place=False)
+        return translated(implementation, Options(), f"{name}, whose overload", with_place=False)
 
     choose.__name__ = chooser.__name__
     choose.__signature__ = inspect.signature(chooser)  # type: ignore[attr-defined]  # Numba folds arguments by it
     is_method = getattr(template, "is_method", False)
     decorate: Callable[..., Any] = overload_method if is_method else overload_attribute
-    decorate(template.key, template._attr, jit_options=Options().flags(), strict=False)(choose)  # noqa: SLF001
+    decorate(kind, name, jit_options=Options().flags(), strict=False)(choose)
 
 
 EXTENSIONS: Final = CudaExtensions()
@@ -229,16 +238,13 @@ EXTENSIONS: Final = CudaExtensions()
 _intrinsics: dict[Any, Any] = {}
 
 
-def is_intrinsic(value: Any) -> bool:
-    """Returns whether this is an intrinsic of numba-cuda, which has a class of its own for them,
-    or one of Numba's for GPUs.
+def for_the_cpu(value: Any) -> Any:
+    """Returns Numba's intrinsic with the definition of one of numba-cuda's, which has a class of
+    its own for them, or of one of Numba's for GPUs; any other as it is.
     """
     is_for_gpus = str(value._ctor_kwargs.get("target")).lower() in {"cuda", "gpu"}  # noqa: SLF001
-    return is_for_gpus or type(value).__module__.startswith("numba.cuda.")
-
-
-def of_the_cpu(value: Any) -> Any:
-    """Returns Numba's intrinsic with the definition of one of numba-cuda's."""
+    if not is_for_gpus and not type(value).__module__.startswith("numba.cuda."):
+        return value
     if value not in _intrinsics:
         _intrinsics[value] = intrinsic(prefer_literal=value._prefer_literal)(value._defn)  # noqa: SLF001
     return _intrinsics[value]

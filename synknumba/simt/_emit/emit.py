@@ -30,7 +30,7 @@ from synknumba.simt._analysis.team import Team
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._emit.collect import collect
 from synknumba.simt._emit.masks import Divergence, masked_if, masked_loop
-from synknumba.simt._emit.region import MASK, Active, Block, Regions, Style
+from synknumba.simt._emit.region import MASK, Active, Block, Regions, Slots, Style
 from synknumba.simt._emit.storage import escaping
 from synknumba.simt._library.words import AXES, BLOCK, GRID_SIZE, THREAD, VARYING_STATE
 from synknumba.simt._lower.exits import RUNNING, around, has_exit
@@ -41,7 +41,6 @@ from synknumba.simt._source.syntax import (
     call,
     expression,
     has_return,
-    is_leave,
     loop_variable,
     own_exits,
     place,
@@ -97,55 +96,80 @@ def emit_blocks(
         divergence: makes the runtime checks for barriers that some threads do not reach.
         style: options of code generation.
     """
-    slots = escaping(analysis, local_arrays) if style.cuts or synchronises(analysis.body) else set()
+    names: set[str] = set()
+    if style.cuts or synchronises(analysis.body):
+        names = escaping(analysis, local_arrays)
     while True:  # to a fixed point: a slot found in a late region must be stored by an earlier one
-        emitter = _Emitter(analysis, local_arrays, set(slots), divergence, style)
+        slots = Slots(analysis, local_arrays, set(names))
+        emitter = _Emitter(analysis, slots, divergence, style)
         body = emitter.grid()
-        regions = emitter.regions
-        if regions.slots == slots:
-            varying = tuple(sorted(slots & analysis.varying))
-            undefined = tuple(sorted(regions.undefined - analysis.varying))
-            padded, swapped = frozenset(regions.padded), frozenset(emitter.swapped)
-            return BlockCode(body, varying, padded, swapped, undefined, regions.team, style.flat)
-        slots = regions.slots
+        if slots.names == names:
+            varying = tuple(sorted(names & analysis.varying))
+            undefined = tuple(sorted(slots.undefined - analysis.varying))
+            padded, swapped = frozenset(slots.padded), frozenset(emitter.swapped)
+            team = emitter.regions.team
+            return BlockCode(body, varying, padded, swapped, undefined, team, style.flat)
+        names = slots.names
+
+
+class _Interchange:
+    """Decides which loops of a thread are interchanged with the loop over threads."""
+
+    def __init__(self, analysis: Analysis, local_arrays: set[str], style: Style) -> None:
+        self._analysis, self._splits = analysis, style.split
+        # queries only: creates no slots
+        self._loops = LoopInversion(analysis, Guards(analysis, ast.unparse), local_arrays)
+        sizes = style.block or (MIN_THREADS,) * len(AXES)
+        wide = (axis for axis, size in zip(AXES, sizes, strict=True) if size >= MIN_THREADS)
+        self._wide = style.flat.union(wide)
+        # Whether loops that all threads run alike are interchanged: not where one thread's suit
+        # vector instructions better.
+        thread = read_names([*analysis.body, *analysis.recomputed.values()]) & VARYING_STATE
+        self._turns_uniform = bool(thread) and has_many_threads(sizes)
+
+    def is_strided(self, statement: ast.stmt) -> bool:
+        """Returns whether the statement is a grid-stride loop."""
+        return self._loops.strided(statement) is not None
+
+    def applies(self, statement: ast.stmt) -> bool:
+        """Returns whether the statement is a loop that is interchanged, or an `if` around one."""
+        if not self._splits:
+            return False
+        strided = self._loops.strided(statement)
+        if strided is not None:
+            return strided.axis in self._wide
+        if self._turns_uniform and self._loops.is_uniform_loop(statement):
+            return True
+        if self._loops.is_around_strided(statement, self._wide):
+            return True
+        # an `if` in which all threads go the same way
+        match statement:
+            case ast.If(test, then, orelse) if self._analysis.is_uniform(test):
+                if not has_exit([statement]) and not synchronises(statement):
+                    return any(map(self.applies, [*then, *orelse]))
+        return False
 
 
 class _Emitter:
     """One pass over a kernel, given the slots found by earlier passes."""
 
     def __init__(
-        self,
-        analysis: Analysis,
-        local_arrays: set[str],
-        slots: set[str],
-        divergence: Divergence,
-        style: Style,
+        self, analysis: Analysis, slots: Slots, divergence: Divergence, style: Style
     ) -> None:
         self.analysis, self.style, self.divergence = analysis, style, divergence
         inner = inner_axis(analysis)
         self._order = [*(axis for axis in reversed(AXES) if axis != inner), inner]
-        self.regions = Regions(analysis, self._order, local_arrays, slots, style)
-        self.loops = LoopInversion(analysis, self.regions.guards, local_arrays)
-        # queries only: creates no slots
-        self.planned = LoopInversion(analysis, Guards(analysis, ast.unparse), local_arrays)
+        self.regions = Regions(analysis, self._order, slots, style)
+        self.loops = LoopInversion(analysis, self.regions.guards, slots.local_arrays)
+        self._interchange = _Interchange(analysis, slots.local_arrays, style)
         self.updates = SwapFinder(analysis, style.shared, style.block)
         self.swapped: set[str] = set()
-        sizes = style.block or (MIN_THREADS,) * len(AXES)
-        self._wide = {
-            axis
-            for axis, size in zip(AXES, sizes, strict=True)
-            if size >= MIN_THREADS or axis in style.flat
-        }
-        # Whether loops that all threads run alike are interchanged: not where one thread's suit
-        # vector instructions better.
-        thread = read_names([*analysis.body, *analysis.recomputed.values()]) & VARYING_STATE
-        self._turns_uniform = bool(thread) and has_many_threads(sizes)
         self._synchronised = synchronises(analysis.body)
         self._count = 0
 
     def grid(self) -> list[ast.stmt]:
         """Emits the loops over the grid."""
-        at = self.analysis.body[0] if self.analysis.body else ast.Pass()
+        at = next(iter(self.analysis.body), ast.Pass())
         team = self.regions.team
         active = Active(self.regions.all_threads, final=not team.grid)
         body = self.statements(self.analysis.body, active, top=True)
@@ -195,7 +219,7 @@ class _Emitter:
             prefix = self._prefix(statement, pending, rest, active) if top else None
             if prefix is not None:
                 return out + prefix
-            if self._is_interchanged(statement):
+            if self._interchange.applies(statement):
                 out += self.regions.region(pending, active)
                 out += self._interchanged(statement, active)
                 pending = []
@@ -246,15 +270,17 @@ class _Emitter:
         """
         if self.regions.team.grid or barrier_kind(statement) != "block":
             return None
-        return self.updates.find(before, behind) if self.regions.takes_all(active) else None
+        if not self.regions.takes_all(active):
+            return None
+        return self.updates.find(before, behind)
 
     def _alone(self, statement: ast.stmt, active: Active) -> list[ast.stmt]:
         collective = collective_of(statement)
-        if collective is not None or barrier_kind(statement):
+        if collective is not None:
             code = self.divergence.of_exits(statement, self.regions, active)
-            if collective is not None:
-                code += collect(collective, self.regions, active, statement)
-            return code
+            return code + collect(collective, self.regions, active, statement)
+        if barrier_kind(statement):
+            return self.divergence.of_exits(statement, self.regions, active)
         match statement:
             case ast.Break() | ast.Continue():
                 return [statement]
@@ -281,10 +307,11 @@ class _Emitter:
 
         The enclosing loop assigns `target` before them.
         """
-        before = set(self.regions.assigned_before)
-        self.regions.assigned_before.add(target)
+        slots = self.regions.slots
+        before = set(slots.assigned)
+        slots.assigned.add(target)
         code = self.statements(body, active)
-        self.regions.assigned_before = before
+        slots.assigned = before
         return code
 
     # ---- conditions and loops around barriers
@@ -293,26 +320,27 @@ class _Emitter:
         if self.analysis.is_uniform(statement.test):
             # All threads may return together as long as no loop is around; a condition does not
             # count as depth for that.
-            inner = active if _ends_in_return(statement) else active.inside()
+            inner = active
+            if not _ends_in_return(statement):
+                inner = active.inside()
             test = self.regions.block_value(statement.test)
             body = self._nested(statement.body, inner)
             orelse = self._nested(statement.orelse, inner)
             return [place(ast.If(test, _or_pass(body), orelse), statement)]
-        if not statement.orelse and self.regions.has_all_within(active):
-            bounded = self._bounded_if(statement, active)
-            if bounded is not None:
-                return bounded
-        branches = statement.body, statement.orelse
-        branches_meet = all(map(synchronises, branches)) and any(
-            waits_for(branch, "block") for branch in branches
-        )
-        checks = None if active.final and not branches_meet else self.divergence
+        bounded = self._bounded_if(statement, active)
+        if bounded is not None:
+            return bounded
+        checks: Divergence | None = self.divergence
+        if active.final and not _branches_meet(statement):
+            checks = None
         return masked_if(statement, self.regions, active, checks, self._nested)
 
     def _bounded_if(self, statement: ast.If, active: Active) -> list[ast.stmt] | None:
         """Emits an `if` whose condition bounds the thread indices, so that no masks are needed;
         None for any other `if`.
         """
+        if statement.orelse or not self.regions.has_all_within(active):
+            return None
         bounds = Bounds()
         if self.regions.guards.absorb(statement.test, bounds, set()) is not None:
             return None
@@ -341,7 +369,7 @@ class _Emitter:
         target = loop_variable(loop)
         if not self.analysis.leaves_in_step(loop.body):
             return masked_loop(loop, self.regions, active, self.divergence, self._nested)
-        self.regions.slots.add(target)
+        self.regions.slots.names.add(target)
         span = self.regions.block_value(loop.iter)
         body = self._loop_body(loop, active, target)
         if target not in self.analysis.varying:
@@ -368,30 +396,8 @@ class _Emitter:
 
     # ---- interchanged loops
 
-    def _is_interchanged(self, statement: ast.stmt) -> bool:
-        if not self.style.split:
-            return False
-        strided = self.planned.strided(statement)
-        if strided is not None:
-            return strided.axis in self._wide
-        if self._turns_uniform and self.planned.is_uniform_loop(statement):
-            return True
-        return self.planned.is_around_strided(
-            statement, self._wide
-        ) or self._is_around_interchanged(statement)
-
-    def _is_around_interchanged(self, statement: ast.stmt) -> bool:
-        """Returns whether the statement is an `if` in which all threads go the same way, to a loop
-        that is interchanged.
-        """
-        if not isinstance(statement, ast.If) or not self.analysis.is_uniform(statement.test):
-            return False
-        if has_exit([statement]) or synchronises(statement):
-            return False
-        return any(map(self._is_interchanged, [*statement.body, *statement.orelse]))
-
     def _interchanged(self, statement: ast.stmt, active: Active) -> list[ast.stmt]:
-        if self.planned.strided(statement):
+        if self._interchange.is_strided(statement):
             return self._strided(cast(StridedLoop, self.loops.strided(statement)), active)
         if isinstance(statement, ast.If):
             return self._if(statement, active)
@@ -416,17 +422,16 @@ class _Emitter:
         bounds.high[axis].append(f"{self.regions.block_text(strided.stop)} - {first}")
         with self.analysis.thread_index(index, first, nonneg=strided.nonneg):
             body = self._nested(loop.body, replace(active.inside(), bounds=bounds))
-        return [place(ast.For(store(first), span, body, []), loop)] if body else []
+        return _loop_around(body, first, span, loop)
 
     def _uniform_loop(self, loop: ast.For, active: Active) -> list[ast.stmt]:
         """Emits a loop that all threads run the same number of times: the loop outside, the loop
         over threads inside.
         """
         name = loop_variable(loop)
-        self.regions.slots.add(name)
+        self.regions.slots.names.add(name)
         body = self._nested(loop.body, active.inside(), target=name)
-        span = self.regions.block_value(loop.iter)
-        return [place(ast.For(store(f"{name}__u"), span, body, []), loop)] if body else []
+        return _loop_around(body, f"{name}__u", self.regions.block_value(loop.iter), loop)
 
     # ---- fewer threads
 
@@ -439,25 +444,28 @@ class _Emitter:
         Returns:
             The code, pending statements included; None if the statement is not such an `if`.
         """
-        if not isinstance(statement, ast.If) or statement.orelse:
-            return None
-        leaves = is_leave(statement.body)
-        if not leaves and not all(map(_does_nothing, behind)):
-            return None
+        match statement:
+            case ast.If(test, [ast.Return()], []):
+                leaves, inside = True, behind
+            case ast.If(test, inside, []) if all(map(_does_nothing, behind)):
+                leaves, behind = False, []
+            case _:
+                return None
         # Local results of threads that return are unused, so only the remaining threads need to
         # compute theirs.
         hoisted, remaining = self.regions.declare_before(pending)
         moves_in = all(is_silent(before, self.analysis) for before in remaining)
-        inside = behind if leaves else statement.body
         if not moves_in and not self._forms_regions(inside):
             return None
-        bounds, writes = Bounds(), assigned_names(remaining) if moves_in else set()
-        test = self.regions.guards.absorb(statement.test, bounds, writes, negate=leaves)
-        if test is statement.test:
+        bounds, writes = Bounds(), set[str]()
+        if moves_in:
+            writes = assigned_names(remaining)
+        rest = self.regions.guards.absorb(test, bounds, writes, negate=leaves)
+        if rest is test:
             return None
-        if test is not None:
-            guard = ast.copy_location(ast.If(test, statement.body, []), statement)
-            inside = [guard, *behind] if leaves else [guard]
+        if rest is not None:
+            guard = ast.copy_location(ast.If(rest, statement.body, []), statement)
+            inside = [guard, *behind]
         if moves_in:
             before, inside = hoisted, remaining + inside
         else:
@@ -469,7 +477,7 @@ class _Emitter:
 
     def _forms_regions(self, body: list[ast.stmt]) -> bool:
         """Returns whether the statements are more than one region."""
-        return any(map(self._is_interchanged, body)) or synchronises(body)
+        return synchronises(body) or any(map(self._interchange.applies, body))
 
     def _shrunk(
         self, bounds: Bounds, active: Active, at: ast.stmt, suffix: str
@@ -482,25 +490,38 @@ class _Emitter:
         """
         code: list[ast.stmt] = []
         inner, empty = active.bounds.copy(), []
-        for axis in AXES:
-            if not (bounds.low[axis] + bounds.high[axis]):
-                continue
+        for axis in bounds.axes():
             low, high = f"_k_low_{axis}{suffix}", f"_k_high_{axis}{suffix}"
-            merged = Bounds()
-            merged.low[axis] = inner.low[axis] + bounds.low[axis]
-            merged.high[axis] = inner.high[axis] + bounds.high[axis]
-            code += statements(f"{high} = {merged.high_text(axis)}", at)
-            if merged.low[axis]:
-                code += statements(f"{low} = {merged.low_text(axis)}", at)
-            empty.append(f"{high} <= {low if merged.low[axis] else 0}")
-            inner.low[axis] = [low] if merged.low[axis] else []
+            inner.low[axis] += bounds.low[axis]
+            inner.high[axis] += bounds.high[axis]
+            code += statements(f"{high} = {inner.high_text(axis)}", at)
             inner.high[axis] = [high]
+            if not inner.low[axis]:
+                empty.append(f"{high} <= 0")
+                continue
+            code += statements(f"{low} = {inner.low_text(axis)}", at)
+            inner.low[axis] = [low]
+            empty.append(f"{high} <= {low}")
         inner.facts += [fact for fact in bounds.facts if self.analysis.is_settled(fact)]
         return code, inner, empty
 
 
 def _or_pass(body: list[ast.stmt]) -> list[ast.stmt]:
     return body or [ast.Pass()]
+
+
+def _loop_around(body: list[ast.stmt], name: str, span: ast.expr, at: ast.AST) -> list[ast.stmt]:
+    """Returns the loop over a range; nothing if it has no body."""
+    if not body:
+        return []
+    return [place(ast.For(store(name), span, body, []), at)]
+
+
+def _branches_meet(statement: ast.If) -> bool:
+    """Returns whether threads of both branches meet at barriers, one of which is of the block."""
+    if not all(map(synchronises, (statement.body, statement.orelse))):
+        return False
+    return waits_for(statement, "block")
 
 
 def _does_nothing(statement: ast.stmt) -> bool:

@@ -7,8 +7,9 @@ for all threads of the block, is reported for thread 0.
 """
 
 import ast
+import traceback
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Final, cast
 
 import numpy as np
@@ -50,11 +51,8 @@ def _with_lines(body: list[ast.stmt]) -> list[ast.stmt]:
             out += statements(f"{WHERE}[{_LINE}] = {node.lineno}\n{WHERE}[{_INDEX}] = 0", node)
             for array, indices in _accesses(node):
                 for axis, index in enumerate(indices):
-                    text = (
-                        f"_k_note_index({WHERE}[{_INDEX}:], {ast.unparse(array)}, "
-                        f"{ast.unparse(index)}, {axis})"
-                    )
-                    out += statements(text, node)
+                    access = f"{ast.unparse(array)}, {ast.unparse(index)}, {axis}"
+                    out += statements(f"_k_note_index({WHERE}[{_INDEX}:], {access})", node)
         out.append(node)
     return out
 
@@ -87,10 +85,9 @@ def _accesses(statement: ast.stmt) -> list[tuple[ast.expr, list[ast.expr]]]:
             case _:
                 continue
         indices = parts_of(index)
-        if _is_plain(array) and all(map(_is_plain, indices)):
-            accesses.insert(
-                0, (array, indices)
-            )  # inner ones first: they are part of the outer ones
+        if all(map(_is_plain, (array, *indices))):
+            # inner ones first: they are part of the outer ones
+            accesses.insert(0, (array, indices))
     return accesses
 
 
@@ -119,11 +116,9 @@ def _is_plain(node: ast.expr) -> bool:
         case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
             return _is_plain(operand)
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult(), right=right):
-            return _is_plain(left) and _is_plain(right)
-        case ast.BinOp(
-            left=left, op=ast.FloorDiv() | ast.Mod(), right=ast.Constant(value=int(divisor))
-        ):
-            return divisor != 0 and _is_plain(left)
+            return all(map(_is_plain, (left, right)))
+        case ast.BinOp(left, ast.FloorDiv() | ast.Mod(), ast.Constant(int(divisor))) if divisor:
+            return _is_plain(left)
         case ast.Call(func=ast.Name(id="_k_nonneg"), args=[argument]):
             return _is_plain(argument)
         case ast.Attribute(value=ast.Name(), attr="size"):
@@ -132,10 +127,8 @@ def _is_plain(node: ast.expr) -> bool:
             value=ast.Attribute(value=ast.Name(), attr="shape"), slice=ast.Constant()
         ):
             return True
-        case ast.Subscript(value=array, slice=ast.Tuple(elts=indices)):
-            return _is_plain(array) and all(map(_is_plain, indices))
-        case ast.Subscript(value=array, slice=index):
-            return _is_plain(array) and _is_plain(index)
+        case ast.Subscript(array, index):
+            return all(map(_is_plain, (array, *parts_of(index))))
     return False
 
 
@@ -147,10 +140,11 @@ def _is_generated(node: ast.expr) -> bool:
 class _Noter(ast.NodeTransformer):
     def visit_For(self, node: ast.For) -> ast.stmt | list[ast.stmt]:
         self.generic_visit(node)
-        place = _PLACES.get(node.target.id) if isinstance(node.target, ast.Name) else None
+        index = ast.unparse(node.target)
+        place = _PLACES.get(index)
         if place is None:
             return node
-        node.body[:0] = statements(f"{WHERE}[{place}] = {ast.unparse(node.target)}", node)
+        node.body[:0] = statements(f"{WHERE}[{place}] = {index}", node)
         return [node, *statements(f"{WHERE}[{place}] = 0", node)]
 
 
@@ -166,16 +160,13 @@ def located(entry: Callable[..., None], function: FunctionType) -> Callable[...,
         except Exception as error:
             line = _line(error)
             if not line and where[_LINE]:
-                line = (
-                    f"In function {function.__name__!r}, file {function.__code__.co_filename}, "
-                    f"line {where[_LINE]}, "
-                )
+                line = _at_line(function.__name__, function.__code__, where[_LINE])
             place = f"{line}tid={where[:3].tolist()} ctaid={where[3:_LINE].tolist()}"
             first, rest = error.args[:1], error.args[1:]
             axis, index, size = where[_INDEX:].tolist()
             if axis and isinstance(error, IndexError) and first == (_OUT_OF_BOUNDS,):
                 first = (f"index {index} is out of bounds for axis {axis - 1} with size {size}",)
-            error.args = (f"{place}: {first[0]}" if first else place, *rest)
+            error.args = (": ".join(map(str, (place, *first))), *rest)
             raise
 
     return launch
@@ -185,12 +176,11 @@ def _line(error: BaseException) -> str:
     """Returns the function, file and line of the statement that raised; "" if Numba's traceback
     lacks them.
     """
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None or trace.tb_frame.f_code.co_filename == __file__:
-        return ""
-    return (
-        f"In function {trace.tb_frame.f_code.co_name!r}, file "
-        f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}, "
-    )
+    match [*traceback.walk_tb(error.__traceback__)]:
+        case [*_, (frame, line)] if frame.f_code.co_filename != __file__:
+            return _at_line(frame.f_code.co_name, frame.f_code, line)
+    return ""
+
+
+def _at_line(name: str, code: CodeType, line: int) -> str:
+    return f"In function {name!r}, file {code.co_filename}, line {line}, "

@@ -39,10 +39,9 @@ def define_function(
     """Makes a Python function with these globals from statements, which keep the file and line
     numbers of the user's source.
     """
-    named = [ast.arg(param) for param in params]
-    arguments = ast.arguments(
-        [], named[:-1] if rest else named, named[-1] if rest else None, [], [], None, []
-    )
+    arguments = ast.arguments([], [ast.arg(param) for param in params], None, [], [], None, [])
+    if rest:
+        arguments.vararg = arguments.args.pop()
     tree = ast.FunctionDef(name, arguments, body or [ast.Pass()], [], None)
     if sys.version_info >= (3, 12):
         tree.type_params = []
@@ -50,9 +49,8 @@ def define_function(
     module = source.function.__module__
     # If a function's module is not in sys.modules, Numba names the function differently where it
     # calls itself.
-    scope: dict[str, Any] = {
-        **namespace,
-        "__name__": module if module in sys.modules else "builtins",
-    }
+    if module not in sys.modules:
+        module = "builtins"
+    scope: dict[str, Any] = {**namespace, "__name__": module}
     exec(compile(ast.Module([tree], []), source.filename, "exec"), scope)  # noqa: S102  # the generated function
     return cast(FunctionType, scope[name])

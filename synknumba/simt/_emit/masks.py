@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from synknumba.simt._analysis.bounds import Bounds
 from synknumba.simt._emit.region import MASK, Active, Regions
 from synknumba.simt._library.words import AXES
-from synknumba.simt._lower.exits import RUNNING, around
+from synknumba.simt._lower.exits import RUNNING, around, has_own_exit
 from synknumba.simt._lower.sync import waits_for
-from synknumba.simt._source.syntax import loop_variable, own_exits, place, statements, store
+from synknumba.simt._source.syntax import loop_variable, place, statements, store
 from synknumba.simt._source.written import Source
 
 BEFORE = "_k_before"
@@ -47,17 +47,14 @@ class Divergence:
 
     def of_bounds(self, statement: ast.stmt, outer: Bounds, inner: Bounds) -> list[ast.stmt]:
         """Returns a check that an `if` with narrower bounds runs for none or all of the threads."""
-        changed = [
-            axis
-            for axis in AXES
-            if outer.high[axis] != inner.high[axis] or outer.low[axis] != inner.low[axis]
-        ]
-        spans = {axis: f"{inner.high_text(axis)} - {inner.low_text(axis)}" for axis in changed}
-        fewer = " or ".join(
-            f"{spans[axis]} < {outer.high_text(axis)} - {outer.low_text(axis)}" for axis in changed
-        )
-        not_empty = " and ".join(f"{spans[axis]} > 0" for axis in changed)
-        return self._check(statement, "an if", f"({not_empty}) and ({fewer})")
+        not_empty, fewer = [], []
+        for axis in AXES:
+            if outer.along(axis) != inner.along(axis):
+                span = f"{inner.high_text(axis)} - {inner.low_text(axis)}"
+                not_empty.append(f"{span} > 0")
+                fewer.append(f"{span} < {outer.high_text(axis)} - {outer.low_text(axis)}")
+        condition = f"({' and '.join(not_empty)}) and ({' or '.join(fewer)})"
+        return self._check(statement, "an if", condition)
 
     def of_exits(self, statement: ast.stmt, regions: Regions, active: Active) -> list[ast.stmt]:
         """Returns a check that no thread has left the loop around a barrier, or ended the
@@ -145,22 +142,32 @@ def masked_loop(
 ) -> list[ast.stmt]:
     """Returns the code of a loop that some of the active threads leave before others."""
     left, ended = active.level + 1, active.level + 2
-    continues = any(isinstance(node, ast.Continue) for node in own_exits(loop.body))
-    missed = (*(() if active.final else (left,)), *((ended,) if continues else ()))
+    missed = []
+    if not active.final:
+        missed.append(left)
+    if has_own_exit(loop.body, ast.Continue):
+        missed.append(ended)
     inside = replace(
-        active.inside(), level=left, masked=True, loop=(left, ended), final=False, missed=missed
+        active.inside(),
+        level=left,
+        masked=True,
+        loop=(left, ended),
+        final=False,
+        missed=tuple(missed),
     )
     always: ast.expr = ast.Constant(value=True)
-    head = _entered(
-        loop, loop.test if isinstance(loop, ast.While) else always, regions, inside, left
-    )
-    if isinstance(loop, ast.While) and not active.final:
-        head += divergence.of_counts(loop, "a loop condition")
-    head += statements(f"if {INSIDE} == 0:\n    break", loop)
-    repeated: ast.For | ast.While = ast.While(always, [], [])
-    if isinstance(loop, ast.For):
+    none_left = statements(f"if {INSIDE} == 0:\n    break", loop)
+    repeated: ast.For | ast.While
+    if isinstance(loop, ast.While):
+        repeated = ast.While(always, [], [])
+        head = _entered(loop, loop.test, regions, inside, left)
+        if not active.final:
+            head += divergence.of_counts(loop, "a loop condition")
+        head += none_left
+    else:
+        head = _entered(loop, always, regions, inside, left) + none_left
         target, counter = loop_variable(loop), f"{loop_variable(loop)}__i"
-        regions.slots.add(target)
+        regions.slots.names.add(target)
         repeated = ast.For(store(counter), regions.block_value(loop.iter), [], [])
         head += regions.region(statements(f"{target} = {counter}", loop), inside)
     repeated.body = (
@@ -188,7 +195,9 @@ def _entered(
 
 def _if_any(body: list[ast.stmt], at: ast.stmt) -> list[ast.stmt]:
     """Returns the statements under the condition that any thread is inside."""
-    return around(f"if {INSIDE} > 0:", body, at) if body else []
+    if not body:
+        return []
+    return around(f"if {INSIDE} > 0:", body, at)
 
 
 def _restore(level: int, regions: Regions, active: Active, at: ast.stmt) -> list[ast.stmt]:

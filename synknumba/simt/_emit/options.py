@@ -30,12 +30,14 @@ class Options:
 
     def flags(self) -> dict[str, Any]:
         """Returns the arguments of `njit`."""
-        fastmath = set(self.fastmath) if isinstance(self.fastmath, frozenset) else self.fastmath
-        # A possible ZeroDivisionError is an exit from the loop, which keeps the loop from
-        # vectorizing.
-        checks_divisions = self.debug and fastmath is not True  # as in numba-cuda
-        error_model, boundscheck = (
-            "python" if checks_divisions else "numpy",
-            True if self.debug else None,
-        )
-        return {"error_model": error_model, "boundscheck": boundscheck, "fastmath": fastmath}
+        flags: dict[str, Any] = {"error_model": "numpy", "boundscheck": None}
+        flags["fastmath"] = self.fastmath
+        if isinstance(self.fastmath, frozenset):
+            flags["fastmath"] = set(self.fastmath)
+        if self.debug:
+            flags["boundscheck"] = True
+            # A possible ZeroDivisionError is an exit from the loop, which keeps the loop from
+            # vectorizing.
+            if self.fastmath is not True:  # as in numba-cuda
+                flags["error_model"] = "python"
+        return flags

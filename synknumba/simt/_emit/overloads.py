@@ -8,7 +8,7 @@ after the kernel's translation, every such function takes the thread's place.
 
 import inspect
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from numba.core import types
 from numba.core.errors import TypingError
@@ -20,19 +20,19 @@ from synknumba.simt._emit.device_functions import with_devices
 from synknumba.simt._emit.generated import generated_function
 from synknumba.simt._emit.options import Options
 from synknumba.simt._library.words import STATE
-from synknumba.simt._lower.cuda_overloads import overloads_for_cuda
+from synknumba.simt._lower.cuda_overloads import maker_of, overloads_for_cuda
 from synknumba.simt._lower.lowering import DeviceFunctions
-from synknumba.simt._lower.thread_code import DeviceFunction
+from synknumba.simt._lower.thread_code import DeviceFunction, ThreadCode
 from synknumba.simt._source.written import has_rest
 
-_made: WeakTable[Any, dict[Options, Any]] = WeakTable()
+_replacements: WeakTable[Any, dict[Options, Any]] = WeakTable()
 
 
 def cpu_overload(function: Any, options: Options) -> Any:
     """Returns what kernels call in place of a function with overloads for GPUs: the thread's place
     precedes the arguments.
     """
-    replacements = _made.setdefault(function, {})
+    replacements = _replacements.setdefault(function, {})
     if options not in replacements:
         replacements[options] = _cpu_overload(function, options)
     return replacements[options]
@@ -56,7 +56,7 @@ def _implementation(
     function: Any, args: tuple[Any, ...], keywords: dict[str, Any], options: Options
 ) -> Any:
     for template in overloads_for_cuda(function):
-        chooser = template._overload_func  # noqa: SLF001  # Numba's own code reads it
+        chooser = maker_of(template)
         try:
             inspect.signature(chooser).bind(*args, **keywords)
         except TypeError as error:
@@ -64,7 +64,9 @@ def _implementation(
         choice = chooser(*args, **keywords)
         if choice is None:
             continue
-        signature, implementation = choice if isinstance(choice, tuple) else (None, choice)
+        signature, implementation = None, choice
+        if isinstance(choice, tuple):
+            signature, implementation = choice
         if template._strict:  # noqa: SLF001
             _OverloadFunctionTemplate._validate_sigs(None, chooser, implementation)  # noqa: SLF001
         translation = translated(implementation, options, f"{function.__name__}(), whose overload")
@@ -87,19 +89,20 @@ def translated(
         KernelError: the function waits, or asks for a place that it does not take; `what` begins
             the description.
     """
-    device = DeviceFunctions().translate(DeviceFunction(implementation))
-    code = device.code if device is not None else None
-    if code is None:
-        raise TypingError(f"{implementation.__qualname__} cannot be translated")
-    problem = None
+    device = DeviceFunction(implementation)
+    DeviceFunctions().translate(device)
+    code = cast(ThreadCode, device.code)
+    problem = ""
     if code.must_be_inlined:
         problem = "waits or has shared memory"
     elif code.uses_state and not with_place:
         problem = "asks for its thread"
-    if problem is not None:
+    if problem:
         remedy = "call a device function in its place: a def below @cuda.jit(device=True)"
         raise code.source.refusal(code.source.tree, f"{what} for GPUs {problem},", remedy)
-    params = [*(STATE if with_place else ()), *code.params]
+    params = code.params
+    if with_place:
+        params = (*STATE, *params)
     function = generated_function(
         implementation.__name__, code, params, rest=has_rest(implementation)
     )

@@ -49,10 +49,10 @@ from synknumba.simt._source.syntax import (
     count_each,
     expression,
     has_return,
+    nodes_of,
     place,
     read_names,
     statements,
-    walk,
 )
 
 # Cuts at a condition per region; each makes up to three loops of one.
@@ -119,46 +119,85 @@ class Style:
     block: Block | None = None
 
 
+@dataclass(slots=True)
+class Slots:
+    """The variables that live across regions.
+
+    Attributes:
+        analysis: analysis of the kernel.
+        local_arrays: variables created by `cuda.local.array`.
+        names: variables with slots found so far; more are added.
+        padded: variables whose slot arrays need margins.
+        undefined: uniform variables that may be read before assignment.
+        assigned: uniform variables assigned on every path so far.
+    """
+
+    analysis: Analysis
+    local_arrays: set[str]
+    names: set[str]
+    padded: set[str] = field(default_factory=set)
+    undefined: set[str] = field(default_factory=set)
+    assigned: set[str] = field(default_factory=set)
+
+    def read_uniform(self, name: str) -> None:
+        """Registers a read of a uniform variable at the block level."""
+        self.names.add(name)
+        if name not in self.assigned:
+            self.undefined.add(name)
+
+    def assign_uniform(self, name: str) -> None:
+        """Registers an assignment of a uniform variable at the block level."""
+        self.names.add(name)
+        self.assigned.add(name)
+
+    def loads(self, names: Iterable[str], index: str, at: ast.AST) -> list[ast.stmt]:
+        """Returns the statements by which a thread reads variables from the slots of an index."""
+        lines = []
+        for name in sorted(names):
+            if name in self.analysis.varying:
+                lines.append(f"{name} = _k_slot_get({name}__s, {index})")
+            else:
+                lines.append(f"{name} = {name}__u")
+        return statements("\n".join(lines), at)
+
+    def stores(self, names: Iterable[str], index: str, at: ast.AST) -> list[ast.stmt]:
+        """Returns the statements by which a thread stores variables."""
+        lines = []
+        for name in sorted(names):
+            if name not in self.analysis.varying:
+                lines.append(f"{name}__n = {name}")
+            elif name not in self.local_arrays:
+                lines.append(f"_k_slot_set({name}__s, {index}, {name})")
+        return statements("\n".join(lines), at)
+
+
 class Regions:
     """Emits the regions of one kernel.
 
     Args:
         analysis: analysis of the kernel.
         order: axes of the loops over threads, outermost first.
-        local_arrays: variables created by `cuda.local.array`.
-        slots: variables with slots found so far; more are added.
+        slots: the variables that live across regions; more are added.
         style: options of code generation.
 
     Attributes:
-        undefined: uniform variables that may be read before assignment.
-        assigned_before: uniform variables assigned on every path so far.
         left: whether some threads may have returned.
         all_threads: the bounds of all threads of the team, or of its blocks.
-        padded: variables whose slot arrays need margins.
     """
 
-    def __init__(
-        self,
-        analysis: Analysis,
-        order: list[str],
-        local_arrays: set[str],
-        slots: set[str],
-        style: Style,
-    ) -> None:
+    def __init__(self, analysis: Analysis, order: list[str], slots: Slots, style: Style) -> None:
         self.analysis, self.style, self.slots = analysis, style, slots
         self.team = Team(analysis.grid)
-        self.undefined: set[str] = set()
-        self.assigned_before: set[str] = set()
         self.left = False
-        self.padded: set[str] = set()
         self.all_threads = Bounds(high={axis: [self._span(axis)] for axis in AXES})
         self.guards = Guards(analysis, self.block_text)
-        self._order, self._local_arrays = order, local_arrays
+        self._order = order
         self._count = 0
 
     def _span(self, axis: str) -> str:
-        flat = f"{BLOCK_SIZE[axis]} * {GRID_SIZE[axis]}"
-        return flat if axis in self.style.flat else BLOCK_SIZE[axis]
+        if axis in self.style.flat:
+            return f"{BLOCK_SIZE[axis]} * {GRID_SIZE[axis]}"
+        return BLOCK_SIZE[axis]
 
     # ---- which threads run
 
@@ -168,30 +207,22 @@ class Regions:
 
     def takes_all(self, active: Active) -> bool:
         """Returns whether every thread of the team runs the statements."""
-        bounds, every = active.bounds, self.all_threads
-        is_whole = (bounds.low, bounds.high) == (every.low, every.high)
-        return is_whole and self.has_all_within(active)
+        bounds, whole = active.bounds, self.all_threads
+        if any(bounds.along(axis) != whole.along(axis) for axis in AXES):
+            return False
+        return self.has_all_within(active)
 
     # ---- the block level
 
     def block_value(self, node: ast.expr) -> ast.expr:
         """Rewrites a uniform expression for the block level, where the variable `v` is `v__u`."""
         node = copied(node)
-        for part in walk(node):
-            if (
-                isinstance(part, ast.Name)
-                and part.id in self.analysis.assigned
-                and part.id not in self.analysis.recomputed
-            ):
-                self.need_uniform(part.id)
-                part.id += "__u"
+        stored = self.analysis.stored
+        for variable in nodes_of(ast.Name, node):
+            if variable.id in stored:
+                self.slots.read_uniform(variable.id)
+                variable.id += "__u"
         return node
-
-    def need_uniform(self, name: str) -> None:
-        """Registers a read of a uniform variable at the block level."""
-        self.slots.add(name)
-        if name not in self.assigned_before:
-            self.undefined.add(name)
 
     def block_text(self, node: ast.expr) -> str:
         """Returns the text of `block_value`."""
@@ -205,43 +236,42 @@ class Regions:
         remaining: list[ast.stmt] = []
         for statement in body:
             name = self._uniform_target(statement)
-            if name is None or has_exit(remaining) or not _can_pass(statement, name, remaining):
+            if name and not has_exit(remaining) and _can_pass(statement, name, remaining):
+                hoisted.append(self._at_block_level(statement))
+            else:
                 remaining.append(statement)
-                continue
-            moved = cast(ast.Assign | ast.AugAssign, copied(statement))
-            if isinstance(moved, ast.AugAssign):
-                self.need_uniform(name)
-            moved.value = self.block_value(moved.value)
-            target = moved.targets[0] if isinstance(moved, ast.Assign) else moved.target
-            self.slots.add(name)
-            self.assigned_before.add(name)
-            cast(ast.Name, target).id += "__u"
-            hoisted.append(moved)
         return hoisted, remaining
 
-    def _uniform_target(self, statement: ast.stmt) -> str | None:
-        """Returns the uniform variable to which the statement assigns a uniform value; None for
+    def _at_block_level(self, statement: ast.stmt) -> ast.stmt:
+        """Returns a copy of an assignment to a uniform variable for the block level."""
+        statement = copied(statement)
+        match statement:
+            case ast.Assign([ast.Name() as target]):
+                pass
+            case ast.AugAssign(ast.Name() as target):
+                self.slots.read_uniform(target.id)
+        assignment = cast(ast.Assign | ast.AugAssign, statement)
+        assignment.value = self.block_value(assignment.value)
+        self.slots.assign_uniform(target.id)
+        target.id += "__u"
+        return assignment
+
+    def _uniform_target(self, statement: ast.stmt) -> str:
+        """Returns the uniform variable to which the statement assigns a uniform value; "" for
         any other statement.
         """
         match statement:
-            case (
-                ast.Assign(targets=[ast.Name(id=name)], value=value)
-                | ast.AugAssign(target=ast.Name(id=name), value=value)
-            ):
-                uniform = (
-                    name in self.analysis.assigned
-                    and name not in self.analysis.varying
-                    and self.analysis.is_uniform(value)
-                )
-                return name if uniform else None
-        return None
+            case ast.Assign([ast.Name(name)], value) | ast.AugAssign(ast.Name(name), _, value):
+                if name in self.analysis.assigned - self.analysis.varying:
+                    return name if self.analysis.is_uniform(value) else ""
+        return ""
 
     def must_wait(self, statement: ast.stmt, pending: list[ast.stmt]) -> bool:
         """Returns whether the statement assigns a uniform variable and cannot be hoisted over
         the pending statements.
         """
         name = self._uniform_target(statement)
-        if name is None or name not in self.slots:
+        if name not in self.slots.names:
             return False
         return not _can_pass(statement, name, pending)
 
@@ -275,7 +305,7 @@ class Regions:
                 + self.region(body[position:], active, last=last)
             )
         if depth < MAX_CUTS:
-            cut = guard_cut(body, self.guards, self.slots, self.analysis)
+            cut = guard_cut(body, self.guards, self.slots.names, self.analysis)
             if cut is not None:
                 return hoisted + self._parted(body, cut, active, last=last, depth=depth + 1)
         return hoisted + self._one_loop(body, active, last=last)
@@ -294,15 +324,19 @@ class Regions:
         first, end = f"_k_first{self._count}", f"_k_end{self._count}"
         low, high = outer.low_text(axis), outer.high_text(axis)
         merged = cut.bounds.copy()
-        start = f"min({merged.low_text(axis)}, {high})" if merged.low[axis] else low
+        start = low
+        if merged.low[axis]:
+            start = f"min({merged.low_text(axis)}, {high})"
         code = statements(f"{first} = {start}", guard)
         if merged.low[axis] and outer.low[axis]:
             code += statements(f"{first} = max({first}, {low})", guard)
         merged.high[axis].append(high)
         code += statements(f"{end} = max({first}, {merged.high_text(axis)})", guard)
-        parts = [(outside, outer.low[axis], [first])] if cut.bounds.low[axis] else []
-        parts.append((inside, [first], [end]))
-        parts += [(outside, [end], outer.high[axis])] if cut.bounds.high[axis] else []
+        parts = [(inside, [first], [end])]
+        if cut.bounds.low[axis]:
+            parts.insert(0, (outside, outer.low[axis], [first]))
+        if cut.bounds.high[axis]:
+            parts.append((outside, [end], outer.high[axis]))
         for part, lows, highs in parts:
             bounds = outer.copy()
             bounds.low[axis], bounds.high[axis] = list(lows), list(highs)
@@ -315,40 +349,40 @@ class Regions:
         at = body[0]
         bounds = active.bounds.copy()
         body = with_signs(all_copied(self._absorb_guard(body, bounds)), bounds.facts)
-        tracked = self.analysis.assigned - set(self.analysis.recomputed)
         facts: list[ast.stmt] = [
             place(ast.Expr(call("_k_assume", fact)), fact) for fact in all_copied(bounds.facts)
         ]
+        slots, tracked = self.slots, self.analysis.stored
         live, sure = exposed([*facts, *body], tracked)
         writes = assigned_names(body) & tracked
-        # What runs last keeps no variable that the kernel names nowhere else.
-        here, everywhere = (count_each(body), count_each(self.analysis.body)) if last else ({}, {})
-        self.slots |= {name for name in live if not last or here[name] != everywhere[name]}
-        loaded = (live | (writes - sure)) & self.slots
-        stored = set() if last else writes & self.slots
-        self.undefined |= loaded - self.analysis.varying - self.assigned_before
-        sure_before = set(self.assigned_before)
-        self.assigned_before |= stored
-        sums = keep_sums_apart(self.analysis, body, self.block_value)
-        body = self._with_exits(body, sorted(stored), active, last=last)
-        iteration = self._iteration(
-            [*(line for name in sorted(loaded) for line in self._load(name, at)), *facts, *body],
-            active,
-            at,
-        )
+        slots.names |= self._named_elsewhere(live, body) if last else live
+        stored = set[str]() if last else writes & slots.names
+        loaded = (live | (writes - sure)) & slots.names
         # Every thread starts with the old value of a uniform variable, `v__u`; the new one, `v__n`,
         # replaces it after the loop.
         uniform = sorted(stored - self.analysis.varying)
-        self.undefined |= {name for name in uniform if name not in sure_before}
-        before = [line for name in uniform for line in statements(f"{name}__n = {name}__u", at)]
-        after = [line for name in uniform for line in statements(f"{name}__u = {name}__n", at)]
+        slots.undefined |= (loaded | stored) - self.analysis.varying - slots.assigned
+        slots.assigned |= stored
+        sums = keep_sums_apart(self.analysis, body, self.block_value)
+        body = self._with_exits(body, stored, active, last=last)
+        loads = slots.loads(loaded, self.team.index, at)
+        iteration = self._iteration([*loads, *facts, *body], active, at)
+        before = statements("\n".join(f"{name}__n = {name}__u" for name in uniform), at)
+        after = statements("\n".join(f"{name}__u = {name}__n" for name in uniform), at)
         return sums.before + before + self.thread_loops(iteration, bounds, at) + after + sums.after
+
+    def _named_elsewhere(self, names: set[str], body: list[ast.stmt]) -> set[str]:
+        """Returns the variables that the kernel names outside the statements, too: what runs last
+        keeps no others.
+        """
+        here, everywhere = count_each(body), count_each(self.analysis.body)
+        return {name for name in names if here[name] != everywhere[name]}
 
     def _without_kept_arrays(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """Drops the creation of local arrays that live across a barrier: these are reserved at
         the top of the launch.
         """
-        names = self._local_arrays & self.slots
+        names = self.slots.local_arrays & self.slots.names
         if not assigned_names(body) & names:
             return body
         dropper = _Dropper(names)
@@ -356,31 +390,31 @@ class Regions:
 
     def _absorb_guard(self, body: list[ast.stmt], bounds: Bounds) -> list[ast.stmt]:
         """Moves the condition of a region that is a single `if` without `else` into the bounds."""
-        guard = body[0]
-        if len(body) != 1 or not isinstance(guard, ast.If) or guard.orelse:
+        match body:
+            case [ast.If(test, inside, []) as guard]:
+                rest = self.guards.absorb(test, bounds, assigned_names(inside))
+            case _:
+                return body
+        if rest is test:
             return body
-        test = self.guards.absorb(guard.test, bounds, assigned_names(guard.body))
-        if test is guard.test:
-            return body
-        if test is None:
-            return guard.body
-        return [ast.copy_location(ast.If(test, guard.body, []), guard)]
+        if rest is None:
+            return inside
+        return [ast.copy_location(ast.If(rest, inside, []), guard)]
 
     def _with_exits(
-        self, body: list[ast.stmt], stored: list[str], active: Active, *, last: bool
+        self, body: list[ast.stmt], stored: set[str], active: Active, *, last: bool
     ) -> list[ast.stmt]:
         """Lowers the exits of the statements and appends the stores to slots."""
-        at = body[0]
+        at, index, varying = body[0], self.team.index, self.analysis.varying
         if last or not has_exit(body):
-            return lower_returns(body, GOING) + self._stores(stored, at)
+            return lower_returns(body, GOING) + self.slots.stores(stored, index, at)
         self.left |= has_return(body)
         before = statements(f"{EXIT} = {RUNNING}", at)
-        after = statements(f"if {EXIT} != {RUNNING}:\n    {MASK}[{self.team.index}] = {EXIT}", at)
+        after = statements(f"if {EXIT} != {RUNNING}:\n    {MASK}[{index}] = {EXIT}", at)
         # A thread that exits may not have reached the assignment of a uniform variable, so only the
         # others store it.
-        uniform = [name for name in stored if name not in self.analysis.varying]
-        after[0].orelse = self._stores(uniform, at)  # type: ignore[attr-defined]
-        stores = self._stores([name for name in stored if name in self.analysis.varying], at)
+        after[0].orelse = self.slots.stores(stored - varying, index, at)  # type: ignore[attr-defined]
+        stores = self.slots.stores(stored & varying, index, at)
         return [*before, *lower_exits(body, EXIT, active.loop), *stores, *after]
 
     def _iteration(self, iteration: list[ast.stmt], active: Active, at: ast.stmt) -> list[ast.stmt]:
@@ -396,20 +430,6 @@ class Regions:
             test = expression(f"{MASK}[{self.team.index}] > {active.level}", at)
             iteration = [place(ast.If(test, iteration, []), at)]
         return self.team.numbers(read_names(iteration), at) + iteration
-
-    def _load(self, name: str, at: ast.stmt) -> list[ast.stmt]:
-        if name not in self.analysis.varying:
-            return statements(f"{name} = {name}__u", at)
-        return statements(f"{name} = _k_slot_get({name}__s, {self.team.index})", at)
-
-    def _stores(self, names: list[str], at: ast.stmt) -> list[ast.stmt]:
-        lines = []
-        for name in names:
-            if name not in self.analysis.varying:
-                lines.append(f"{name}__n = {name}")
-            elif name not in self._local_arrays:
-                lines.append(f"_k_slot_set({name}__s, {self.team.index}, {name})")
-        return statements("\n".join(lines), at)
 
     # ---- loops over threads
 
@@ -440,8 +460,7 @@ class Regions:
     def _range(self, bounds: Bounds, axis: str) -> str:
         if not self.style.reverse:
             return f"range({bounds.range_text(axis)})"
-        low = bounds.low_text(axis) if bounds.low[axis] else "0"
-        return f"range({bounds.high_text(axis)} - 1, {low} - 1, -1)"
+        return f"range({bounds.high_text(axis)} - 1, {bounds.low_text(axis)} - 1, -1)"
 
     def masked_loops(self, text: str, active: Active, at: ast.stmt) -> list[ast.stmt]:
         """Emits statements on masks for each thread within the bounds, masked off or not."""
@@ -458,11 +477,14 @@ class _Dropper(ast.NodeTransformer):
         self._names = names
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
-        return ast.copy_location(ast.Pass(), node) if single_target(node) in self._names else node
+        if single_target(node) in self._names:
+            return ast.copy_location(ast.Pass(), node)
+        return node
 
 
-def _can_pass(statement: ast.stmt, name: str, others: Iterable[ast.stmt]) -> bool:
-    """Returns whether an assignment to `name` may be moved before the other statements."""
-    others = list(others)
-    written = assigned_names(others)
-    return name not in read_names(others) | written and not read_names(statement) & written
+def _can_pass(statement: ast.stmt, name: str, pending: list[ast.stmt]) -> bool:
+    """Returns whether an assignment to `name` may be moved before the pending statements."""
+    written = assigned_names(pending)
+    if name in read_names(pending) | written:
+        return False
+    return read_names(statement).isdisjoint(written)

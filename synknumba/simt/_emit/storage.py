@@ -22,8 +22,10 @@ from synknumba.simt._lower.arrays import SharedArray
 from synknumba.simt._source.syntax import (
     copied,
     expression,
+    nodes_of,
     parts_of,
     place,
+    read_names,
     statements,
     store,
     walk,
@@ -66,10 +68,9 @@ class LaunchStorage:
             kind: its type; None if Numba has found it unused.
             padded: whether to add `MARGIN` elements at either end, for shuffles.
         """
-        is_plain = kind is None or is_number(kind)
-        dtype, element = slot_dtype(kind) if is_plain else np.dtype(np.uint8), f"_k_dtype_{name}"
-        self.namespace[element] = dtype
-        if not is_plain:
+        element = f"_k_dtype_{name}"
+        dtype = self.namespace[element] = slot_dtype(kind)
+        if not is_plain(kind):
             self._array(f"{name}__b", (itemsize(kind),), element, itemsize(kind))
             self.namespace[f"_k_slots_{name}"] = slots_of(kind)
             self.reserve += statements(f"{name}__s = _k_slots_{name}({name}__b)", self.at)
@@ -97,7 +98,9 @@ class LaunchStorage:
     def shared(self, arrays: dict[str, SharedArray]) -> None:
         """Reserves the shared arrays of the block, or of every block of the grid."""
         if any(array.is_dynamic for array in arrays.values()):
-            dims = f"({BLOCKS}, {SMEM})" if self.team.grid else SMEM
+            dims = SMEM
+            if self.team.grid:
+                dims = f"({BLOCKS}, {SMEM})"
             self._heap(_DYNAMIC, dims, "_k_uint8")
         for name, array in arrays.items():
             dtype = ast.unparse(array.dtype)
@@ -122,14 +125,16 @@ class LaunchStorage:
         """Reserves an array of shape `(threads, *dims)`: on the stack, or on the heap for a grid
         or a full stack.
         """
-        rest = "".join(f", {dim}" for dim in dims)
         self._stack += MAX_BLOCK * element_bytes
         threads = self.team.size if self.team.grid else str(MAX_BLOCK)
-        shape = f"({threads}{rest})" if rest else threads
+        shape = ", ".join([threads, *map(str, dims)])
+        if dims:
+            shape = f"({shape})"
         if self.team.grid or self._stack > STACK_BYTES:
             self._heap(name, shape, dtype)
         else:
-            shape = str(MAX_BLOCK * dims[0]) if name.endswith("__b") else shape
+            if name.endswith("__b"):
+                shape = str(MAX_BLOCK * dims[0])
             self.reserve += statements(f"{name} = _k_stack_array({shape}, {dtype})", self.at)
 
     def _heap(self, name: str, dims: str, dtype: str) -> None:
@@ -139,13 +144,24 @@ class LaunchStorage:
         self.release += statements(f"_k_keep({name}__h)", self.at)
 
 
-def slot_dtype(kind: types.Type | None) -> np.dtype[Any]:
-    """Returns the dtype that stores a number of the type; an arbitrary one for None, a variable
-    that Numba found unused.
+def is_plain(kind: types.Type | None) -> bool:
+    """Returns whether a NumPy array can hold a variable of this type: a number, or one that Numba
+    found unused.
     """
-    if kind is None or not is_number(kind):
+    return kind is None or is_number(kind)
+
+
+def slot_dtype(kind: types.Type | None) -> np.dtype[Any]:
+    """Returns the dtype that stores a number of the type; bytes for other types, and for None, a
+    variable that Numba found unused.
+    """
+    if kind is None:
         return np.dtype(np.int8)
-    return np.dtype(np.bool_) if isinstance(kind, types.Boolean) else np.dtype(as_dtype(kind))
+    if not is_number(kind):
+        return np.dtype(np.uint8)
+    if isinstance(kind, types.Boolean):
+        return np.dtype(np.bool_)
+    return np.dtype(as_dtype(kind))
 
 
 def local_array_calls(body: list[ast.stmt], names: set[str]) -> dict[str, ast.Call]:
@@ -172,32 +188,32 @@ def escaping(analysis: Analysis, local_arrays: set[str]) -> set[str]:
                 inside.add(id(array))
             case ast.Subscript(array) if _is_element(node, calls, analysis):
                 inside.add(id(array))
-    names = (node for node in walk(analysis.body) if isinstance(node, ast.Name))
-    loads = (node for node in names if isinstance(node.ctx, ast.Load) and node.id in calls)
-    return {node.id for node in loads if id(node) not in inside}
+    outside = (node for node in nodes_of(ast.Name, analysis.body) if id(node) not in inside)
+    return read_names(outside) & calls.keys()
 
 
 def _is_element(node: ast.Subscript, calls: dict[str, ast.Call], analysis: Analysis) -> bool:
     """Returns whether the subscript is a number in a local array, as opposed to a view or a
     record.
     """
-    if not isinstance(node.value, ast.Name) or node.value.id not in calls:
-        return False
-    shape, dtype = calls[node.value.id].args
-    if _is_record(dtype, analysis):
-        return False
+    match node.value:
+        case ast.Name(name) if name in calls:
+            shape, dtype = calls[name].args
+        case _:
+            return False
     index = parts_of(node.slice)
-    is_whole = len(index) == len(parts_of(shape))
-    return is_whole and not any(isinstance(part, ast.Slice) for part in index)
+    if _is_record(dtype, analysis) or len(index) != len(parts_of(shape)):
+        return False
+    return not any(isinstance(part, ast.Slice) for part in index)
 
 
 def _is_record(dtype: ast.expr, analysis: Analysis) -> bool:
     kind: Any = None
     match dtype:
-        case ast.Name(id=name):
+        case ast.Name(name):
             kind = analysis.namespace.get(name)
-        case ast.Attribute(value=ast.Name(id=array), attr="dtype"):
+        case ast.Attribute(ast.Name(array), "dtype"):
             kind = getattr(analysis.types.params.get(array), "dtype", None)
-    return isinstance(kind, types.Record) or (
-        isinstance(kind, np.dtype) and kind.fields is not None
-    )
+    if isinstance(kind, np.dtype):
+        return kind.fields is not None
+    return isinstance(kind, types.Record)

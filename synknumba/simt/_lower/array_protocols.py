@@ -6,13 +6,14 @@ no flag for read-only memory, and NumPy takes all of it as read-only; if `__arra
 memory to write to, as PyTorch's does, that is used.
 """
 
+import operator
 from typing import Any, Final
 
 import numpy as np
 
 from synknumba._errors import ArgumentError
 
-_OF_NUMPY: Final = (np.ndarray, np.generic, int, float, complex, str, bytes)
+_OF_NUMPY: Final = (np.ndarray, np.generic, int, float, complex, str, bytes, type(None))
 # DLDeviceType: kDLCPU, kDLCUDAHost, kDLROCMHost, kDLCUDAManaged
 _ON_THE_HOST: Final = frozenset({1, 3, 11, 13})
 
@@ -31,11 +32,11 @@ def as_arrays(arg: Any, what: str) -> Any:
     Raises:
         ArgumentError: the array is in a GPU's memory, or its library does not share it.
     """
-    if isinstance(arg, _OF_NUMPY) or arg is None:
+    if isinstance(arg, _OF_NUMPY):
         return arg
     if isinstance(arg, tuple):
         parts = [as_arrays(part, what) for part in arg]
-        if all(new is old for new, old in zip(parts, arg, strict=True)):
+        if all(map(operator.is_, parts, arg)):
             return arg
         return type(arg)(*parts) if hasattr(arg, "_fields") else tuple(parts)
     if _has(arg, "__array_interface__"):
@@ -62,7 +63,9 @@ def as_arrays(arg: Any, what: str) -> Any:
             f"{what} is a {_name(arg)} whose memory its library does not share "
             f"({error}); pass a NumPy array"
         ) from error
-    return view if view.flags.writeable else _writable(arg, view)
+    if view.flags.writeable:
+        return view
+    return _writable(arg, view)
 
 
 def _device(arg: Any, what: str) -> int:
@@ -97,8 +100,9 @@ def _writable(arg: Any, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         array = np.asarray(arg)
     except Exception:  # noqa: BLE001  # the view is right, only read-only
         return view
-    is_same = array.flags.writeable and _layout(array) == _layout(view)
-    return array if is_same else view
+    if array.flags.writeable and _layout(array) == _layout(view):
+        return array
+    return view
 
 
 def _layout(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from numba.np.numpy_support import as_dtype
 from synknumba._errors import KernelError
 from synknumba.simt._library.slots import itemsize
 from synknumba.simt._maths import bfloat16
-from synknumba.simt._source.numba_cuda import MISSING, CudaPath
+from synknumba.simt._source.numba_cuda import MISSING
 from synknumba.simt._source.reads import functions_called
 from synknumba.simt._source.scope import Scope
 from synknumba.simt._source.source import read_definition
@@ -45,17 +45,17 @@ class SharedArray:
         return self.shape == (0,)
 
 
-def array_arguments(path: str, made: ast.Call, scope: Scope) -> tuple[ast.expr, ast.expr]:
+def array_arguments(path: str, call: ast.Call, scope: Scope) -> tuple[ast.expr, ast.expr]:
     """Returns the shape and dtype expressions of a call of `cuda.shared.array` or
     `cuda.local.array`.
     """
     names = ("shape", "dtype", "alignment")
-    args = dict(zip(names, made.args, strict=False)) | {
-        keyword.arg: keyword.value for keyword in made.keywords if keyword.arg
-    }
-    if "shape" not in args or "dtype" not in args:
-        raise scope.source.refusal(made, f"cuda.{path}() without a shape and a dtype", "pass both")
-    return args["shape"], args["dtype"]
+    args = dict(zip(names, call.args, strict=False))
+    args |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    match args:
+        case {"shape": shape, "dtype": dtype}:
+            return shape, dtype
+    raise scope.source.refusal(call, f"cuda.{path}() without a shape and a dtype", "pass both")
 
 
 def is_shape(value: Any) -> bool:
@@ -70,8 +70,10 @@ def shape_of(node: ast.expr, scope: Scope, *, dynamic: bool) -> tuple[int, ...]:
     """
     value = constant(node, scope)
     if is_shape(value):
-        dims = tuple(map(int, value if isinstance(value, tuple) else (value,)))
-        if dims and (min(dims) > 0 or (dynamic and dims == (0,))):
+        dims = tuple(map(int, np.atleast_1d(value)))
+        if min(dims, default=0) > 0:
+            return dims
+        if dynamic and dims == (0,):
             return dims
     construct = "an array shape not made of positive integer constants"
     way_out = "pass an array with one row per thread"
@@ -80,21 +82,22 @@ def shape_of(node: ast.expr, scope: Scope, *, dynamic: bool) -> tuple[int, ...]:
     raise scope.source.refusal(node, construct, f"use constants, or {way_out}", IN_KERNELS)
 
 
-def check_size(path: str, shape: tuple[int, ...], dtype: Any, made: ast.AST, scope: Scope) -> None:
+def check_size(path: str, shape: tuple[int, ...], dtype: Any, call: ast.AST, scope: Scope) -> None:
     """Rejects an array larger than CUDA allows; assumes 1 byte per element if only Numba can
     infer the dtype, here None.
     """
     nbytes = math.prod(shape) * _itemsize(dtype)
-    if path == "local.array" and nbytes > LOCAL_BYTES:
-        construct = f"a local array of {nbytes} bytes (CUDA allows {LOCAL_BYTES} per thread)"
-        raise scope.source.refusal(made, construct, "pass an array with one row per thread")
-    if path == "shared.array" and nbytes > STATIC_SHARED_BYTES:
-        construct = f"a static shared array of {nbytes} bytes (CUDA allows {STATIC_SHARED_BYTES})"
-        raise scope.source.refusal(
-            made,
-            construct,
-            "use a dynamic shared array, of shape 0, and pass its size at the launch",
-        )
+    match path:
+        case "local.array" if nbytes > LOCAL_BYTES:
+            construct = f"a local array of {nbytes} bytes (CUDA allows {LOCAL_BYTES} per thread)"
+            way_out = "pass an array with one row per thread"
+        case "shared.array" if nbytes > STATIC_SHARED_BYTES:
+            limit = f"(CUDA allows {STATIC_SHARED_BYTES})"
+            construct = f"a static shared array of {nbytes} bytes {limit}"
+            way_out = "use a dynamic shared array, of shape 0, and pass its size at the launch"
+        case _:
+            return
+    raise scope.source.refusal(call, construct, way_out)
 
 
 def _itemsize(dtype: Any) -> int:
@@ -154,15 +157,14 @@ def dynamic_shared(function: FunctionType) -> str | None:
     """
     for called in functions_called(function):
         names = (*called.__code__.co_names, *called.__code__.co_freevars)
-        if "array" not in names and "shared" not in names:
+        if not {"array", "shared"} & {*names}:
             continue  # most functions; to find the source takes milliseconds
         try:
             scope = Scope(read_definition(called))
             for node in nodes_of(ast.Call, scope.source.tree):
-                value = scope.resolve(node.func)
-                if isinstance(value, CudaPath) and value.path == "shared.array":
-                    shape = constant(array_arguments(value.path, node, scope)[0], scope)
-                    if isinstance(shape, (int, np.integer, tuple)) and shape in {0, (0,)}:
+                if scope.path_of(node.func) == "shared.array":
+                    shape = constant(array_arguments("shared.array", node, scope)[0], scope)
+                    if is_shape(shape) and shape in {0, (0,)}:
                         return f"{scope.source.filename}:{node.lineno}"
         except KernelError:  # raised again by the compiler, where it matters
             continue

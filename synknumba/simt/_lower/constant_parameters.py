@@ -147,8 +147,10 @@ class FixedParameters:
         if has_rest(function):
             rest = parameters(function)[-1]
             parts = passed.pop(rest).node
-            if rest in needed and isinstance(parts, ast.Tuple) and not has_starred(parts.elts):
-                fixed[rest] = Rest(len(parts.elts))
+            match parts:
+                case ast.Tuple(elements) if rest in needed:
+                    if not has_starred(elements):
+                        fixed[rest] = Rest(len(elements))
         for name, argument in passed.items():
             if name in changed:
                 continue
@@ -179,13 +181,14 @@ class FixedParameters:
                 match arg:
                     case ast.Starred(value=ast.Name(id=name)):
                         needed.add(name)
-            value = scope.resolve(node.func)
-            if isinstance(value, CudaPath) and value.path in ARRAY_PATHS:
+            if scope.path_of(node.func) in ARRAY_PATHS:
                 needed |= _read([*node.args, *(keyword.value for keyword in node.keywords)], scope)
-            elif (callee := called_function(value)) is not None:
+                continue
+            callee = called_function(scope.resolve(node.func))
+            if callee is not None:
                 passed = arguments(node, callee)
-                nodes = [passed[name].node for name in self._of(callee)[0] if name in passed]
-                needed |= _read(filter(None, nodes), scope)
+                names = passed.keys() & self._of(callee)[0]
+                needed |= _read(filter(None, (passed[name].node for name in names)), scope)
             elif isinstance(node.func, ast.Name):
                 needed.add(node.func.id)
         return frozenset(needed & params), frozenset(params & assigned_names(source.tree))
@@ -195,9 +198,12 @@ def called_function(value: Any) -> FunctionType | None:
     """Returns the plain Python function of a device function or of a user's njit function; None
     for other values.
     """
-    # None if made by exec
-    is_own = is_njit_function(value) and not str(value.py_func.__module__).startswith("numba.")
-    return value.py_func if is_own or is_device_function(value) else None
+    if is_device_function(value):
+        return value.py_func
+    if not is_njit_function(value):
+        return None
+    is_numbas = str(value.py_func.__module__).startswith("numba.")  # None if made by exec
+    return None if is_numbas else value.py_func
 
 
 def _read(nodes: Iterable[ast.expr], scope: Scope) -> set[str]:
@@ -217,28 +223,36 @@ def _value(argument: Argument, scope: Scope) -> Any:
     value = _callee_or_dtype(argument, scope)
     if value is not MISSING:
         return value
-    try:
-        value = argument.default if argument.node is None else constant(argument.node, scope)
-    except KernelError:  # not computable at translation
-        return MISSING
-    return value if is_shape(value) or isinstance(value, (str, *_DTYPES)) else MISSING
+    value = argument.default
+    if argument.node is not None:
+        try:
+            value = constant(argument.node, scope)
+        except KernelError:  # not computable at translation
+            return MISSING
+    is_constant = isinstance(value, (str, *_DTYPES)) or is_shape(value)
+    return value if is_constant else MISSING
 
 
 def _callee_or_dtype(argument: Argument, scope: Scope) -> Any:
-    value = argument.default if argument.node is None else scope.resolve(argument.node)
-    if value is MISSING and isinstance(argument.node, ast.Name):
-        definition = scope.constants.get(argument.node.id)
-        value = MISSING if definition is None else scope.resolve(definition)
-    if isinstance(value, CudaPath):
-        member = value.member()
-        if isinstance(member, types.Type):
-            return member
-        return MISSING if value.path in NUMBERS else value
-    if isinstance(value, (*_DTYPES, np.ufunc, BuiltinFunctionType)):
-        return value
-    if isinstance(value, type) and issubclass(value, _SCALARS):
-        return value
-    return value if is_device_function(value) or is_njit_function(value) else MISSING
+    value = argument.default
+    if argument.node is not None:
+        value = scope.resolve(argument.node)
+    if value is MISSING:
+        match argument.node:
+            case ast.Name(name) if name in scope.constants:
+                value = scope.resolve(scope.constants[name])
+    match value:
+        case CudaPath(path):
+            member = value.member()
+            if isinstance(member, types.Type):
+                return member
+            return MISSING if path in NUMBERS else value
+        case np.dtype() | types.Type() | np.ufunc() | BuiltinFunctionType():
+            return value
+        case type() if issubclass(value, _SCALARS):
+            return value
+    is_callee = is_device_function(value) or is_njit_function(value)
+    return value if is_callee else MISSING
 
 
 _DTYPES: Final = (np.dtype, types.Type)

@@ -7,6 +7,7 @@ every target.
 """
 
 from dataclasses import dataclass
+from itertools import chain
 from types import FunctionType
 from typing import Any, Final
 
@@ -27,25 +28,34 @@ class OverloadedFunction:
     function: Any
 
 
-def overloaded_for_cuda(function: Any, seen: set[Any] | None = None) -> Any:
+def maker_of(template: Any) -> Any:
+    """Returns the function that gives an overload by the types of the arguments; None if the
+    template has none. Numba has no public accessor.
+    """
+    return getattr(template, "_overload_func", None)
+
+
+def overloaded_for_cuda(function: Any) -> Any:
     """Returns the function or class, or one that its overloads call, which has an overload for
     CUDA only; None if none has.
     """
-    seen = set() if seen is None else seen
-    if not isinstance(function, (FunctionType, type)) or function in seen:
+    return _overloaded(function, set())
+
+
+def _overloaded(function: Any, visited: set[Any]) -> Any:
+    if not isinstance(function, (FunctionType, type)) or function in visited:
         return None
+    visited.add(function)
     if str(function.__module__).partition(".")[0] in _SAME_EVERYWHERE:
         return None
-    seen.add(function)
     templates = [template for _, _, template in templates_of(function)]
-    if any(target_of(template) == "cuda" for template in templates):
+    if "cuda" in map(target_of, templates):
         return function
-    for template in templates:
-        maker = getattr(template, "_overload_func", None)
-        for callee in values_read(maker) if isinstance(maker, FunctionType) else ():
-            overloaded = overloaded_for_cuda(callee, seen)
-            if overloaded is not None:
-                return overloaded
+    makers = (maker for maker in map(maker_of, templates) if isinstance(maker, FunctionType))
+    for callee in chain.from_iterable(map(values_read, makers)):
+        overloaded = _overloaded(callee, visited)
+        if overloaded is not None:
+            return overloaded
     return None
 
 
@@ -53,9 +63,10 @@ def overloads_for_cuda(function: Any) -> list[Any]:
     """Returns the templates of the overloads that a GPU's kernel tries, in that order; later
     ones replace earlier ones.
     """
-    by_maker = {}
+    by_maker = {}  # numba-cuda registers one for every target with Numba too
     for _, _, template in templates_of(function):
-        if hasattr(template, "_overload_func") and target_of(template) in _TARGETS:
-            by_maker[template._overload_func] = template  # noqa: SLF001  # numba-cuda registers one for every target with Numba too
+        maker = maker_of(template)
+        if maker is not None and target_of(template) in _TARGETS:
+            by_maker[maker] = template
     latest_first = [*by_maker.values()][::-1]
     return sorted(latest_first, key=lambda template: _TARGETS.index(target_of(template)))

@@ -102,8 +102,9 @@ def _caster(name: str, declared: Sequence[Declared], position: int | None) -> An
     @intrinsic  # type: ignore[untyped-decorator]
     def cast_argument(_context: Any, value: types.Type, args: types.Type) -> Any:
         best = best_declared(name, declared, tuple(args))
-        wanted = best.result if position is None else best.args[position]
-        kind: Any = wanted if is_number(wanted) else types.unliteral(value)
+        kind: Any = best.result if position is None else best.args[position]
+        if not is_number(kind):
+            kind = types.unliteral(value)
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             converted = context.cast(builder, args[0], sig.args[0], kind)

@@ -12,7 +12,7 @@ t, i = threadIdx, 0      t = cuda.threadIdx; i = 0, as for all names of members 
 """  # noqa: E501
 
 import ast
-from itertools import chain
+from itertools import chain, repeat
 from types import FunctionType
 from typing import Any, cast
 
@@ -81,14 +81,15 @@ class _Desugarer(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
         apart: list[ast.stmt] = []
         for target in list(node.targets):
-            left = self._without_names(target, node.value, apart)
-            if left is None:
+            pair = self._without_names(target, node.value, apart)
+            if pair is None:
                 node.targets.remove(target)
-            elif left[1] is not node.value:  # the value is a tuple, of which the names take parts
+            elif pair[1] is not node.value:  # the value is a tuple, of which the names take parts
                 node.targets.remove(target)
-                apart.append(ast.copy_location(ast.Assign([left[0]], left[1]), node))
-        rest = [node] if node.targets else []
-        return [cast(ast.stmt, self.generic_visit(statement)) for statement in (*apart, *rest)]
+                apart.append(ast.copy_location(ast.Assign([pair[0]], pair[1]), node))
+        if node.targets:
+            apart.append(node)
+        return [cast(ast.stmt, self.generic_visit(statement)) for statement in apart]
 
     def _without_names(
         self, target: ast.expr, value: ast.expr, apart: list[ast.stmt]
@@ -100,17 +101,15 @@ class _Desugarer(ast.NodeTransformer):
             case ast.Name(id=name), _ if name in self._scope.aliases:
                 apart.append(ast.copy_location(ast.Assign([target], value), value))
                 return None
-            case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
-                pairs = [
-                    self._without_names(*pair, apart) for pair in zip(targets, values, strict=True)
-                ]
-                rest = [pair for pair in pairs if pair is not None]
+            case ast.Tuple(targets), ast.Tuple(values) if len(targets) == len(values):
+                pairs = map(self._without_names, targets, values, repeat(apart))
+                rest = [*filter(None, pairs)]
                 if not rest:
                     return None
-                left, right = map(list, zip(*rest, strict=True))
-                if right != values:
-                    new_target = place(one_or_tuple(left, ast.Store()), target)
-                    return new_target, place(one_or_tuple(right, ast.Load()), value)
+                targets, remaining = map(list, zip(*rest, strict=True))
+                if remaining != values:
+                    new_target = place(one_or_tuple(targets, ast.Store()), target)
+                    return new_target, place(one_or_tuple(remaining, ast.Load()), value)
         return target, value
 
     # ---- operations
@@ -127,17 +126,17 @@ class _Desugarer(ast.NodeTransformer):
         if loaded is not None:
             return _element(self.visit(loaded[0]), self.visit(loaded[1]), ast.Load())
         function = self._scope.resolve(node.func)
-        if isinstance(function, CudaPath) or called_function(function) is not None:
-            node.args = self._spread(node, called_function(function))
-        if function is round and len(node.args) == 2 and not node.keywords:
-            node.func = self._bind(node.func, round_to)
-        elif function is print:
-            parts = chain.from_iterable(self._printed(arg, node) for arg in node.args)
-            node.args = list(map(self._triple, parts))
-        elif function is MISSING:
-            match node:
-                case ast.Call(func=ast.Attribute(value=number, attr="bit_count"), args=[]):
-                    node.args, node.func = [number], self._bind(node.func, popc)
+        called = called_function(function)
+        if called is not None or isinstance(function, CudaPath):
+            node.args = self._spread(node, called)
+        match node:
+            case ast.Call(_, [_, _], []) if function is round:
+                node.func = self._bind(node.func, round_to)
+            case ast.Call() if function is print:
+                parts = chain.from_iterable(self._printed(arg, node) for arg in node.args)
+                node.args = list(map(self._triple, parts))
+            case ast.Call(ast.Attribute(number, "bit_count"), []) if function is MISSING:
+                node.args, node.func = [number], self._bind(node.func, popc)
         return cast(ast.expr, self.generic_visit(node))
 
     def _with_hint(
@@ -148,11 +147,11 @@ class _Desugarer(ast.NodeTransformer):
         """
         if not isinstance(node, ast.Call):
             return None
-        target = self._scope.resolve(node.func)
-        if not isinstance(target, CudaPath) or target.path not in paths:
+        path = self._scope.path_of(node.func)
+        if path not in paths:
             return None
         if len(node.args) != count or node.keywords or has_starred(node.args):
-            construct = f"cuda.{target.path}() without exactly {count} arguments"
+            construct = f"cuda.{path}() without exactly {count} arguments"
             raise self._source.refusal(node, construct, "pass exactly that many, by position")
         return node.args
 
@@ -184,12 +183,11 @@ class _Desugarer(ast.NodeTransformer):
                 if arg is not call.args[-1]:
                     raise self._unknown_length(call)
                 return self._rest(arg, max(0, params - before))
-            is_only = sum(isinstance(other, ast.Starred) for other in call.args) == 1
-            if not is_only or function.__defaults__:
+            if has_starred(part for part in call.args if part is not arg) or function.__defaults__:
                 raise self._unknown_length(call)
             count = params - len(call.args) - len(call.keywords) + 1
-        whole = ast.Call(self._bind(call, exactly), [arg.value, ast.Constant(count)], [])
-        return [place(_item(whole, position), arg) for position in range(count)]
+        checked = ast.Call(self._bind(call, exactly), [arg.value, ast.Constant(count)], [])
+        return [place(_item(checked, position), arg) for position in range(count)]
 
     def _unknown_length(self, call: ast.Call) -> KernelError:
         way_out = "write the parts of the tuple one by one"
@@ -215,33 +213,34 @@ class _Desugarer(ast.NodeTransformer):
         after_value = False  # whether a value precedes, not a text
         last = len(node.values) - 1
         for number, part in enumerate(node.values):
-            if isinstance(part, ast.FormattedValue):
-                if after_value or part.conversion != -1 or part.format_spec is not None:
+            match part:
+                case ast.FormattedValue(value, -1, None) if not after_value:
+                    parts.append(value)
+                    after_value = True
+                    continue
+                case ast.FormattedValue():
                     raise self._formatting(node, printed)
-                parts.append(part.value)
-                after_value = True
-                continue
             after_value = False
+            # with the spaces that print writes between parts, and one at either end
             text = str(cast(ast.Constant, part).value)
-            has_spaces = (number == 0 or text.startswith(" ")) and (
-                number == last or text.endswith(" ")
-            )
-            if not has_spaces:
+            if number == 0:
+                text = f" {text}"
+            if number == last:
+                text = f"{text} "
+            if not text.startswith(" ") or not text.endswith(" "):
                 raise self._formatting(node, printed)
-            if text == " " and 0 < number < last:  # which is the space that print writes
-                continue
-            text = text[number > 0 : len(text) - (number < last)]
-            parts.append(ast.copy_location(ast.Constant(text), part))
+            if text != " ":
+                parts.append(ast.copy_location(ast.Constant(text[1:-1]), part))
         return parts or [ast.copy_location(ast.Constant(""), node)]
 
     def _formatting(self, node: ast.JoinedStr, printed: ast.Call) -> KernelError:
-        shown = []
+        args = []
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
-                shown.append(ast.unparse(part.value))
+                args.append(ast.unparse(part.value))
             else:
-                shown.append(f'"{cast(ast.Constant, part).value!s}"')
-        way_out = f"write print({', '.join(shown)})"
+                args.append(f'"{cast(ast.Constant, part).value!s}"')
+        way_out = f"write print({', '.join(args)})"
         return self._source.refusal(printed, "formatting in an f-string", way_out, IN_KERNELS)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
@@ -261,8 +260,7 @@ class _Desugarer(ast.NodeTransformer):
         """Expands `cuda.threadIdx`, `blockIdx`, `blockDim` or `gridDim` into its three
         components; returns others unchanged.
         """
-        target = self._scope.resolve(node)
-        if not isinstance(target, CudaPath) or target.path not in TRIPLES:
+        if self._scope.path_of(node) not in TRIPLES:
             return node
         parts: list[ast.expr] = [ast.Attribute(copied(node), axis, ast.Load()) for axis in AXES]
         return place(ast.Tuple(parts, ast.Load()), node)
@@ -281,8 +279,10 @@ class _Desugarer(ast.NodeTransformer):
         if is_foreign(value):
             construct = f"{value.name}(), a function of cuda.declare_device,"
             raise self._source.refusal(node, construct, way_out(""))
-        word = value.path if isinstance(value, CudaPath) else getattr(value, "__name__", "")
-        return self._bind(node, literal_unroll) if word == "literal_unroll" else None
+        match value:
+            case CudaPath("literal_unroll") | object(__name__="literal_unroll"):
+                return self._bind(node, literal_unroll)
+        return None
 
     def _bind(self, node: ast.expr, value: Any) -> ast.expr:
         name = f"_k_{value.__name__}"
@@ -297,8 +297,8 @@ def _tuples(tree: ast.FunctionDef) -> dict[str, int]:
     stores, lengths = count_stores(tree), {}
     for node in nodes_of(ast.Assign, tree):
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple(elts=parts)):
-                if stores[name] == 1 and not has_starred(parts):
+            case ast.Assign([ast.Name(name)], ast.Tuple(parts)) if stores[name] == 1:
+                if not has_starred(parts):
                     lengths[name] = len(parts)
     return lengths
 

@@ -33,7 +33,12 @@ def has_exit(body: Iterable[ast.stmt]) -> bool:
     directly around them.
     """
     body = list(body)
-    return has_return(body) or next(own_exits(body), None) is not None
+    return has_return(body) or has_own_exit(body, ast.stmt)
+
+
+def has_own_exit(body: Iterable[ast.stmt], kind: type[ast.stmt]) -> bool:
+    """Returns whether the loop with this body has an exit of this kind, `break` or `continue`."""
+    return any(isinstance(leave, kind) for leave in own_exits(body))
 
 
 def needs_flag(body: Sequence[ast.stmt]) -> bool:
@@ -45,8 +50,10 @@ def needs_flag(body: Sequence[ast.stmt]) -> bool:
             case ast.Return():
                 return False
             case ast.If(body=then, orelse=orelse):
-                returns = _RETURNS.always_leaves(then) or _RETURNS.always_leaves(orelse)
-                if not returns or needs_flag(then) or needs_flag(orelse):
+                branches = then, orelse
+                if not any(map(_RETURNS.always_leaves, branches)):
+                    return True
+                if any(map(needs_flag, branches)):
                     return True
             case _:
                 return True
@@ -100,47 +107,67 @@ class _Lowering:
     def always_leaves(self, body: Sequence[ast.stmt]) -> bool:
         """Returns whether every path through the statements ends in an exit."""
         match body:
-            case [*_, ast.If(body=then, orelse=orelse)]:
-                return self.always_leaves(then) and self.always_leaves(orelse)
-        return bool(body) and type(body[-1]) in self._leave
+            case []:
+                return False
+            case [*_, ast.If(_, then, orelse)]:
+                return all(map(self.always_leaves, (then, orelse)))
+        return type(body[-1]) in self._leave
 
-    def lower(self, body: list[ast.stmt], *, inside: bool = False) -> list[ast.stmt]:
-        """Returns the statements without exits; `inside`: they are in a loop of their own, to
-        which `break` and `continue` belong.
-        """
+    def lower(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Returns the statements without exits."""
         done: list[ast.stmt] = []
         for position, statement in enumerate(body):
-            if isinstance(statement, ast.Return) or (not inside and type(statement) in self._leave):
-                return done + self._exit(statement, inside=inside)
-            if not (has_return(statement) if inside else has_exit([statement])):
+            if type(statement) in self._leave:
+                return done + self._exit(statement)
+            if not has_exit([statement]):
                 done.append(statement)
                 continue
             rest = body[position + 1 :]
-            if isinstance(statement, ast.If):
-                if not inside and self.always_leaves(statement.body):
-                    statement.orelse, rest = statement.orelse + rest, []
-                elif not inside and self.always_leaves(statement.orelse):
-                    statement.body, rest = statement.body + rest, []
-                statement.body = self.lower(statement.body, inside=inside)
-                statement.orelse = self.lower(statement.orelse, inside=inside)
-                done.append(_without_empty_branch(statement))
-            elif isinstance(statement, (ast.For, ast.While)):
-                statement.body = self.lower(statement.body, inside=True)
-                done.append(statement)
-                if inside:
-                    done += statements(f"if not {self._running}:\n    break", statement)
-            rest = self.lower(rest, inside=inside)
-            # Inside a loop, an exit has left it.
-            guarded = rest and not inside
-            return done + (around(f"if {self._running}:", rest, statement) if guarded else rest)
+            match statement:
+                case ast.If():
+                    if self.always_leaves(statement.body):
+                        statement.orelse, rest = statement.orelse + rest, []
+                    elif self.always_leaves(statement.orelse):
+                        statement.body, rest = statement.body + rest, []
+                    statement.body = self.lower(statement.body)
+                    statement.orelse = self.lower(statement.orelse)
+                    done.append(_without_empty_branch(statement))
+                case ast.For() | ast.While():
+                    statement.body = self._lower_inside(statement.body)
+                    done.append(statement)
+            rest = self.lower(rest)
+            if rest:
+                done += around(f"if {self._running}:", rest, statement)
+            return done
         return done
 
-    def _exit(self, statement: ast.stmt, *, inside: bool) -> list[ast.stmt]:
+    def _lower_inside(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Returns the statements of an inner loop without `return`: each leaves the loop instead,
+        to which `break` and `continue` belong.
+        """
         done: list[ast.stmt] = []
-        if isinstance(statement, ast.Return) and statement.value is not None and self._result:
-            done.append(assign(self._result, statement.value, statement))
-        lines = [*self._leave[type(statement)], *(["break"] if inside else [])]
-        return done + statements("\n".join(lines), statement)
+        for statement in body:
+            if isinstance(statement, ast.Return):
+                return [*done, *self._exit(statement), place(ast.Break(), statement)]
+            done.append(statement)
+            if not has_return(statement):
+                continue
+            match statement:
+                case ast.If():
+                    statement.body = self._lower_inside(statement.body)
+                    statement.orelse = self._lower_inside(statement.orelse)
+                    done[-1] = _without_empty_branch(statement)
+                case ast.For() | ast.While():
+                    statement.body = self._lower_inside(statement.body)
+                    done += statements(f"if not {self._running}:\n    break", statement)
+        return done
+
+    def _exit(self, statement: ast.stmt) -> list[ast.stmt]:
+        done: list[ast.stmt] = []
+        match statement:
+            case ast.Return(ast.expr() as value) if self._result:
+                done.append(assign(self._result, value, statement))
+        return done + statements("\n".join(self._leave[type(statement)]), statement)
 
 
 _RETURNS = _Lowering({ast.Return: []})
@@ -150,7 +177,9 @@ def _without_empty_branch(statement: ast.If) -> ast.If:
     """Returns `if c: pass` with an `else` as `if not c:`."""
     if statement.body:
         return statement
-    test: ast.expr = ast.UnaryOp(ast.Not(), statement.test)
-    if isinstance(statement.test, ast.UnaryOp) and isinstance(statement.test.op, ast.Not):
-        test = statement.test.operand
+    match statement.test:
+        case ast.UnaryOp(ast.Not(), operand):
+            test = operand
+        case positive:
+            test = ast.UnaryOp(ast.Not(), positive)
     return place(ast.If(test, statement.orelse or [ast.Pass()], []), statement)

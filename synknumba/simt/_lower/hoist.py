@@ -124,12 +124,13 @@ class Hoister(ast.NodeTransformer):
 
     def _saved(self, node: ast.expr, saved: list[ast.stmt]) -> ast.expr:
         # not an expression of its own, but its parts are
-        if isinstance(node, (ast.Slice, ast.Starred)):
-            self._save_parts(node, saved)
-            return node
-        if isinstance(node, ast.Tuple):
-            node.elts = [self._saved(element, saved) for element in node.elts]
-            return node
+        match node:
+            case ast.Slice() | ast.Starred():
+                self._save_parts(node, saved)
+                return node
+            case ast.Tuple():
+                node.elts = [self._saved(element, saved) for element in node.elts]
+                return node
         if not any(map(self._may_change, walk(node))):
             return node
         name = self.fresh("early")
@@ -140,8 +141,12 @@ class Hoister(ast.NodeTransformer):
         """Returns whether hoisted statements may change the value of a node: they write memory,
         and assign what `:=` does.
         """
-        is_rebound = isinstance(node, ast.Name) and node.id in self._rebound
-        return is_rebound or isinstance(node, (ast.Subscript, ast.Call, ast.Attribute))
+        match node:
+            case ast.Name(name):
+                return name in self._rebound
+            case ast.Subscript() | ast.Call() | ast.Attribute():
+                return True
+        return False
 
     def _save_parts(self, node: ast.expr, saved: list[ast.stmt]) -> None:
         for name, part in _parts(node).items():
@@ -170,9 +175,9 @@ class Hoister(ast.NodeTransformer):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """Visits `a and b`; if `b` takes statements: `v = a`, and `if v:` these and `v = b`."""
-        first, *others = node.values
+        first, *operands = node.values
         done: list[ast.expr] = [self.visit(first)]
-        for operand in others:
+        for operand in operands:
             value, statements = self._apart(operand)
             if not statements:
                 done.append(value)

@@ -48,8 +48,9 @@ def last_return(body: list[ast.stmt]) -> tuple[list[ast.stmt], ast.expr | None] 
     """Splits a body whose only `return` is its last statement into the rest and the value; None
     for other bodies.
     """
-    if body and isinstance(body[-1], ast.Return) and not has_return(body[:-1]):
-        return body[:-1], body[-1].value
+    match body:
+        case [*before, ast.Return(value)] if not has_return(before):
+            return before, value
     return None
 
 
@@ -75,13 +76,15 @@ class Inliner:
         self._code.local_arrays |= {names[name] for name in called.local_arrays}
         self._take_shared_arrays(called, names, values, at)
         body = renamed(called.body, names, values)
+        nothing = place(ast.Constant(None), at)
         simple = last_return(body)
         if simple is not None:
-            return assignments + simple[0], simple[1] or place(ast.Constant(None), at)
+            return assignments + simple[0], simple[1] or nothing
         result, flag = self._variables.new("result", word), self._variables.new("going", word)
         done = lower_returns(body, flag, result)
-        value = load(result) if result in assigned_names(done) else ast.Constant(None)
-        return assignments + done, place(value, at)
+        if result not in assigned_names(done):
+            return assignments + done, nothing
+        return assignments + done, place(load(result), at)
 
     def _variables_of(
         self, called: ThreadCode, args: list[ast.expr], at: ast.Call

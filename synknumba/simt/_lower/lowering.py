@@ -21,7 +21,7 @@ from synknumba._errors import GENERATED, KernelError
 from synknumba.simt._library import words
 from synknumba.simt._library.intrinsics import Group, must_be_group, stack_array
 from synknumba.simt._library.readonly_records import as_protected
-from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
+from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES, BarrierKind
 from synknumba.simt._lower import arrays
 from synknumba.simt._lower.constant_parameters import (
     MAX_VARIANTS,
@@ -84,7 +84,7 @@ class DeviceFunctions:
         self.rewrite = rewrite
         self.is_for_gpus = True
         self.refused: KernelError | None = None
-        self._known: dict[FunctionType, dict[Any, DeviceFunction | None]] = {}
+        self._variants: dict[FunctionType, dict[Any, DeviceFunction | None]] = {}
         self._overloaded: dict[Any, OverloadedFunction] = {}
         # being translated, each called by the one before
         self._under_way: list[DeviceFunction] = []
@@ -92,8 +92,8 @@ class DeviceFunctions:
 
     def recursive(self) -> list[DeviceFunction]:
         """Returns the functions that call themselves, directly or through others."""
-        devices = chain.from_iterable(variants.values() for variants in self._known.values())
-        return [device for device in devices if device is not None and device.is_recursive]
+        variants = chain.from_iterable(map(dict.values, self._variants.values()))
+        return [device for device in filter(None, variants) if device.is_recursive]
 
     def may_recur(self) -> bool:
         """Returns whether the kernel calls recursive functions, or overloads, which may call
@@ -115,7 +115,7 @@ class DeviceFunctions:
             optional: whether Numba can compile it untranslated; a failed translation then returns
                 None.
         """
-        variants = self._known.setdefault(device.function, {})
+        variants = self._variants.setdefault(device.function, {})
         if device.variant in variants:
             return variants[device.variant]
         if len(variants) == MAX_VARIANTS:
@@ -187,6 +187,8 @@ def _stack_check(source: Source) -> list[ast.stmt]:
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
 
+_GENERATORS = (random.Random, np.random.RandomState)
+
 # Module of numba-cuda's types of 8 bits and their functions, which CUDA C++ compiles; it has no
 # public one.
 _FP8: Final = "numba.cuda._internal.cuda_fp8"
@@ -196,14 +198,10 @@ def _is_of_records(value: Any) -> bool:
     """Returns whether this is an array of records, which is a constant where it is a global
     value.
     """
-    return isinstance(value, np.ndarray) and value.dtype.names is not None
-
-
-def _is_plain_class(value: Any) -> bool:
-    """Returns whether this is a class whose attributes Numba cannot read; it knows enums and its
-    own types.
-    """
-    return isinstance(value, type) and not issubclass(value, enum.Enum | np.generic)
+    match value:
+        case np.ndarray(dtype=np.dtype(names=tuple())):
+            return True
+    return False
 
 
 def _remedy_on_gpus(value: Any, *, of_rows: bool) -> str | None:
@@ -215,8 +213,7 @@ def _remedy_on_gpus(value: Any, *, of_rows: bool) -> str | None:
     are not among them: numba-cuda compiles some, with NUMBA_CUDA_ENABLE_NRT.
     """
     home = str(getattr(value, "__module__", ""))
-    generator = getattr(value, "__self__", None)
-    if home == "numpy.random" or isinstance(generator, random.Random | np.random.RandomState):
+    if home == "numpy.random" or isinstance(getattr(value, "__self__", None), _GENERATORS):
         way_out = "use synk.random"
         if of_rows:
             return way_out
@@ -227,6 +224,9 @@ def _remedy_on_gpus(value: Any, *, of_rows: bool) -> str | None:
         return "write it as loops"
     return None
 
+
+# Operations that are statements of their own.
+_STATEMENTS: Final = frozenset({*words.FENCES, *BARRIER_PATHS})
 
 LANE = f"{words.LINEAR} & {words.WARP_SIZE - 1}"
 
@@ -250,14 +250,20 @@ class _Translator(Hoister):
         """Returns the variables that hold the group of the whole grid, as after
         `g = cuda.cg.this_grid()`.
         """
-        assigned = [node for node in nodes_of(ast.Assign, tree) if self._is_grid(node.value)]
-        targets = (node.targets[0] for node in assigned)
-        return {target.id for target in targets if isinstance(target, ast.Name)}
+        groups = set()
+        for node in nodes_of(ast.Assign, tree):
+            match node:
+                case ast.Assign([ast.Name(name), *_], value) if self._is_grid(value):
+                    groups.add(name)
+        return groups
 
     def _is_grid(self, node: ast.expr) -> bool:
-        if isinstance(node, ast.Name):
-            return node.id in self._groups
-        return isinstance(node, ast.Call) and self._path(node.func) == "cg.this_grid"
+        match node:
+            case ast.Name(name):
+                return name in self._groups
+            case ast.Call(function):
+                return self.scope.path_of(function) == "cg.this_grid"
+        return False
 
     def _is_sync(self, node: ast.Call) -> bool:
         """Returns whether a call waits for the grid: of the `sync` of a value, which may be an
@@ -277,36 +283,42 @@ class _Translator(Hoister):
         return self._bind_at(node, "grid_group", Group.GRID)
 
     def _is_grid_group(self, node: ast.expr) -> bool:
-        return isinstance(node, ast.Name) and self.code.namespace.get(node.id) is Group.GRID
-
-    def _path(self, node: ast.expr) -> str | None:
-        """Returns the path below `numba.cuda` that an expression resolves to, else None."""
-        target = self.scope.resolve(node)
-        return target.path if isinstance(target, CudaPath) else None
+        match node:
+            case ast.Name(name):
+                return self.code.namespace.get(name) is Group.GRID
+        return False
 
     # ---- statements
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
-        if isinstance(node.value, ast.Call):
-            function, path = node.value.func, self._path(node.value.func)
-            kind = BARRIER_PATHS.get(path or "")
-            if self._is_sync(node.value):
-                group = self.visit(cast(ast.Attribute, function).value)
-                if not self._is_grid_group(group):
-                    self.before.append(self._must_be_group(group))
-                kind = "grid"
-            if kind is not None:
-                self.code.must_be_inlined = True
-                return barrier(kind, node)
-            if path in words.FENCES or path == "cg.this_grid":
-                return ast.copy_location(ast.Pass(), node)
-        elif (path := self._path(node.value)) in BARRIER_PATHS or path in words.FENCES:
-            raise self.source.error(
-                node, f"cuda.{path} without () does nothing; call it: cuda.{path}()"
-            )
+        nothing = ast.copy_location(ast.Pass(), node)
+        match node.value:
+            case ast.Call() as call:
+                kind = self._barrier_of(call)
+                if kind is not None:
+                    self.code.must_be_inlined = True
+                    return barrier(kind, node)
+                if self.scope.path_of(call.func) in {*words.FENCES, "cg.this_grid"}:
+                    return nothing
+            case value:
+                path = self.scope.path_of(value)
+                if path in _STATEMENTS:
+                    reason = f"cuda.{path} without () does nothing; call it: cuda.{path}()"
+                    raise self.source.error(node, reason)
         node.value = self.visit(node.value)
-        done_before = isinstance(node.value, (ast.Name, ast.Tuple, ast.Constant))
-        return ast.copy_location(ast.Pass(), node) if done_before else node
+        match node.value:
+            case ast.Name() | ast.Tuple() | ast.Constant():  # done before
+                return nothing
+        return node
+
+    def _barrier_of(self, call: ast.Call) -> BarrierKind | None:
+        """Returns the kind of barrier that a call is; None for any other call."""
+        if self._is_sync(call):
+            group = self.visit(cast(ast.Attribute, call.func).value)
+            if not self._is_grid_group(group):
+                self.before.append(self._must_be_group(group))
+            return "grid"
+        return BARRIER_PATHS.get(self.scope.path_of(call.func) or "")
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | list[ast.stmt]:
         if node.value is None:
@@ -315,15 +327,16 @@ class _Translator(Hoister):
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=function) as value):
-                path = self._path(function)
-                if path in arrays.ARRAY_PATHS and self.variables.is_assigned_once(name):
+            case ast.Assign([ast.Name(name)], ast.Call(function) as value) if (
+                self.variables.is_assigned_once(name)
+            ):
+                path = self.scope.path_of(function)
+                if path in arrays.ARRAY_PATHS:
                     return self._array(value, path, name)
-        target = node.targets[0]
-        if isinstance(target, ast.Name) and (
-            self._is_grid(node.value) or target.id in self.scope.aliases
-        ):
-            return ast.copy_location(ast.Pass(), node)
+        match node.targets:
+            case [ast.Name(name), *_]:
+                if name in self.scope.aliases or self._is_grid(node.value):
+                    return ast.copy_location(ast.Pass(), node)
         node.targets, node.value = self.assigned(node.targets, self.visit(node.value))
         return _split_tuple(node)
 
@@ -332,12 +345,12 @@ class _Translator(Hoister):
         shape_node, dtype_node = arrays.array_arguments(path, call, self.scope)
         shape = arrays.shape_of(shape_node, self.scope, dynamic=path == "shared.array")
         self._check_fp8(dtype_node, self.scope.resolve(dtype_node))
-        known = arrays.known_dtype(dtype_node, self.scope)
-        if known is None:
+        constant = arrays.known_dtype(dtype_node, self.scope)
+        if constant is None:
             dtype = cast(ast.expr, self.visit(dtype_node))
         else:
-            dtype = self.code.bind("dtype", known)
-        arrays.check_size(path, shape, known, call, self.scope)
+            dtype = self.code.bind("dtype", constant)
+        arrays.check_size(path, shape, constant, call, self.scope)
         if path == "shared.array":
             self.variables.check_known_at_launch(dtype, call)
             self.code.must_be_inlined = True
@@ -359,25 +372,29 @@ class _Translator(Hoister):
         replaced = self._replaced(node, value)
         if replaced is not None:
             return replaced
-        if node.id in self.source.scope and node.id in CALLED_BUILTINS:
-            return self._bind_at(node, f"global_{node.id}", value)
         if node.id in self.source.scope:
+            if node.id in CALLED_BUILTINS:
+                return self._bind_at(node, f"global_{node.id}", value)
             self.code.namespace[node.id] = value
-        return self._protected(node) if _is_of_records(value) else node
+        if _is_of_records(value):
+            return self._protected(node)
+        return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         value = self.scope.resolve(node)
         replaced = self._replaced(node, value)
         if replaced is not None:
             return replaced
-        owner = self.scope.resolve(node.value)
-        # of cuda.random, whose members are ordinary functions
-        if value is not MISSING and isinstance(owner, CudaPath):
-            return self._bind_at(node, node.attr, value)
-        if isinstance(value, _NUMBERS) and _is_plain_class(owner):
-            return self._bind_at(node, node.attr, value)
         if _is_of_records(value):
             return self._protected(node)
+        match self.scope.resolve(node.value):
+            # of cuda.random, whose members are ordinary functions
+            case CudaPath() if value is not MISSING:
+                return self._bind_at(node, node.attr, value)
+            case type() as owner if isinstance(value, _NUMBERS):
+                # Numba cannot read the attributes of classes, but those of enums and its own types
+                if not issubclass(owner, enum.Enum | np.generic):
+                    return self._bind_at(node, node.attr, value)
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def _replaced(self, node: ast.expr, value: Any) -> ast.expr | None:
@@ -390,16 +407,17 @@ class _Translator(Hoister):
         device = self._device(value)
         if device is not None:
             return self._bind_at(node, device.name, device)
-        if isinstance(value, BuiltinFunctionType) and value in MATH:
-            return self._bind_at(node, f"math_{value.__name__}", MATH[value])
         overloaded = overloaded_for_cuda(value)
         if overloaded is not None:
             name = overloaded.__name__
             construct = f"{name}, which is overloaded for the target 'cuda' only, as a value"
             raise self.source.refusal(node, construct, "call it")
-        if isinstance(value, tuple) and any(called_function(part) is not None for part in value):
-            parts = tuple(self._device(part) or part for part in value)
-            return self._bind_at(node, "functions", parts)
+        match value:
+            case BuiltinFunctionType(__name__=name) if value in MATH:
+                return self._bind_at(node, f"math_{name}", MATH[value])
+            case tuple() if any(map(called_function, value)):
+                parts = tuple(self._device(part) or part for part in value)
+                return self._bind_at(node, "functions", parts)
         return None
 
     def _check_fp8(self, node: ast.expr, value: Any) -> None:
@@ -421,8 +439,9 @@ class _Translator(Hoister):
             return ast.copy_location(ast.Constant(words.WARP_SIZE), node)
         value = ops.FUNCTIONS.get(path)
         if value is None:
-            value = CudaPath(path).member()
-            value = value if isinstance(value, (types.Type, int, float)) else None
+            member = CudaPath(path).member()
+            if isinstance(member, (types.Type, int, float)):
+                value = member
         if value is not None:
             return self._bind_at(node, path.replace(".", "_"), value)
         if path in {"grid", "gridsize"}:
@@ -433,8 +452,10 @@ class _Translator(Hoister):
             construct = "the module numba.cuda as a value"
             raise self.source.refusal(node, construct, ops.way_out(""))
         remedy = ops.way_out(path)
-        if remedy == ops.way_out("") and (mistake := misspelt(path)):
-            raise self.source.error(node, mistake)
+        if remedy == ops.way_out(""):
+            mistake = misspelt(path)
+            if mistake:
+                raise self.source.error(node, mistake)
         raise self.source.refusal(node, f"cuda.{path}", remedy)
 
     # ---- calls
@@ -506,11 +527,10 @@ class _Translator(Hoister):
             ) from None
 
     def _plain_call(self, node: ast.Call) -> ast.Call:
-        values = self.in_order(
-            [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
-        )
-        node.func, node.args = values[0], values[1 : 1 + len(node.args)]
-        for keyword, value in zip(node.keywords, values[1 + len(node.args) :], strict=True):
+        named = [keyword.value for keyword in node.keywords]
+        node.func, *values = self.in_order([node.func, *node.args, *named])
+        node.args = values[: len(node.args)]
+        for keyword, value in zip(node.keywords, values[len(node.args) :], strict=True):
             keyword.value = value
         return node
 
@@ -524,7 +544,8 @@ class _Translator(Hoister):
         by_name = [keyword.arg for keyword in node.keywords]
         is_wrong = set(by_parameter) != set(names)
         is_wrong |= not set(by_name).issubset(names[min(len(node.args), count) : count])
-        is_wrong |= len(node.args) > count and not has_rest(function)
+        if not has_rest(function):
+            is_wrong |= len(node.args) > count
         if is_wrong:
             got = f"{len(node.args)} by position, {by_name} by name"
             construct = f"a call of {function.__name__}({', '.join(names)}) with {got}"
@@ -536,8 +557,13 @@ class _Translator(Hoister):
         return args
 
     def _default(self, value: Any, at: ast.AST) -> ast.expr:
-        plain = value is None or isinstance(value, (bool, int, float, complex, str))
-        return place(ast.Constant(value) if plain else self.code.bind("default", value), at)
+        node: ast.expr
+        match value:
+            case None | bool() | int() | float() | complex() | str():
+                node = ast.Constant(value)
+            case _:
+                node = self.code.bind("default", value)
+        return place(node, at)
 
     def _cuda_call(self, node: ast.Call, path: str) -> ast.expr:
         if path in {"grid", "gridsize"}:
@@ -548,8 +574,9 @@ class _Translator(Hoister):
             statements, value = collective_call(path, args, node, self.fresh)
             self.before += statements
             return value
-        if path == "const.array_like" and len(node.args) == 1 and not node.keywords:
-            return cast(ast.expr, self.visit(node.args[0]))
+        match path, node:
+            case "const.array_like", ast.Call(_, [array], []):
+                return cast(ast.expr, self.visit(array))
         if path == "lanemask_lt":
             lane = self._state(node, f"(1 << ({LANE})) - 1")
             return place(self.code.call("uint32", types.uint32, lane), node)
@@ -557,7 +584,7 @@ class _Translator(Hoister):
             name = self.fresh("array")
             self.before.append(self._array(node, path, name))
             return ast.copy_location(load(name), node)
-        if path in words.FENCES or path in BARRIER_PATHS:
+        if path in _STATEMENTS:
             raise self.source.refusal(
                 node, f"cuda.{path}() inside this expression", "make it a statement of its own"
             )
@@ -581,7 +608,9 @@ class _Translator(Hoister):
         return place(self.code.call("as_int32", types.int32, node), node)
 
     def _grid(self, node: ast.Call, path: str) -> ast.expr:
-        ndim = arrays.constant(node.args[0], self.scope) if len(node.args) == 1 else MISSING
+        ndim = MISSING
+        if len(node.args) == 1:
+            ndim = arrays.constant(node.args[0], self.scope)
         if ndim not in {1, 2, 3}:
             construct = f"cuda.{path}() with anything but 1, 2 or 3"
             raise self.source.refusal(
@@ -632,7 +661,8 @@ def _split_tuple(node: ast.Assign) -> ast.stmt | list[ast.stmt]:
     match node:
         case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
             names = [target.id for target in targets if isinstance(target, ast.Name)]
-            is_distinct = len(set(names)) == len(targets) == len(values)
-            if is_distinct and read_names(values).isdisjoint(names) and not has_starred(values):
+            if len({*names}) != len(targets) or len(targets) != len(values):
+                return node
+            if read_names(values).isdisjoint(names) and not has_starred(values):
                 return [assign(name, part, node) for name, part in zip(names, values, strict=True)]
     return node

@@ -134,10 +134,10 @@ def as_declared(value: Any, declared: Iterable[Declared], position: int) -> Any:
     on the type.
     """
     kinds = {signature.args[position] for signature in declared if position < len(signature.args)}
-    if len(kinds) != 1 or not isinstance(value, (int, np.integer)):
-        return value
-    (kind,) = kinds
-    return _converted(as_dtype(kind), value) if is_number(kind) else value
+    match value, [*kinds]:
+        case ((int() | np.integer()), [kind]) if is_number(kind):
+            return _converted(as_dtype(kind), value)
+    return value
 
 
 def best_declared(
@@ -150,13 +150,13 @@ def best_declared(
         NumbaTypeError: no signature fits.
     """
     kinds = tuple(map(types.unliteral, kinds))
-    signatures = [one.args for one in declared]
+    signatures = [candidate.args for candidate in declared]
     position = _best_position(name, signatures, kinds)
     if position is None:
-        known = "\n".join(f" * {_listed(signature)}" for signature in signatures)
+        candidates = "\n".join(f" * {_listed(candidate)}" for candidate in signatures)
         raise errors.NumbaTypeError(
             f"Invalid use of type(device function {name}) with parameters "
-            f"{_listed(kinds)}\nKnown signatures:\n{known}"
+            f"{_listed(kinds)}\nKnown signatures:\n{candidates}"
         )
     return declared[position]
 
@@ -172,15 +172,21 @@ def _best_position(
     return next((position for position, case in enumerate(cases) if case is best), None)
 
 
-def parse_signatures(given: Any) -> tuple[Declared, ...]:
+def parse_signatures(signatures: Any) -> tuple[Declared, ...]:
     """Parses the signatures given to the decorator: None, one, or a list."""
-    if given is None:
-        return ()
-    return tuple(map(_parsed, given if isinstance(given, list) else [given]))
+    match signatures:
+        case None:
+            return ()
+        case list():
+            return tuple(map(_parsed, signatures))
+    return (_parsed(signatures),)
 
 
-def _parsed(given: Any) -> Declared:
-    numbas = tuple(map(counterpart, given)) if isinstance(given, tuple) else counterpart(given)
+def _parsed(text_or_types: Any) -> Declared:
+    if isinstance(text_or_types, tuple):
+        numbas: Any = tuple(map(counterpart, text_or_types))
+    else:
+        numbas = counterpart(text_or_types)
     args, result = sigutils.normalize_signature(numbas)
     return Declared(tuple(args), result)
 
@@ -199,11 +205,11 @@ def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signat
     writable = tuple(map(_writable, kinds))
     position = _best_position(function, cases, writable, allow_ambiguous=False)
     if position is None:
-        given, declared = _listed(kinds), " and ".join(map(_listed, signatures))
+        declared = " and ".join(map(_listed, signatures))
         code = function.__code__
         raise ArgumentError(
             f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno}): No matching "
-            f"definition for argument type(s) {given}; declared: {declared}. Convert the "
+            f"definition for argument type(s) {_listed(kinds)}; declared: {declared}. Convert the "
             "arguments, or declare a signature for them"
         )
     return signatures[position]
@@ -307,15 +313,17 @@ def _read_as(kind: types.Type, arg: Any) -> Any:
 
 
 _REAL_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
-_COMPLEX_NUMBERS = (complex, np.complexfloating)
+_NUMBERS = (*_REAL_NUMBERS, complex, np.complexfloating)
 
 
 def _converted(dtype: np.dtype[Any], value: Any) -> Any:
     """Returns a number converted to a dtype by C's rules; raises TypeError for anything else."""
     if isinstance(value, np.ndarray):  # of no axis
         value = value[()]
-    is_real = isinstance(value, _REAL_NUMBERS) or bfloat16.is_scalar(value)
-    if not is_real and not (dtype.kind == "c" and isinstance(value, _COMPLEX_NUMBERS)):
+    numbers: tuple[type, ...] = _REAL_NUMBERS
+    if dtype.kind == "c":
+        numbers = _NUMBERS
+    if not isinstance(value, numbers) and not bfloat16.is_scalar(value):
         raise TypeError
     if dtype.kind in "iu":
         low_bits = int(value) & ((1 << 8 * dtype.itemsize) - 1)

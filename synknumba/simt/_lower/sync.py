@@ -39,6 +39,10 @@ from synknumba.simt._source.written import Source
 EXCHANGED: Final = "given"
 OPERAND: Final = "operand"
 
+_KINDS: Final[dict[str | None, BarrierKind]] = {
+    f"{BARRIER_PREFIX}{kind}": kind for kind in BARRIER_KINDS
+}
+
 
 @dataclass(frozen=True, slots=True)
 class CollectiveStatement:
@@ -63,8 +67,7 @@ def barrier_kind(statement: ast.AST) -> BarrierKind | None:
     """Returns the kind of a barrier statement; None for any other node."""
     if not isinstance(statement, ast.Expr):
         return None
-    name = call_name(statement.value)
-    return next((kind for kind in BARRIER_KINDS if name == BARRIER_PREFIX + kind), None)
+    return _KINDS.get(call_name(statement.value))
 
 
 def collective_statement(
@@ -97,7 +100,7 @@ def is_exchanged(name: str) -> bool:
 
 def is_operand(name: str) -> bool:
     """Returns whether the variable holds an argument of a collective."""
-    return is_exchanged(name) or name.startswith(f"_k_{OPERAND}")
+    return name.startswith((f"_k_{EXCHANGED}", f"_k_{OPERAND}"))
 
 
 def synchronises(nodes: ast.AST | Iterable[ast.AST]) -> bool:
@@ -109,13 +112,15 @@ def waits_for(nodes: ast.AST | Iterable[ast.AST], kind: BarrierKind) -> bool:
     """Returns whether the trees contain a barrier of this kind; a vote counts as a block
     barrier.
     """
-    for node in walk_statements(nodes):
-        if barrier_kind(node) == kind:
-            return True
-        collective = collective_of(node)
-        if kind == "block" and collective is not None and collective.operation.is_vote:
-            return True
-    return False
+    return any(_waits(node) == kind for node in walk_statements(nodes))
+
+
+def _waits(statement: ast.AST) -> BarrierKind | None:
+    """Returns the kind of barrier at which a statement waits; None if it does not."""
+    collective = collective_of(statement)
+    if collective is None:
+        return barrier_kind(statement)
+    return "block" if collective.operation.is_vote else None
 
 
 Fresh = Callable[[str], str]  # returns a new variable name that starts with the given word
@@ -142,13 +147,15 @@ def collective_call(
     before: list[ast.stmt] = []
     operands: list[ast.expr] = []
     for param, value in zip(operation.params, values, strict=True):
-        exchanged = param == operation.exchanged
-        if exchanged or read_names(value):
-            name = fresh(EXCHANGED if exchanged else OPERAND)
-            before.append(assign(name, value, value))
-            operands.append(ast.copy_location(load(name), value))
+        if param == operation.exchanged:
+            name = fresh(EXCHANGED)
+        elif read_names(value):
+            name = fresh(OPERAND)
         else:
             operands.append(value)
+            continue
+        before.append(assign(name, value, value))
+        operands.append(ast.copy_location(load(name), value))
     results = [fresh("got") for _ in range(operation.results)]
     if operation.is_vote:  # one value for the block; each thread copies it to a variable of its own
         count = fresh("vote")

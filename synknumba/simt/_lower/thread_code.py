@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import FunctionType, MappingProxyType
 from typing import Any, Final
 
+from synknumba.simt._library.words import STATE
 from synknumba.simt._lower.arrays import SharedArray
 from synknumba.simt._lower.constant_parameters import key
 from synknumba.simt._lower.signatures import Declared
@@ -38,6 +39,14 @@ class ThreadCode:
     def __post_init__(self) -> None:
         self.params = self.params or self.source.params
 
+    def state_and_params(self) -> tuple[str, ...]:
+        """Returns the parameters of the generated function: the thread's place, if it is read,
+        and those of the source.
+        """
+        if self.uses_state:
+            return (*STATE, *self.params)
+        return self.params
+
     def bind(self, word: str, value: Any) -> ast.Name:
         """Binds a value in the namespace and returns its name; the same word and value give the
         same name.
@@ -46,7 +55,7 @@ class ThreadCode:
         # ends in an underscore.
         first = f"_k_{word}_" if isinstance(value, DeviceFunction) else f"_k_{word}"
         name, number = first, 0
-        while name in self.namespace and self.namespace[name] is not value:
+        while self.namespace.get(name, value) is not value:
             number += 1
             name = f"{first}_{number}"
         self.namespace[name] = value

@@ -138,6 +138,11 @@ class Scope:
             return self._known(getattr(base, node.attr, MISSING))
         return MISSING
 
+    def path_of(self, node: ast.expr) -> str | None:
+        """Returns the path below `numba.cuda` that an expression resolves to, else None."""
+        target = self.resolve(node)
+        return target.path if isinstance(target, CudaPath) else None
+
     def _part(self, node: ast.Subscript) -> Any:
         """Resolves an element of a tuple, by a constant index."""
         position = getattr(node.slice, "value", None)

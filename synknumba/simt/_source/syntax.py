@@ -180,11 +180,6 @@ def loop_variable(loop: ast.For) -> str:
     return cast(ast.Name, loop.target).id
 
 
-def is_leave(body: Sequence[ast.stmt]) -> bool:
-    """Returns whether the body is a single `return` statement."""
-    return len(body) == 1 and isinstance(body[0], ast.Return)
-
-
 def own_exits(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     """Yields the `break` and `continue` statements of the loop with this body, without those of
     nested loops.
