@@ -13,10 +13,10 @@ from synknumba._call.arguments import PerRankValues
 from synknumba._errors import SynkError
 from synknumba._host.data import Data
 from synknumba._ops.tree import is_nested
+from synknumba._source.reached import reads_of
 from synknumba._types import Array, RankConstant
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
-from synknumba._world.read_values import reads_of
 from synknumba._world.world import rank, world_size
 from synknumba.simt.internals import names_in
 

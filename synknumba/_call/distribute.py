@@ -28,6 +28,7 @@ from synknumba._errors import ArgumentError, depth_of_script
 from synknumba._host.deaths import when_gone
 from synknumba._host.log import log
 from synknumba._host.signals import is_of_handler
+from synknumba._source.reached import MISSING
 from synknumba._types import WeakTable
 from synknumba._wire import function_pickling as pickling
 from synknumba._wire.messages import Install
@@ -36,7 +37,7 @@ from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.holdings import Uses
 from synknumba._world.open_world import current_world
-from synknumba._world.read_values import MISSING, ReadValues, with_values
+from synknumba._world.read_values import ReadValues, with_values
 from synknumba.simt.internals import check_kernel, cuda_module, with_function
 
 if TYPE_CHECKING:

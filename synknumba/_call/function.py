@@ -39,6 +39,7 @@ from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
 from synknumba._ops.launch import named_launch
 from synknumba._progress import Progress, refuse_inside, wanted
+from synknumba._source.reached import MISSING
 from synknumba._types import Array, Batch
 from synknumba._variables.failed_writes import note_failure, writing
 from synknumba._variables.state import VariableState
@@ -47,7 +48,6 @@ from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.holdings import refuse
 from synknumba._world.open_world import current_world
-from synknumba._world.read_values import MISSING
 
 LAUNCHES_KEPT = 16  # launch configurations of one kernel, each with its plans
 
