@@ -171,8 +171,7 @@ def _parameters(function: Any) -> list[str]:
     binder = getattr(function, "_binder", None)
     if binder is not None:
         return list(binder.passed)
-    plain = getattr(function, "py_func", function)
-    names = inspect.signature(plain).parameters if isinstance(plain, FunctionType) else ()
+    names = inspect.signature(function).parameters if isinstance(function, FunctionType) else ()
     return ["the variable" if name in {"vars", "self"} else name for name in names]
 
 
