@@ -576,11 +576,12 @@ class _Binding:
             value = value.item()
         else:
             kind = next(kind for base, kind in _NUMBERS if isinstance(value, base))
-        key, letter = self.arguments.key, _LETTERS[kind]
+        letter = _LETTERS[kind]
+        key, scalars = self.arguments.key, self.arguments.scalars
         if kind == "c":
             key.append((kind, dtype))
-            first = self._value(value.real, letter, None)
-            self._value(value.imag, letter, None)
+            first = scalars.add(value.real, letter, None)
+            scalars.add(value.imag, letter, None)
             return Dynamic(first.index, dtype, is_complex=True)
         if kind == "i" and not -(2**63) <= value < 2**63:
             if not 0 <= value < 2**64:
@@ -590,17 +591,11 @@ class _Binding:
             # a function gets an int of Python's
             letter, dtype = "Q", None if self._options.style == "function" else "uint64"
         key.append((letter, dtype))
-        return self._value(value, letter, dtype)
+        return scalars.add(value, letter, dtype)
 
     def _stand_in(self, _name: str, _path: str, number: Number) -> Param:
         self.arguments.key.append("number")
-        return self._value(number, number.letter, number.dtype)
-
-    def _value(self, value: Any, letter: str, dtype: str | None) -> Dynamic:
-        """Adds a scalar that is sent with each call, and returns its parameter."""
-        self.arguments.values.append(value)
-        self.arguments.letters.append(letter)
-        return Dynamic(len(self.arguments.values) - 1, dtype)
+        return self.arguments.scalars.add(number, number.letter, number.dtype)
 
     def _filled(
         self, name: str, path: str, value: IndexRange | RankConstant | PerRankValues

@@ -63,6 +63,26 @@ class Lengths:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Scalars:
+    """The numbers that are sent with each call.
+
+    Attributes:
+        values: the numbers.
+        letters: `struct` letter of each.
+    """
+
+    values: list[Any] = field(default_factory=list)
+    letters: list[str] = field(default_factory=list)
+
+    def add(self, value: Any, letter: str, dtype: str | None) -> Dynamic:
+        """Adds a number, and returns its parameter."""
+        self.values.append(value)
+        self.letters.append(letter)
+        return Dynamic(len(self.values) - 1, dtype)
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Arguments:
     """The bound arguments of a call. Variables are by the argument, or leaf of one, that gets them.
 
@@ -70,8 +90,7 @@ class Arguments:
         passed: arguments as the script passes them, for output shapes.
         parameters: what ranks get for each of them, and for accumulators.
         key: equal for calls that differ in scalar values and array contents only.
-        values: scalars that are sent with each call.
-        letters: `struct` letter of each of these.
+        scalars: numbers that are sent with each call.
         lengths: numbers of rows.
         variables: the variables.
         branches: indices of the arrays of variables that are passed in part.
@@ -84,8 +103,7 @@ class Arguments:
     passed: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, Param] = field(default_factory=dict)
     key: list[Any] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
-    letters: list[str] = field(default_factory=list)
+    scalars: Scalars = field(default_factory=Scalars)
     lengths: Lengths = field(default_factory=Lengths)
     variables: dict[str, VariableState] = field(default_factory=dict)
     branches: dict[str, range] = field(default_factory=dict)
@@ -207,7 +225,7 @@ class Call:
     @property
     def values(self) -> tuple[Any, ...]:
         """What is sent with each call: scalars, and what encodes the rows."""
-        return (*self.arguments.values, *self.rows.values)
+        return (*self.arguments.scalars.values, *self.rows.values)
 
     @property
     def segments(self) -> tuple[Segment, ...]:

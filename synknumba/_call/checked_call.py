@@ -54,7 +54,7 @@ def check_call(worked: WorkedCall) -> None:
             values[key] = _output(planner.builder, key, output, call, count)
         grid, block = launch.resolve(*extent)
         shapes = _shapes(values)
-        left_out = _left_out(planner.limits, launch, call, shapes, (grid, block))
+        left_out = _left_out(planner.text.limits, launch, call, shapes, (grid, block))
         by_rank += ((rank, finding) for finding in left_out)
         try:
             with warnings.catch_warnings():

@@ -89,6 +89,7 @@ class Function(SentFunction, Generic[P, R]):
     ) -> None:
         name = name or str(getattr(function, "__name__", type(function).__name__))
         self._planner = Planner(name, function, options, is_generated=inner is not None)
+        self._binder = self._planner.binder
         super().__init__(function, options, name, inner)
         self.__name__ = name
         self.__doc__ = function.__doc__
@@ -98,7 +99,7 @@ class Function(SentFunction, Generic[P, R]):
         self._launched: dict[Any, Function[P, R]] = {}  # with other launch configurations, by these
 
     def _no_plans(self) -> KeptPlans:
-        return KeptPlans(self._planner.binder)
+        return KeptPlans(self._binder)
 
     # ---- calls
 
@@ -509,7 +510,7 @@ class Function(SentFunction, Generic[P, R]):
         self._ship(world, program, info)
         plan: Plan
         if worked.is_kernel:
-            plan = KernelPlan(world, program, info, call, worked.wanted, worked.built, self.name)
+            plan = KernelPlan(world, program, info, call, worked.returned, worked.built, self.name)
         else:
             plan = FunctionPlan(world, program, info, call, has_ops=self._options.has_ops)
         plan.updates = worked.updates
@@ -560,9 +561,8 @@ class Function(SentFunction, Generic[P, R]):
                 inputs.
             DataError: as for `data`.
         """
-        binder = self._planner.binder
-        matched = binder.match(values, named)
-        inputs = {name: matched[name] for name in binder.passed}
+        matched = self._binder.match(values, named)
+        inputs = {name: matched[name] for name in self._binder.passed}
         casts = self._flags("force_cast", force_cast, inputs)
         minibatches = self._flags("minibatch", minibatch, inputs)
         data = []

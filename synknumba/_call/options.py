@@ -1,6 +1,6 @@
 """Options of decorators and calls, checked as far as possible without the arguments."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,10 @@ class FunctionOptions:
         if self.style == "function":
             ops += flatten(self.ops)[0]
         return [op for op in ops if isinstance(op, UserOp)]
+
+    def op_functions(self) -> list[Callable[..., Any]]:
+        """Returns these functions."""
+        return [op.function for op in self.user_ops()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ class OutputBuilder:
             return 0
         return count if call.rows.is_exact else 1 << (count - 1).bit_length()
 
-    def wanted(self, subset: Sequence[str | int] | None) -> list[str]:
+    def returned(self, subset: Sequence[str | int] | None) -> list[str]:
         """Returns the names of the outputs to return, in order; raises `ReductionError` if one
         is unknown or named twice.
         """
@@ -114,13 +114,13 @@ class OutputBuilder:
             selected.append(name)
         return selected
 
-    def check_count(self, count: int | None, wanted: Sequence[str]) -> None:
+    def check_count(self, count: int | None, returned: Sequence[str]) -> None:
         """Raises `ReductionError` if an output is a mean or an extremum of rows, and there are
         no rows.
         """
         if count != 0:
             return
-        for name in wanted:
+        for name in returned:
             op = self._outputs[name].op
             if op == "mean" or op in reduction.LOCATING:
                 raise ReductionError(
@@ -141,8 +141,8 @@ class OutputBuilder:
                     'index, but rows of a local_batch have none; use "gather"'
                 )
 
-    def build(self, built: Built, call: Call, wanted: Sequence[str]) -> None:
-        """Builds all outputs, and places those in `wanted`; without a world, only small ones have
+    def build(self, built: Built, call: Call, returned: Sequence[str]) -> None:
+        """Builds all outputs, and places those in `returned`; without a world, only small ones have
         memory.
         """
         for name, output in self._outputs.items():
@@ -150,7 +150,7 @@ class OutputBuilder:
             result = Result(name, output.op, dtype, shape, None, filled=output.filled)
             if isinstance(output.op, UserOp):
                 fold_kernel.check_identity(output.op, dtype, f"{name} of {self._name}")
-            if name in wanted:
+            if name in returned:
                 result = self._place(built, result, call)
             built.results[name] = result
 

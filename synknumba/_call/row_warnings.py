@@ -46,7 +46,7 @@ def warn_of_all_rows(worked: WorkedCall) -> None:
     """Warns if a kernel compares a position with an argument that is the number of all rows, where
     ranks have fewer; `worked` is a call on several ranks.
     """
-    launch, limits, call = worked.options.launch, worked.planner.limits, worked.call
+    launch, limits, call = worked.options.launch, worked.planner.text.limits, worked.call
     if launch is None:
         return
     passed = call.arguments.passed
