@@ -32,7 +32,7 @@ from synknumba._host.foreign import adopted
 from synknumba._host.signals import is_of_handler
 from synknumba._host.stored import StoredData
 from synknumba._ops.rows import Partition
-from synknumba._ops.tree import LEAF, Structure, flatten, is_nested, paths
+from synknumba._ops.tree import LEAF, Structure, flatten, paths
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._progress import refusal
 from synknumba._tracing import Number
@@ -120,13 +120,13 @@ class Binder:
         self.options = options
         self._reserved = reserved  # options of calls
         self._defaults = dict(parameters)
-        self._outputs = tuple(options.outputs if options.style == "kernel" else ())
+        self._outputs = tuple(options.outputs)
         # not passed by callers, but allocated for the call
         self._allocated = {*self._outputs, *options.updates}
         self.passed = [
             name for name in parameters if name not in {*self._allocated, *options.givens}
         ]
-        self.updated = {id(variable) for variable, _ in options.updates.values()}
+        self.updated: set[int] = set()
         self.fixed: list[Data | VariableState] = []
         for value in options.givens.values():
             for leaf in flatten(value)[0]:
@@ -134,7 +134,9 @@ class Binder:
                     self.fixed.append(leaf)
                 elif isinstance(leaf, Variable):
                     self.fixed.append(state_of(leaf))
-        self.fixed += (variable for variable, _ in options.updates.values())
+        for variable, _ in options.updates.values():
+            self.updated.add(id(variable))
+            self.fixed.append(variable)
         self.staging: dict[str, Data] = {}
         self.files: dict[str, FileData] = {}
 
@@ -149,13 +151,13 @@ class Binder:
             self._check_keyword(name, values)
             values[name] = value
         missing = [
-            name for name in self.passed if name not in values and self._defaults[name] is _MISSING
+            name for name in self.passed if values.get(name, self._defaults[name]) is _MISSING
         ]
         if missing:
-            raise ArgumentError(
-                f"{self.name} is missing the argument{'s' if len(missing) > 1 else ''} "
-                f"{', '.join(missing)}"
-            )
+            what = "argument"
+            if len(missing) > 1:
+                what = "arguments"
+            raise ArgumentError(f"{self.name} is missing the {what} {', '.join(missing)}")
         values.update(self.options.givens)
         return {
             name: values.get(name, default)
@@ -165,8 +167,8 @@ class Binder:
 
     def _too_many(self, count: int) -> str:
         """Returns the message for so many arguments by position."""
-        taken = f"{count_text(len(self.passed), 'argument')} ({', '.join(self.passed)})"
-        message = f"{self.name} takes {taken}, got {count}"
+        expected = f"{count_text(len(self.passed), 'argument')} ({', '.join(self.passed)})"
+        message = f"{self.name} takes {expected}, got {count}"
         allocated = [
             f"{option} ({', '.join(names)})"
             for option, names in (("outputs", self._outputs), ("updates", self.options.updates))
@@ -189,14 +191,14 @@ class Binder:
             )
         elif name in self.options.givens:
             message = f"{name} of {self.name} is bound by givens=; leave it out"
-        elif name == "progress" and name not in self._defaults:
-            message = refusal(self.name)
-        elif name not in self._defaults:
-            message = unknown_keyword(self.name, name, self.passed, self._reserved)
         elif name in values:
             message = f"{self.name} got the argument {name} twice"
-        else:
+        elif name in self._defaults:
             return
+        elif name == "progress":
+            message = refusal(self.name)
+        else:
+            message = unknown_keyword(self.name, name, self.passed, self._reserved)
         raise ArgumentError(message)
 
     def bind(
@@ -211,7 +213,7 @@ class Binder:
         variables. Without a world, nothing is copied or placed.
         """
         values = self.match(args, kwargs)
-        binding = _Binding(self, options, partition, world, self._shared_arrays(values.values()))
+        binding = _Binding(self, options, partition, world, _shared_arrays(values.values()))
         arguments = binding.arguments
         for name, value in values.items():
             binding.add(name, value)
@@ -225,24 +227,29 @@ class Binder:
                 check_aliases(arguments, self.options.inout)
         return arguments
 
-    def _shared_arrays(self, values: Iterable[Any]) -> set[tuple[int, int]]:
-        """Returns the arrays of variables, by id of the state and leaf, that several arguments
-        are.
-        """
-        seen, twice = set[tuple[int, int]](), set[tuple[int, int]]()
-        may_nest = self.options.style == "function"
-        for value in values:
-            for leaf in flatten(value)[0] if may_nest and is_nested(value) else (value,):
-                if isinstance(leaf, Variable):
-                    variable = state_of(leaf)
-                    arrays = {(id(variable), index) for index in variable.leaves()}
-                elif isinstance(leaf, Branch):
-                    arrays = {(id(leaf.variable), index) for index in leaf.arrays}
-                else:
-                    continue
-                twice |= arrays & seen
-                seen |= arrays
-        return twice
+
+_VariableArray: TypeAlias = tuple[int, int]  # an array of a variable: id of the state, and leaf
+
+
+def _shared_arrays(values: Iterable[Any]) -> set[_VariableArray]:
+    """Returns the arrays of variables that several arguments are."""
+    passed, twice = set[_VariableArray](), set[_VariableArray]()
+    for value in values:
+        for leaf in flatten(value)[0]:
+            arrays = _arrays_in(leaf)
+            twice |= arrays & passed
+            passed |= arrays
+    return twice
+
+
+def _arrays_in(leaf: Any) -> set[_VariableArray]:
+    match leaf:
+        case Variable():
+            variable = state_of(leaf)
+            return {(id(variable), index) for index in variable.leaves()}
+        case Branch(variable=variable, arrays=arrays):
+            return {(id(variable), index) for index in arrays}
+    return set()
 
 
 _Memory: TypeAlias = int  # number of a variable's memory; its id in a call that is only planned
@@ -265,14 +272,14 @@ class _Binding:
         options: CallOptions,
         partition: Partition,
         world: Engine | None,
-        shared: set[tuple[int, int]],
+        shared: set[_VariableArray],
     ) -> None:
         self._binder = binder
         self._options = binder.options
         self._call_options = options
         self._partition = partition
         self._world = world
-        self._shared = shared  # as `Binder._shared_arrays`
+        self._shared = shared  # as `_shared_arrays`
         self.arguments = Arguments()
         self.filled: set[RankConstant] = set()
 
@@ -338,8 +345,11 @@ class _Binding:
         held = [
             Held(memory, leaf, is_updated or self._is_shared(variable, leaf)) for leaf in leaves
         ]
+        return self._whole(variable, variable.structure(), held)
+
+    def _whole(self, variable: VariableState, structure: Structure, held: Sequence[Held]) -> Param:
         is_changed = not all(param.read_only for param in held)
-        return self._held(variable, variable.structure(), held, is_changed=is_changed)
+        return self._held(variable, structure, held, is_changed=is_changed)
 
     def _held(
         self,
@@ -351,7 +361,9 @@ class _Binding:
     ) -> Param:
         if is_changed:
             self.arguments.changed.append(variable)
-        return params[0] if structure == LEAF else Tree(structure, tuple(params))
+        if structure == LEAF:
+            return params[0]
+        return Tree(structure, tuple(params))
 
     def _is_shared(self, variable: VariableState, leaf: int) -> bool:
         return (id(variable), leaf) in self._shared
@@ -365,8 +377,8 @@ class _Binding:
                     path,
                     f"is in sliceable=, but {variable.label_of(leaf)} is 0-d and has no rows",
                 )
-            owned = own_by_rank(variable, by_rank)
-            lengths = tuple(own.stop - own.start for own in owned)
+            spans = own_by_rank(variable, by_rank)
+            lengths = tuple(span.stop - span.start for span in spans)
             self.arguments.lengths.sliceable[path + steps[leaf]] = lengths
 
     def update(self, name: str, variable: VariableState, op: Op) -> Param:
@@ -377,7 +389,7 @@ class _Binding:
                 f"updates[{name!r}] of {function} is a tree, but a kernel takes single arrays; "
                 f"make one variable per array"
             )
-        if not any(variable is passed for passed in arguments.variables.values()):
+        if variable not in arguments.variables.values():
             arguments.variables[name] = variable
         if self._call_options.shards is not None and variable.sharded:
             raise ArgumentError(
@@ -418,31 +430,40 @@ class _Binding:
             held = [Held(memory, VECTOR, read_only, len(arrays))]
         else:
             held = [Held(memory, leaf, self._is_shared(variable, leaf)) for leaf in arrays]
-        is_changed = not all(param.read_only for param in held)
-        return self._held(variable, branch.structure, held, is_changed=is_changed)
+        return self._whole(variable, branch.structure, held)
 
     def _claim(self, name: str, path: str, variable: VariableState, arrays: range) -> None:
         """Notes a variable of a call; raises `ArgumentError` for one whose rows are written, and
         that is passed twice.
         """
-        other = self.arguments.alias(variable, arrays)
-        written = None if other is None else self._written_rows(name, other)
-        if written is not None:
-            label = "" if variable.name is None else f" {variable.name!r}"
-            raise ArgumentError(
-                f"{path} and {other} of {self._binder.name} are the same variable{label}, "
-                f"and the rows of {written}, which is in inout=, are written; pass a copy of "
-                "it as another variable"
-            )
+        alias = self.arguments.alias(variable, arrays)
+        if alias is not None:
+            self._refuse_written_rows(name, path, alias, variable)
         self.arguments.variables[path] = variable
 
-    def _written_rows(self, name: str, other: str) -> str | None:
+    def _refuse_written_rows(
+        self, name: str, path: str, alias: str, variable: VariableState
+    ) -> None:
+        """Raises `ArgumentError` if the rows of one of two arguments are written."""
+        written = self._written_rows(name, alias)
+        if written is None:
+            return
+        label = ""
+        if variable.name is not None:
+            label = f" {variable.name!r}"
+        raise ArgumentError(
+            f"{path} and {alias} of {self._binder.name} are the same variable{label}, "
+            f"and the rows of {written}, which is in inout=, are written; pass a copy of "
+            "it as another variable"
+        )
+
+    def _written_rows(self, name: str, alias: str) -> str | None:
         """Returns which of a parameter and another, or leaf of one, has rows that are written."""
         written = self._options.sliceable & self._options.inout
         if name in written:
             return name
         for parameter in written:
-            if other == parameter or other.startswith(f"{parameter}["):
+            if alias == parameter or alias.startswith(f"{parameter}["):
                 return parameter
         return None
 
@@ -510,9 +531,7 @@ class _Binding:
         return staged
 
     def _data(self, name: str, path: str, data: Data) -> Param:
-        segment, is_stored = data._segment, isinstance(data, StoredData)  # noqa: SLF001  # shared with this module
-        if not is_stored:
-            self.arguments.segments.append(segment)
+        segment = data._segment  # noqa: SLF001  # shared with this module
         is_written = name in self._options.inout
         if is_written and isinstance(data, FileData | StoredData):
             raise self._refused(
@@ -529,13 +548,18 @@ class _Binding:
                 path,
                 "is in inout=, so its rows are written, but it is frozen; call thaw() first",
             )
+        source = None
+        if isinstance(data, StoredData):
+            source = data.source  # as `_layout` found it
+        else:
+            self.arguments.segments.append(segment)
         array = HostArray(
             segment.id,
             data.dtype,
             self._shape(name, data),
             data._offset,  # noqa: SLF001
             data._version,  # noqa: SLF001
-            data.source if isinstance(data, StoredData) else None,  # as `_layout` found it
+            source,
         )
         return self._place(name, path, array, by_position=data.minibatch)
 
@@ -543,18 +567,17 @@ class _Binding:
         """Returns the shape that the function sees."""
         if name not in self._options.flat:
             return array.shape
-        axis = 0 if name in self._options.broadcast else 1
+        axis = 1
+        if name in self._options.broadcast:
+            axis = 0
         return (*array.shape[:axis], math.prod(array.shape[axis:]))
 
     def _place(self, name: str, path: str, array: HostArray, *, by_position: bool) -> Param:
         """Returns the parameter for an array, sharded or broadcast."""
         if name in self._options.broadcast or not array.shape:
             return Broadcast(array)
-        writable, lengths, length = (
-            name in self._options.inout,
-            self.arguments.lengths,
-            array.shape[0],
-        )
+        lengths, length = self.arguments.lengths, array.shape[0]
+        writable = name in self._options.inout
         if path != name and length == 0 and not writable:
             lengths.empty[path] = 0
             return Broadcast(array)
@@ -575,7 +598,7 @@ class _Binding:
                 return self._constant(name, path, value)
             value = value.item()
         else:
-            kind = next(kind for base, kind in _NUMBERS if isinstance(value, base))
+            kind = _kind_of_number(value)
         letter = _LETTERS[kind]
         key, scalars = self.arguments.key, self.arguments.scalars
         if kind == "c":
@@ -588,8 +611,9 @@ class _Binding:
                 raise ArgumentError(
                     f"{path}={shown(value)} does not fit in 64 bits; pass a float, or an array"
                 )
-            # a function gets an int of Python's
-            letter, dtype = "Q", None if self._options.style == "function" else "uint64"
+            letter = "Q"
+            if self._options.style == "kernel":  # a function gets an int of Python's
+                dtype = "uint64"
         key.append((letter, dtype))
         return scalars.add(value, letter, dtype)
 
@@ -634,8 +658,10 @@ class _Binding:
                 f"{array_hint(value)}",
             )
         try:
-            is_key = value is None or type(value) is str
-            self.arguments.key.append(value if is_key else _exact(value))
+            key = value
+            if value is not None and type(value) is not str:
+                key = _exact(value)
+            self.arguments.key.append(key)
         # what a class of the script raises in its __reduce__
         except (Exception, SystemExit) as error:
             if is_of_handler(error):
@@ -666,6 +692,14 @@ _SLICEABLE = ("variable", "branch", "tree")  # with variables, or refused with r
 # `struct` letters of the kinds of NumPy's dtypes; a complex number is sent as two
 _LETTERS = {"b": "?", "i": "q", "u": "Q", "f": "d", "c": "d"}
 _NUMBERS = ((bool, "b"), (int, "i"), (float, "f"), (complex, "c"))
+
+
+def _kind_of_number(value: Any) -> str:
+    """Returns the kind of NumPy's dtypes that a number of Python's belongs to."""
+    for base, kind in _NUMBERS:
+        if isinstance(value, base):
+            return kind
+    raise AssertionError(value)  # `kind_of` takes these for numbers only
 
 
 def _fits(staged: Data, array: Array) -> bool:

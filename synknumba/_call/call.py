@@ -176,7 +176,9 @@ class SelectedRows:
         """Number of rows; by rank if they are the ranks' own; None if the call has no rows."""
         if self.sharded is not None:
             return self.sharded.count
-        return None if self.local is None else self.local.counts
+        if self.local is not None:
+            return self.local.counts
+        return None
 
     @property
     def is_exact(self) -> bool:
@@ -254,22 +256,24 @@ class Call:
         """
         if self.options.num_slices != 1 or self.options.shards is not None:
             return False
-        return not any(
-            isinstance(leaf, Sharded) and leaf.writable for _, leaf in self.arguments.leaves()
-        )
+        for _, leaf in self.arguments.leaves():
+            match leaf:
+                case Sharded(writable=True):
+                    return False
+        return True
 
     def sizes(self, counts: Callable[[HostArray], bool] = lambda _: True) -> tuple[int, int]:
         """Returns the bytes per row of all sharded arguments, and the bytes of all broadcast ones;
         of those arrays only for which `counts` is true.
         """
-        per_row = whole = 0
+        per_row = constant = 0
         for _, leaf in self.arguments.leaves():
             match leaf:
                 case Sharded(array) if counts(array):
                     per_row += _nbytes(array, array.shape[1:])
                 case Broadcast(array) if counts(array):
-                    whole += _nbytes(array, array.shape)
-        return per_row, whole
+                    constant += _nbytes(array, array.shape)
+        return per_row, constant
 
     def texts(
         self, *, lasting: bool = False, shape_of: ShapeOf = VariableState.root_shape

@@ -156,15 +156,17 @@ def _divided_rows(name: str, call: Call, outputs: Mapping[str, Output]) -> int:
             return sum(shape[0] for shape in state.shapes()[leaf])
         case program.Sharded():
             return call.total or 0
-    is_by_rows = name in outputs and outputs[name].op in reduction.BY_ROWS
-    return (call.total or 0) if is_by_rows else 0
+    if name in outputs and outputs[name].op in reduction.BY_ROWS:
+        return call.total or 0
+    return 0
 
 
 def _parts(call: Call) -> Iterator[tuple[int, int, int]]:
     """Yields each rank that runs, and the start and stop of its rows among those of the call."""
     count = call.count
     if count is None:
-        yield from ((rank, 0, 0) for rank in range(call.partition.parts))
+        for rank in range(call.partition.parts):
+            yield rank, 0, 0
         return
     if isinstance(count, tuple):  # rows of variables
         edges = tuple(accumulate(count, initial=0))
@@ -182,12 +184,15 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
         case program.Sharded(by_position=by_position):
             rows = call.rows.sharded
             assert rows is not None  # it has rows
-            rows = Range(low, 1, high - low) if by_position else rows.between(low, high)
-            return _rows(np.asarray(value), rows)
+            if by_position:
+                return _rows(np.asarray(value), Range(low, 1, high - low))
+            return _rows(np.asarray(value), rows.between(low, high))
         case program.Broadcast():
             return np.array(value)
         case program.Dynamic():
-            return np.asarray(value)[()] if hasattr(value, "__array__") else value
+            if hasattr(value, "__array__"):
+                return np.asarray(value)[()]
+            return value
         case program.IndexSpan(first):
             start = first + _start(call, low)
             return Span(start, start + high - low)
@@ -206,7 +211,9 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
         case program.HeldRows(leaf=leaf):
             array = call.variables[name].fetch([rank])[0][leaf]
             selected = call.rows.local
-            return array if selected is None else _rows(array, selected.rows[rank])
+            if selected is None:
+                return array
+            return _rows(array, selected.rows[rank])
         case program.Update(op=op, dtype=dtype, shapes=shapes):
             return np.full(shapes[rank] or (1,), reduction.identity(op, dtype), dtype)
         case program.Constant(value):
@@ -217,12 +224,16 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
 def _start(call: Call, low: int) -> int:
     """Returns the index in the whole of a rank's first row."""
     rows = call.rows.sharded
-    return rows.between(low, low).start if isinstance(rows, Range) else low
+    if isinstance(rows, Range):
+        return rows.between(low, low).start
+    return low
 
 
 def _rows(array: Array, rows: Rows) -> Array:
     """Returns a copy of some rows."""
-    return np.array(array[rows.as_slice() if isinstance(rows, Range) else rows.indices])
+    if isinstance(rows, Range):
+        return np.array(array[rows.as_slice()])
+    return np.array(array[rows.indices])
 
 
 def _of_variable(variable: VariableState, leaf: int, rank: int) -> Array:

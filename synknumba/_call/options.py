@@ -46,12 +46,13 @@ class FunctionOptions:
         ""  # of a generated kernel: why the body of a sequence cannot call it, and the way out
     )
 
+    def all_ops(self) -> list[Op]:
+        """Returns the ops of outputs, or of the result of a Python function."""
+        return [*flatten(self.ops)[0], *(output.op for output in self.outputs.values())]
+
     def user_ops(self) -> list[UserOp]:
         """Returns the ops that are user-defined functions."""
-        ops = [output.op for output in self.outputs.values()]
-        if self.style == "function":
-            ops += flatten(self.ops)[0]
-        return [op for op in ops if isinstance(op, UserOp)]
+        return [op for op in self.all_ops() if isinstance(op, UserOp)]
 
     def op_functions(self) -> list[Callable[..., Any]]:
         """Returns these functions."""
@@ -94,7 +95,9 @@ class CallOptions:
 
     def run_partition(self, partition: Partition) -> Partition:
         """Returns the partition of rows into the ranks that run."""
-        return Partition.even(1) if self.solo else partition
+        if self.solo:
+            return Partition.even(1)
+        return partition
 
     def key(self) -> tuple[Any, ...]:
         """Returns the options' part of the plan key."""
@@ -188,7 +191,7 @@ def check_names(name: str, parameters: Collection[str], options: FunctionOptions
     that exclude each other.
     """
     roles = {
-        "outputs": options.outputs if options.style == "kernel" else (),
+        "outputs": options.outputs,
         "broadcast": options.broadcast,
         "inout": options.inout,
         "givens": options.givens,

@@ -28,8 +28,10 @@ def slices_shown(world: Engine, program: Program, name: str, mode: Progress) -> 
         if not at_work:
             return  # an error may have ended the call: its result says whether all is done
         # the rounds that complete a call show nothing, so none goes back
-        for rank, shown in enumerate(words.tolist()):
-            done[rank] = max(done[rank], shown if rank in at_work else goals[rank])
+        for rank, slices in enumerate(words.tolist()):
+            if rank not in at_work:
+                slices = goals[rank]  # noqa: PLW2901
+            done[rank] = max(done[rank], slices)
         bar.show(sum(done), lag_told(done, goals))
 
     with Bar(mode, name, " slices", sum(goals)) as bar:
@@ -64,7 +66,9 @@ def iterations_shown(
     def look() -> None:
         # Several machines do the parts of a sequence in rounds of their own, at whose ends the
         # iteration goes on.
-        at_work = set(range(world.world_size)) if world.spans_machines else world.at_work()
+        at_work = world.at_work()
+        if world.spans_machines:
+            at_work = set(range(world.world_size))
         if at_work:
             show(at_work)
 

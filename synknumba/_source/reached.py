@@ -14,7 +14,7 @@ import glob
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache, partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -75,13 +75,9 @@ def reads_of(function: FunctionType) -> Iterator[Read]:
     if by_keyword := function.__kwdefaults__:
         name = f"the keyword defaults of {function.__name__}"
         yield Read(function, name, _of_keyword_defaults, function, by_keyword)
-        for name, value in by_keyword.items():
-            yield Read(by_keyword, name, by_keyword.get, name, value)
-    reads = [
-        Read(space, name, space.get, name, space.get(name, MISSING))
-        for name in globals_of(code)
-        if name in space or not hasattr(builtins, name)
-    ]
+        yield from _reads_in(by_keyword, by_keyword, by_keyword)
+    names = [name for name in globals_of(code) if name in space or not hasattr(builtins, name)]
+    reads = list(_reads_in(space, space, names))
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
             reads.append(Read(cell, name, _of_cell, cell, cell.cell_contents))
@@ -91,17 +87,17 @@ def reads_of(function: FunctionType) -> Iterator[Read]:
     for read in reads:
         yield read
         module = read.value
-        if (
-            isinstance(module, ModuleType)
-            and is_a_module_of_the_script(module)
-            and module not in modules
-        ):
+        if not isinstance(module, ModuleType) or module in modules:
+            continue
+        if is_a_module_of_the_script(module):
             modules.append(module)
-            inner = vars(module)
-            reads += [
-                Read(module, name, inner.get, name, inner[name])
-                for name in sorted(inner.keys() & {*names_in(code)})
-            ]
+            members = vars(module)
+            reads += _reads_in(module, members, sorted(members.keys() & {*names_in(code)}))
+
+
+def _reads_in(space: object, values: Mapping[str, Any], names: Iterable[str]) -> Iterator[Read]:
+    for name in names:
+        yield Read(space, name, values.get, name, values.get(name, MISSING))
 
 
 def walk(roots: Iterable[object], parts: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
@@ -126,18 +122,17 @@ def functions_in(holder: Any) -> list[Any]:
     """Returns the objects that an object uses, or within it, that may be functions or have some."""
     if is_a_function_of_the_script(holder):
         return [read.value for read in reads_of(holder)]
-    if isinstance(holder, type):
-        of_the_script = is_the_scripts(file_of(holder.__module__))
-        return [*vars(holder).values(), *holder.__bases__] if of_the_script else []
-    if isinstance(holder, list | tuple | dict) and len(holder) <= _MAX_ITEMS:
-        return list(dict.values(holder) if isinstance(holder, dict) else holder)
-    if isinstance(holder, ModuleType):
-        return []
+    match holder:
+        case type() if is_the_scripts(file_of(holder.__module__)):
+            return [*vars(holder).values(), *holder.__bases__]
+        case type() | ModuleType():
+            return []
+        case dict() if len(holder) <= _MAX_ITEMS:
+            return list(dict.values(holder))
+        case list() | tuple() if len(holder) <= _MAX_ITEMS:
+            return list(holder)
     # compiled by Numba, or an instance
-    return inside(holder) or [
-        (own(holder) or {}).get("py_func"),
-        type(holder),
-    ]
+    return inside(holder) or [(own(holder) or {}).get("py_func"), type(holder)]
 
 
 def inside(holder: Any) -> list[Any]:
@@ -162,7 +157,9 @@ def own(holder: Any) -> dict[str, Any] | None:
         attributes = object.__getattribute__(holder, "__dict__")
     except Exception:  # noqa: BLE001  # also of an object that answers for another one
         return None
-    return attributes if isinstance(attributes, dict) else None
+    if not isinstance(attributes, dict):
+        return None
+    return attributes
 
 
 @lru_cache(MAX_CODES)
@@ -190,9 +187,9 @@ def is_a_module_of_the_script(module: ModuleType) -> bool:
 
 def file_of(module: str) -> str | None:
     """Returns the file of a module that is loaded; "__main__" for that one."""
-    return (
-        "__main__" if module == "__main__" else getattr(sys.modules.get(module), "__file__", None)
-    )
+    if module == "__main__":
+        return module
+    return getattr(sys.modules.get(module), "__file__", None)
 
 
 @cache
