@@ -154,9 +154,7 @@ class Binder:
             name for name in self.passed if values.get(name, self._defaults[name]) is _MISSING
         ]
         if missing:
-            what = "argument"
-            if len(missing) > 1:
-                what = "arguments"
+            what = "argument" if len(missing) == 1 else "arguments"
             raise ArgumentError(f"{self.name} is missing the {what} {', '.join(missing)}")
         values.update(self.options.givens)
         return {
@@ -406,12 +404,13 @@ class _Binding:
         return self._held(variable, variable.structure(), params, is_changed=True)
 
     def _branch(self, name: str, path: str, branch: Branch) -> Param:
-        """Returns the parameter for a part of a variable that is a tree."""
         variable, arrays = branch.variable, branch.arrays
-        role = "a part of a variable that updates= names"
+        role = ""
+        if id(variable) in self._binder.updated:
+            role = "a part of a variable that updates= names"
         if name in self._options.sliceable:
             role = "in sliceable="
-        if name in self._options.sliceable or id(variable) in self._binder.updated:
+        if role:
             raise self._refused(path, f"is {branch.label}, and {role}; make one variable per array")
         if branch.structure != LEAF and self._options.style == "kernel":
             raise self._refused(
@@ -419,16 +418,14 @@ class _Binding:
             )
         self._claim(name, path, variable, arrays)
         self.arguments.branches[path] = arrays
-        is_vector = branch.leaves.start == VECTOR
-        # of a vector, rows are elements of several arrays
-        if branch.leaves and not is_vector:
-            self.arguments.intact[path] = variable
         memory = self._hold(path, variable)
         self.arguments.key.append((branch.structure, branch.leaves.start))
-        if is_vector:
+        if branch.leaves.start == VECTOR:  # whose rows are elements of several arrays
             read_only = any(self._is_shared(variable, leaf) for leaf in arrays)
             held = [Held(memory, VECTOR, read_only, len(arrays))]
         else:
+            if branch.leaves:
+                self.arguments.intact[path] = variable
             held = [Held(memory, leaf, self._is_shared(variable, leaf)) for leaf in arrays]
         return self._whole(variable, branch.structure, held)
 
@@ -444,13 +441,10 @@ class _Binding:
     def _refuse_written_rows(
         self, name: str, path: str, alias: str, variable: VariableState
     ) -> None:
-        """Raises `ArgumentError` if the rows of one of two arguments are written."""
         written = self._written_rows(name, alias)
         if written is None:
             return
-        label = ""
-        if variable.name is not None:
-            label = f" {variable.name!r}"
+        label = "" if variable.name is None else f" {variable.name!r}"
         raise ArgumentError(
             f"{path} and {alias} of {self._binder.name} are the same variable{label}, "
             f"and the rows of {written}, which is in inout=, are written; pass a copy of "
@@ -532,22 +526,12 @@ class _Binding:
 
     def _data(self, name: str, path: str, data: Data) -> Param:
         segment = data._segment  # noqa: SLF001  # shared with this module
-        is_written = name in self._options.inout
-        if is_written and isinstance(data, FileData | StoredData):
-            raise self._refused(
-                path,
-                f"is in inout=, so its rows are written, but it is over the file {data.path}, "
-                "which ranks only read; pass a copy, as np.array(...) of it",
-            )
+        if name in self._options.inout:
+            self._check_writable(path, data)
         try:
             self.arguments.key.append(data._layout)  # noqa: SLF001
         except DataError as error:  # of a file
             raise DataError(f"{self._label(path)}: {error}") from None
-        if is_written and data.frozen:
-            raise self._refused(
-                path,
-                "is in inout=, so its rows are written, but it is frozen; call thaw() first",
-            )
         source = None
         if isinstance(data, StoredData):
             source = data.source  # as `_layout` found it
@@ -563,13 +547,23 @@ class _Binding:
         )
         return self._place(name, path, array, by_position=data.minibatch)
 
+    def _check_writable(self, path: str, data: Data) -> None:
+        problem = ""
+        if isinstance(data, FileData | StoredData):
+            problem = (
+                f"over the file {data.path}, which ranks only read; pass a copy, as "
+                "np.array(...) of it"
+            )
+        elif data.frozen:
+            problem = "frozen; call thaw() first"
+        if problem:
+            raise self._refused(path, f"is in inout=, so its rows are written, but it is {problem}")
+
     def _shape(self, name: str, array: Array | Data) -> Shape:
         """Returns the shape that the function sees."""
         if name not in self._options.flat:
             return array.shape
-        axis = 1
-        if name in self._options.broadcast:
-            axis = 0
+        axis = 0 if name in self._options.broadcast else 1
         return (*array.shape[:axis], math.prod(array.shape[axis:]))
 
     def _place(self, name: str, path: str, array: HostArray, *, by_position: bool) -> Param:
@@ -590,7 +584,6 @@ class _Binding:
     # ---- numbers and constants
 
     def _number(self, name: str, path: str, value: Any) -> Param:
-        """Returns the parameter for a number, which is sent with each call."""
         dtype, kind = None, ""
         if isinstance(value, np.generic):
             dtype, kind = value.dtype.name, value.dtype.kind

@@ -15,6 +15,7 @@ import numpy as np
 from synknumba import simt
 from synknumba._call.arguments import Output
 from synknumba._call.call import Call
+from synknumba._call.launches import kernel_shape
 from synknumba._call.outputs import OutputBuilder
 from synknumba._call.work_out import WorkedCall
 from synknumba._errors import Finding, KernelCheckError, KernelCheckWarning
@@ -23,7 +24,7 @@ from synknumba._ops.launch import ELEMENTS, Dim3, Extent, LaunchConfig
 from synknumba._ops.rows import Range, Rows
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._source.grid_limits import Limits
-from synknumba._types import Array, RankConstant, Shape, Span, count_text
+from synknumba._types import Array, Op, RankConstant, Shape, Span, count_text
 from synknumba._variables.state import VariableState
 from synknumba._wire import program
 
@@ -76,7 +77,6 @@ def check_call(worked: WorkedCall) -> None:
 
 
 def _shapes(values: Mapping[str, Any]) -> dict[str, Shape]:
-    """Returns the shapes of the arrays of a launch."""
     return {name: value.shape for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
@@ -148,6 +148,7 @@ def _advised(
 
 def _divided_rows(name: str, call: Call, outputs: Mapping[str, Output]) -> int:
     """Returns the number of rows of an argument or output on all ranks; 0 if none are divided."""
+    total = call.total or 0
     match call.parameters.get(name):
         case program.Held(leaf=leaf) | program.HeldRows(leaf=leaf):
             state = call.variables[name]
@@ -155,10 +156,11 @@ def _divided_rows(name: str, call: Call, outputs: Mapping[str, Output]) -> int:
                 return 0
             return sum(shape[0] for shape in state.shapes()[leaf])
         case program.Sharded():
-            return call.total or 0
-    if name in outputs and outputs[name].op in reduction.BY_ROWS:
-        return call.total or 0
-    return 0
+            return total
+    output = outputs.get(name)
+    if output is None or output.op not in reduction.BY_ROWS:
+        return 0
+    return total
 
 
 def _parts(call: Call) -> Iterator[tuple[int, int, int]]:
@@ -215,7 +217,7 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
                 return array
             return _rows(array, selected.rows[rank])
         case program.Update(op=op, dtype=dtype, shapes=shapes):
-            return np.full(shapes[rank] or (1,), reduction.identity(op, dtype), dtype)
+            return _filled(op, shapes[rank], dtype)
         case program.Constant(value):
             return value
     raise AssertionError(param)  # trees are for functions, results are made here
@@ -230,7 +232,6 @@ def _start(call: Call, low: int) -> int:
 
 
 def _rows(array: Array, rows: Rows) -> Array:
-    """Returns a copy of some rows."""
     if isinstance(rows, Range):
         return np.array(array[rows.as_slice()])
     return np.array(array[rows.indices])
@@ -251,7 +252,12 @@ def _output(builder: OutputBuilder, name: str, output: Output, call: Call, count
     dtype, shape = builder.resolve(name, output, call)
     if output.op in reduction.BY_ROWS:
         shape = (count, *shape)
-    return np.full(shape or (1,), reduction.identity(output.op, dtype), dtype)
+    return _filled(output.op, shape, dtype)
+
+
+def _filled(op: Op, shape: Shape, dtype: "np.dtype[Any]") -> Array:
+    """Returns an array as a kernel gets it, with the identity of an op."""
+    return np.full(kernel_shape(shape), reduction.identity(op, dtype), dtype)
 
 
 def _merged(by_rank: list[tuple[int, Finding]]) -> Iterator[Finding]:

@@ -46,6 +46,7 @@ from synknumba._call.contents import (
     leaves,
 )
 from synknumba._call.future import Future
+from synknumba._call.options import FunctionOptions
 from synknumba._errors import (
     ArgumentError,
     Finding,
@@ -247,9 +248,7 @@ class Comparison:
             error = raised
         outcome: Contents = {}
         if error is None:
-            ranks = None
-            if kwargs.get("shards") is None:
-                ranks = self._ranks[1]
+            ranks = self._ranks[1] if kwargs.get("shards") is None else None
             after = inputs(function, args, kwargs)
             outcome = contents(chain(after, leaves(RESULT, result, ranks)))
         if record is None:
@@ -538,8 +537,7 @@ def _row_count(
     function: Any, before: Contents, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> int:
     """Returns the number of rows that a call divides among ranks; 0 if it has none."""
-    broadcast = getattr(getattr(function, "_options", None), "broadcast", ())
-    lengths = _index_ranges(args, kwargs)
+    broadcast, lengths = _options_of(function).broadcast, _index_ranges(args, kwargs)
     for label, content in before.items():
         if content.is_replica or label in broadcast:
             continue
@@ -555,7 +553,7 @@ def _index_ranges(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int]
 
 def _has_few_threads(function: Any, rows: int) -> bool:
     """Returns whether a kernel has a grid of its own, shorter than the rows, and no stride loop."""
-    launch = getattr(getattr(function, "_options", None), "launch", None)
+    launch = _options_of(function).launch
     if launch is None or launch.is_derived or "gridsize" in _names(function):
         return False
     return bool(np.max(np.multiply(*launch.resolve(rows))) < rows)
@@ -582,10 +580,13 @@ def _op_of_sums(function: Any, label: str) -> str:
 
 def _ops_by_name(function: Any) -> dict[str, Any]:
     """Returns the op of each output of a kernel; nothing for what is no kernel."""
+    return {name: output.op for name, output in _options_of(function).outputs.items()}
+
+
+def _options_of(function: Any) -> FunctionOptions:
+    """Returns the options of a decorated function; for what has none, the defaults."""
     options = getattr(function, "_options", None)
-    if options is None or options.style != "kernel":
-        return {}
-    return {name: output.op for name, output in options.outputs.items()}
+    return options if isinstance(options, FunctionOptions) else FunctionOptions("function")
 
 
 def _fold_of_blocks(function: Any, label: str) -> Callable[..., Any] | None:

@@ -1,7 +1,7 @@
 """Contents of a call as arrays, read and set: arguments, variables, and what the call returns."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, ModuleType
@@ -129,9 +129,7 @@ def _content(label: str, value: Any) -> Content:
     except Exception:  # noqa: BLE001  # of other libraries
         array = np.empty(0, object)
     if array.dtype.kind in _NUMBERS and not array.dtype.hasobject:
-        assign = None
-        if array is value:
-            assign = partial(array.__setitem__, ...)
+        assign = partial(array.__setitem__, ...) if array is value else None
         return Content(array, is_result, assign=assign)
     text = repr(value)
     if " at 0x" in text:
@@ -145,9 +143,7 @@ def _of_variable(label: str, state: VariableState) -> Contents:
         wholes = state.whole_arrays()
     except SynkError:
         return {label: Content(BY_RANK)}
-    steps: Sequence[str] = [""]
-    if state.is_tree:
-        steps = state.leaf_paths()
+    steps = state.leaf_paths() if state.is_tree else [""]
     arrays: Contents = {}
     for leaf, (step, array) in enumerate(zip(steps, wholes, strict=True)):
         assign = partial(_set_leaf, state, leaf)

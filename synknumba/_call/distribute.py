@@ -504,7 +504,6 @@ class SentFunction(Decorated, Distributed):
         return make_spec(world, self, self.py_func, self._options, sent)
 
     def _send(self, world: Engine) -> None:
-        """Sends the function, unless the ranks have it."""
         if self._number not in world.holdings.shipped:
             self._ship(world, None, CallInfo(self.name))
 
@@ -549,7 +548,6 @@ def distribute() -> None:
 
 
 def _forget(places: "set[tuple[weakref.ref[Engine], int]]") -> None:
-    """Makes the ranks drop a function."""
     for reference, number in places:
         world = reference()
         if world is not None:

@@ -671,19 +671,11 @@ class Function(SentFunction, Generic[P, R]):
                 as for a call.
         """
         if ranks is not None:
-            if world_size is not None:
-                raise ArgumentError(
-                    f"check of {self.name}: pass world_size= for one number of "
-                    f"ranks, or ranks= for several"
-                )
-            # deferred: no other call needs it
-            from synknumba._call.compared_ranks import check_ranks
-
             if batch is not None:
                 kwargs["batch"] = batch
             if local_batch is not None:
                 kwargs["local_batch"] = local_batch
-            check_ranks(self, ranks, args, kwargs)
+            self._compare_ranks(ranks, world_size, args, kwargs)
             return
         if not self._is_checkable:
             raise ArgumentError(
@@ -693,6 +685,23 @@ class Function(SentFunction, Generic[P, R]):
             )
         options = CallOptions(batch, local_batch=local_batch)
         check_call(self._worked_out("check", options, world_size, args, kwargs))
+
+    def _compare_ranks(
+        self,
+        ranks: Iterable[int],
+        world_size: int | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        if world_size is not None:
+            raise ArgumentError(
+                f"check of {self.name}: pass world_size= for one number of "
+                f"ranks, or ranks= for several"
+            )
+        # deferred: no other call needs it
+        from synknumba._call.compared_ranks import check_ranks
+
+        check_ranks(self, ranks, args, kwargs)
 
     @property
     def _is_checkable(self) -> bool:
@@ -717,7 +726,6 @@ class Function(SentFunction, Generic[P, R]):
 
 
 def _hashable(size: Any) -> Any:
-    """Returns a grid or block size as a tuple if it is a list."""
     if isinstance(size, list):
         return tuple(size)
     return size

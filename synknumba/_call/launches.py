@@ -112,6 +112,11 @@ def launches(
     return tuple(sizes[count] for count in counts if count in sizes)
 
 
+def kernel_shape(shape: Shape) -> Shape:
+    """Returns the shape of an array as kernels get it: a 0-d one has one element."""
+    return shape or (1,)
+
+
 def held_shapes(call: Call, rank: int) -> dict[str, Shape]:
     """Returns the shapes of a rank's own arrays of variables, in a call without rows."""
     shapes = _shapes(call, rank, None)
@@ -144,10 +149,10 @@ def _shape(call: Call, name: str, param: Param, rank: int, rows: int | None) -> 
             by_leaf = shapes_by_rank(call.variables[name], call.partition)
             if leaf == VECTOR:
                 return (sum(math.prod(by_rank[rank]) for by_rank in by_leaf),)
-            return by_leaf[leaf][rank] or (1,)  # as kernels get 0-d ones
+            return kernel_shape(by_leaf[leaf][rank])
         case HeldRows():
             assert rows is not None  # as above
             return (rows, *shapes_by_rank(call.variables[name], call.partition)[0][rank][1:])
         case Update(shapes=shapes):
-            return shapes[rank] or (1,)
+            return kernel_shape(shapes[rank])
     return None

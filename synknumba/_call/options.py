@@ -107,7 +107,6 @@ class CallOptions:
         """Raises `PartitionError` or `ReductionError` for options that are invalid in every
         call.
         """
-        slices, shards = self.num_slices, self.shards
         for option, value in (("batch", self.batch), ("local_batch", self.local_batch)):
             if isinstance(value, Variable):
                 raise BatchError(
@@ -115,18 +114,10 @@ class CallOptions:
                     "the script, and a variable's values are on the ranks; read them first, as in "
                     f"{option}=v.get_value()"
                 )
-        if not _is_count(slices):
-            raise PartitionError(f"num_slices must be an integer of at least 1, got {slices!r}")
-        for name, count in (("num_slices", slices), ("shards", shards)):
-            if count is not None and hasattr(count, "__index__") and count > MOST_PARTS:
-                raise PartitionError(
-                    f"{name} must be at most {MOST_PARTS:,}; parts beyond the "
-                    f"number of rows have none"
-                )
-        if shards is not None and not _is_count(shards):
-            raise PartitionError(
-                f"shards must be an integer of at least 1, or None for one per rank, got {shards!r}"
-            )
+        _check_parts("num_slices", "an integer of at least 1", self.num_slices)
+        if self.shards is not None:
+            required = "an integer of at least 1, or None for one per rank"
+            _check_parts("shards", required, self.shards)
         if not isinstance(self.output_subset, str | int | np.integer | Iterable | None):
             raise ReductionError(
                 f"output_subset must list outputs of {function}, got {self.output_subset!r}"
@@ -142,9 +133,15 @@ class CallOptions:
                 raise ReductionError(f"output_subset names {output!r} twice")
 
 
-def _is_count(value: Any) -> bool:
-    """Returns whether a value is an integer of at least 1."""
-    return not isinstance(value, bool) and hasattr(value, "__index__") and value >= 1
+def _check_parts(option: str, required: str, count: Any) -> None:
+    """Raises `PartitionError` for a number of parts that no call can have."""
+    is_integer = hasattr(count, "__index__") and not isinstance(count, bool)
+    if not is_integer or count < 1:
+        raise PartitionError(f"{option} must be {required}, got {count!r}")
+    if count > MOST_PARTS:
+        raise PartitionError(
+            f"{option} must be at most {MOST_PARTS:,}; parts beyond the number of rows have none"
+        )
 
 
 # roles that one parameter may have

@@ -243,7 +243,7 @@ class OutputBuilder:
         if not isinstance(value, Data | np.ndarray):
             raise ArgumentError(self._unlike(name, output, value))
         sharded = isinstance(call.parameters.get(output.like), Sharded)
-        if output.op in reduction.BY_ROWS and sharded:
+        if sharded and output.op in reduction.BY_ROWS:
             return value.dtype, value.shape[1:]
         if sharded and output.shape is None:
             raise ReductionError(

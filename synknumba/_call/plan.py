@@ -348,9 +348,7 @@ class FunctionPlan(Plan):
     ) -> None:
         super().__init__(world, program, info, call)
         self.has_ops = has_ops
-        self._part = "rank"
-        if program.shards is not None:
-            self._part = "shard"
+        self._part = "rank" if program.shards is None else "shard"
         first, nbytes = program.small or (0, world.ranks.results.shape[1])
         self._results = world.ranks.results
         room = self._results[:, first : first + nbytes]

@@ -29,9 +29,7 @@ def slices_shown(world: Engine, program: Program, name: str, mode: Progress) -> 
             return  # an error may have ended the call: its result says whether all is done
         # the rounds that complete a call show nothing, so none goes back
         for rank, slices in enumerate(words.tolist()):
-            if rank not in at_work:
-                slices = goals[rank]  # noqa: PLW2901
-            done[rank] = max(done[rank], slices)
+            done[rank] = max(done[rank], slices if rank in at_work else goals[rank])
         bar.show(sum(done), lag_told(done, goals))
 
     with Bar(mode, name, " slices", sum(goals)) as bar:
@@ -66,9 +64,7 @@ def iterations_shown(
     def look() -> None:
         # Several machines do the parts of a sequence in rounds of their own, at whose ends the
         # iteration goes on.
-        at_work = world.at_work()
-        if world.spans_machines:
-            at_work = set(range(world.world_size))
+        at_work = set(range(world.world_size)) if world.spans_machines else world.at_work()
         if at_work:
             show(at_work)
 

@@ -147,9 +147,7 @@ class PlanReport:
             rows = "no rows to divide: every rank runs once"
         lines = [f"{self.function}({', '.join(self.arguments)})", rows]
         for rank in self.ranks:
-            share = rank.row_text
-            if self.rows is None:
-                share = rank.held_text
+            share = rank.held_text if self.rows is None else rank.row_text
             lines.append(f"  rank {rank.rank}: {share}{rank.input_text}{rank.launch_text}")
         for number, machine in enumerate(self.machines, 1):
             lines.append(f"  machine {number} {machine.text}")

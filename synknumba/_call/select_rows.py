@@ -54,10 +54,8 @@ class RowSelector:
         if options.shards is not None:
             self._check_shards(arguments, rows, local)
         _check_writable(arguments, rows, local)
-        memory, local_source = None, None
-        if places:
-            memory = self._indices
-        encoder = _Encoder(memory)
+        encoder = _Encoder(self._indices if places else None)
+        local_source = None
         source = encoder.sharded(rows, options.batch)
         if local is not None:
             local_source = encoder.local(local)
@@ -256,7 +254,6 @@ def _are_consecutive(rows: Rows) -> bool:
 
 
 def _repeats(rows: Rows | None) -> bool:
-    """Returns whether a row is selected twice."""
     return isinstance(rows, Listed) and len(np.unique(rows.indices)) != rows.count
 
 

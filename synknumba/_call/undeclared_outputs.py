@@ -25,7 +25,7 @@ from synknumba._host.data import Data
 from synknumba._source.kernel_facts import Kind, Use, facts_of, parts_of
 from synknumba._variables.variable import Variable
 
-_OPS = {
+_OPS: Mapping[str | None, str] = {
     "add": "sum",
     "sub": "sum",
     "inc": "sum",
@@ -192,7 +192,6 @@ def _writes_of(function: Any) -> dict[str, Writes]:
 
 
 def _first(index: ast.expr) -> str:
-    """Returns the text of the first index in the brackets."""
     return ast.unparse(next(iter(parts_of(index)), index))
 
 
@@ -201,14 +200,17 @@ def _note(writes: Writes, use: Use, read: set[str]) -> None:
     if index is None:
         return
     indices = parts_of(index)
-    writes.ops.add(_OPS.get(use.op or ""))
+    writes.ops.add(_OPS.get(use.op))
     writes.axes = max(writes.axes, len(indices))
     writes.by_row &= _first(index) in read
     writes.constant &= all(map(_is_zero, indices))
 
 
 def _is_zero(index: ast.expr) -> bool:
-    return isinstance(index, ast.Constant) and index.value == 0
+    match index:
+        case ast.Constant(value=0):
+            return True
+    return False
 
 
 def _is_rows(value: Any) -> bool:

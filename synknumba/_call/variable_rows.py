@@ -120,9 +120,7 @@ def fill_in(
     firsts = first_rows(variable.halo, [span.stop - span.start for span in spans])
     values: dict[RankConstant, PerRank] = {RankConstant.OWN: PerRank(spans)}
     if not has_rows:
-        offsets = firsts
-        if not variable.sharded:
-            offsets = (0,) * len(firsts)
+        offsets = firsts if variable.sharded else (0,) * len(firsts)
         values[RankConstant.OFFSET] = PerRank(offsets)
         values[RankConstant.ROWS] = PerRank(tuple(shape[0] for shape in shapes))
     arguments.key.append((spans, firsts, shapes))

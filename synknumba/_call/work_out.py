@@ -224,7 +224,6 @@ class FunctionText:
                     self._refuse_write(path, line, param)
 
     def _refuse_alias(self, path: str, line: int, call: Call) -> None:
-        """Raises `ArgumentError` if another argument is the same variable."""
         arguments = call.arguments
         alias = arguments.alias(arguments.variables[path], arguments.arrays_of(path), path)
         if alias is not None:

@@ -76,7 +76,6 @@ def check_aliases(arguments: Arguments, inout: Collection[str]) -> None:
 
 
 def _refuse_same(path: str, earlier: str | None, *, written: str | None) -> None:
-    """Raises `ArgumentError` if there is an earlier argument of the same memory."""
     if earlier is not None:
         raise ArgumentError(
             f"{path} and {earlier} are the same Data, and {written} is "
@@ -85,7 +84,6 @@ def _refuse_same(path: str, earlier: str | None, *, written: str | None) -> None
 
 
 def _data_in(name: str, value: object) -> list[tuple[str, Data]]:
-    """Returns the `Data` in an argument, with their paths."""
     leaves, structure = flatten(value)
     return [
         (f"{name}{path}", leaf)

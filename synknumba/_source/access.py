@@ -66,13 +66,15 @@ def is_first_element(use: Use, function: Callable[..., Any]) -> bool:
     and that is 0.
     """
     index, facts = use.index, facts_of(function)
+    if facts is None:
+        return False
     match index:
         case ast.Tuple(elts=[element]):
             index = element
     match index:
         case ast.Constant(value=int(value)):
             return value == 0
-        case ast.Name(id=name) if facts is not None and name not in facts.local:
+        case ast.Name(id=name) if name not in facts.local:
             try:
                 around = inspect.getclosurevars(function)
             except (TypeError, ValueError):
@@ -159,14 +161,14 @@ class _Numbers:
                 return True
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 # rules out the concatenation of two tuples
-                return self._is_number(left) or self._is_number(right)
+                return any(map(self._is_number, (left, right)))
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 # rules out the repetition of a tuple
-                return self._is_number(left) and self._is_number(right)
+                return all(map(self._is_number, (left, right)))
             case ast.BinOp():
                 return True
             case ast.IfExp(body=first, orelse=second):
-                return self._is_number(first) and self._is_number(second)
+                return all(map(self._is_number, (first, second)))
             case ast.NamedExpr(value=value):
                 return self._is_number(value)
             case ast.Subscript():
@@ -219,8 +221,9 @@ class _Numbers:
 def _is_type_of_numbers(value: object) -> bool:
     from numba.core.types import Number  # deferred until needed
 
-    is_of_numpy = isinstance(value, type) and issubclass(value, np.number)
-    return is_of_numpy or isinstance(value, Number)
+    if isinstance(value, type):
+        return issubclass(value, np.number)
+    return isinstance(value, Number)
 
 
 def _is_current(code: CodeType) -> bool:

@@ -43,6 +43,12 @@ class Definition:
             if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.keyword):
                 self.mentioned += _strings(node)
 
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yields the nodes around a node, outwards."""
+        while (parent := self.parents.get(id(node))) is not None:
+            yield parent
+            node = parent
+
     @cached_property
     def own(self) -> list[ast.AST]:
         """The nodes outside nested functions, whose parameters may have the same names; with

@@ -79,7 +79,7 @@ class _Positions:
     """A kernel's source, with the names that are positions in the grid."""
 
     def __init__(self, facts: KernelFacts, names: GridNames) -> None:
-        self._facts, self._parents = facts, facts.definition.parents
+        self._facts = facts
         parameters = {*facts.definition.parameters}
         self._parameters = parameters - facts.values.keys()
         self._values: dict[str, ast.expr] = {}  # of the names that are bound once
@@ -113,16 +113,17 @@ class _Positions:
         return limits
 
     def _is_compared(self, node: ast.AST) -> bool:
-        parent = self._parents.get(id(node))
-        while isinstance(parent, ast.BinOp | ast.UnaryOp):
-            parent = self._parents.get(id(parent))
-        return isinstance(parent, ast.Compare)
+        for parent in self._facts.definition.ancestors(node):
+            if not isinstance(parent, ast.BinOp | ast.UnaryOp):
+                return isinstance(parent, ast.Compare)
+        return False
 
     def _conditions(self, node: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
         """Yields the conditions that are known where a node is evaluated, each with whether it
         holds.
         """
-        while (parent := self._parents.get(id(node))) is not None:
+        definition = self._facts.definition
+        for parent in definition.ancestors(node):
             match parent:
                 case ast.BoolOp(op=op, values=values):
                     for value in values[: values.index(node)]:  # type: ignore[arg-type]
@@ -132,7 +133,7 @@ class _Positions:
                 case ast.IfExp(test=test, orelse=otherwise) if node is not test:
                     yield test, node is not otherwise
             node = parent
-        body = self._facts.definition.tree.body
+        body = definition.tree.body
         if node not in body:
             return
         for statement in body[: body.index(node)]:

@@ -141,7 +141,7 @@ class Binding:
             last = self.source
         elif isinstance(last, ast.With):
             last = self.names[-1]
-        return last.end_lineno or last.lineno, last.end_col_offset or 0
+        return last.end_lineno, last.end_col_offset
 
     @property
     def exchanges(self) -> bool:
@@ -202,8 +202,8 @@ class KernelFacts:
 
     def outermost(self, node: ast.AST) -> ast.AST:
         """Returns the statement of the function's outermost level that has a node in it."""
-        while (parent := self.definition.parents.get(id(node))) is not None:
-            node = parent
+        for ancestor in self.definition.ancestors(node):
+            node = ancestor
         return node
 
 

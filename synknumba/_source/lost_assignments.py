@@ -156,10 +156,10 @@ class LostAssignments:
                 if not isinstance(use.name.ctx, ast.Store) and use.position >= binding.end:
                     return False
         # the next iteration of a loop may read what it assigns
-        node: ast.AST | None = self._parents.get(id(binding.node))
-        while node is not None and not isinstance(node, ast.For | ast.While):
-            node = self._parents.get(id(node))
-        return node is None
+        for node in self._facts.definition.ancestors(binding.node):
+            if isinstance(node, ast.For | ast.While):
+                return False
+        return True
 
     def _only_reads(self, use: Use, *, strictly: bool) -> bool:
         """Returns whether a use of a name reads numbers or sizes, and leaves the array without
