@@ -233,7 +233,10 @@ def _shared_arrays(values: Iterable[Any]) -> set[_VariableArray]:
     """Returns the arrays of variables that several arguments are."""
     passed, twice = set[_VariableArray](), set[_VariableArray]()
     for value in values:
-        for leaf in flatten(value)[0]:
+        leaves = [value]
+        if isinstance(value, list | tuple | dict):
+            leaves, _ = flatten(value)
+        for leaf in leaves:
             arrays = _arrays_in(leaf)
             twice |= arrays & passed
             passed |= arrays

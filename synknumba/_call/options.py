@@ -48,7 +48,9 @@ class FunctionOptions:
 
     def all_ops(self) -> list[Op]:
         """Returns the ops of outputs, or of the result of a Python function."""
-        return [*flatten(self.ops)[0], *(output.op for output in self.outputs.values())]
+        if self.style == "kernel":
+            return [output.op for output in self.outputs.values()]
+        return flatten(self.ops)[0]
 
     def user_ops(self) -> list[UserOp]:
         """Returns the ops that are user-defined functions."""
