@@ -28,10 +28,6 @@ _SIGNS: Mapping[Any, str] = {
     np.negative: "neg",
     np.absolute: "abs",
 }
-_ROUND = "write (n + 0.5) // 1, which rounds halves up, in place of round(n)"
-_FLOOR = (
-    "write n // 1, which rounds down and is a float for a float, in place of int(n) or floor(n)"
-)
 # what to write in place of an operation, a method or a function of NumPy
 _HINTS: Mapping[str, str] = {
     **dict.fromkeys(("&", "bitwise_and"), "write n % 2 ** k for the last k bits of n"),

@@ -32,7 +32,7 @@ from synknumba._host.foreign import adopted
 from synknumba._host.signals import is_of_handler
 from synknumba._host.stored import StoredData
 from synknumba._ops.rows import Partition
-from synknumba._ops.tree import LEAF, Structure, flatten, is_nested, paths
+from synknumba._ops.tree import LEAF, Structure, flatten, paths
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._progress import refusal
 from synknumba._tracing import Number
@@ -120,13 +120,13 @@ class Binder:
         self.options = options
         self._reserved = reserved  # options of calls
         self._defaults = dict(parameters)
-        self._outputs = tuple(options.outputs if options.style == "kernel" else ())
+        self._outputs = tuple(options.outputs)
         # not passed by callers, but allocated for the call
         self._allocated = {*self._outputs, *options.updates}
         self.passed = [
             name for name in parameters if name not in {*self._allocated, *options.givens}
         ]
-        self.updated = {id(variable) for variable, _ in options.updates.values()}
+        self.updated: set[int] = set()
         self.fixed: list[Data | VariableState] = []
         for value in options.givens.values():
             for leaf in flatten(value)[0]:
@@ -134,7 +134,9 @@ class Binder:
                     self.fixed.append(leaf)
                 elif isinstance(leaf, Variable):
                     self.fixed.append(state_of(leaf))
-        self.fixed += (variable for variable, _ in options.updates.values())
+        for variable, _ in options.updates.values():
+            self.updated.add(id(variable))
+            self.fixed.append(variable)
         self.staging: dict[str, Data] = {}
         self.files: dict[str, FileData] = {}
 
@@ -149,13 +151,11 @@ class Binder:
             self._check_keyword(name, values)
             values[name] = value
         missing = [
-            name for name in self.passed if name not in values and self._defaults[name] is _MISSING
+            name for name in self.passed if values.get(name, self._defaults[name]) is _MISSING
         ]
         if missing:
-            raise ArgumentError(
-                f"{self.name} is missing the argument{'s' if len(missing) > 1 else ''} "
-                f"{', '.join(missing)}"
-            )
+            what = "argument" if len(missing) == 1 else "arguments"
+            raise ArgumentError(f"{self.name} is missing the {what} {', '.join(missing)}")
         values.update(self.options.givens)
         return {
             name: values.get(name, default)
@@ -165,8 +165,8 @@ class Binder:
 
     def _too_many(self, count: int) -> str:
         """Returns the message for so many arguments by position."""
-        taken = f"{count_text(len(self.passed), 'argument')} ({', '.join(self.passed)})"
-        message = f"{self.name} takes {taken}, got {count}"
+        expected = f"{count_text(len(self.passed), 'argument')} ({', '.join(self.passed)})"
+        message = f"{self.name} takes {expected}, got {count}"
         allocated = [
             f"{option} ({', '.join(names)})"
             for option, names in (("outputs", self._outputs), ("updates", self.options.updates))
@@ -189,14 +189,14 @@ class Binder:
             )
         elif name in self.options.givens:
             message = f"{name} of {self.name} is bound by givens=; leave it out"
-        elif name == "progress" and name not in self._defaults:
-            message = refusal(self.name)
-        elif name not in self._defaults:
-            message = unknown_keyword(self.name, name, self.passed, self._reserved)
         elif name in values:
             message = f"{self.name} got the argument {name} twice"
-        else:
+        elif name in self._defaults:
             return
+        elif name == "progress":
+            message = refusal(self.name)
+        else:
+            message = unknown_keyword(self.name, name, self.passed, self._reserved)
         raise ArgumentError(message)
 
     def bind(
@@ -211,7 +211,7 @@ class Binder:
         variables. Without a world, nothing is copied or placed.
         """
         values = self.match(args, kwargs)
-        binding = _Binding(self, options, partition, world, self._shared_arrays(values.values()))
+        binding = _Binding(self, options, partition, world, _shared_arrays(values.values()))
         arguments = binding.arguments
         for name, value in values.items():
             binding.add(name, value)
@@ -225,24 +225,32 @@ class Binder:
                 check_aliases(arguments, self.options.inout)
         return arguments
 
-    def _shared_arrays(self, values: Iterable[Any]) -> set[tuple[int, int]]:
-        """Returns the arrays of variables, by id of the state and leaf, that several arguments
-        are.
-        """
-        seen, twice = set[tuple[int, int]](), set[tuple[int, int]]()
-        may_nest = self.options.style == "function"
-        for value in values:
-            for leaf in flatten(value)[0] if may_nest and is_nested(value) else (value,):
-                if isinstance(leaf, Variable):
-                    variable = state_of(leaf)
-                    arrays = {(id(variable), index) for index in variable.leaves()}
-                elif isinstance(leaf, Branch):
-                    arrays = {(id(leaf.variable), index) for index in leaf.arrays}
-                else:
-                    continue
-                twice |= arrays & seen
-                seen |= arrays
-        return twice
+
+_VariableArray: TypeAlias = tuple[int, int]  # an array of a variable: id of the state, and leaf
+
+
+def _shared_arrays(values: Iterable[Any]) -> set[_VariableArray]:
+    """Returns the arrays of variables that several arguments are."""
+    passed, twice = set[_VariableArray](), set[_VariableArray]()
+    for value in values:
+        leaves = [value]
+        if isinstance(value, list | tuple | dict):
+            leaves, _ = flatten(value)
+        for leaf in leaves:
+            arrays = _arrays_in(leaf)
+            twice |= arrays & passed
+            passed |= arrays
+    return twice
+
+
+def _arrays_in(leaf: Any) -> set[_VariableArray]:
+    match leaf:
+        case Variable():
+            variable = state_of(leaf)
+            return {(id(variable), index) for index in variable.leaves()}
+        case Branch(variable=variable, arrays=arrays):
+            return {(id(variable), index) for index in arrays}
+    return set()
 
 
 _Memory: TypeAlias = int  # number of a variable's memory; its id in a call that is only planned
@@ -265,14 +273,14 @@ class _Binding:
         options: CallOptions,
         partition: Partition,
         world: Engine | None,
-        shared: set[tuple[int, int]],
+        shared: set[_VariableArray],
     ) -> None:
         self._binder = binder
         self._options = binder.options
         self._call_options = options
         self._partition = partition
         self._world = world
-        self._shared = shared  # as `Binder._shared_arrays`
+        self._shared = shared  # as `_shared_arrays`
         self.arguments = Arguments()
         self.filled: set[RankConstant] = set()
 
@@ -338,8 +346,11 @@ class _Binding:
         held = [
             Held(memory, leaf, is_updated or self._is_shared(variable, leaf)) for leaf in leaves
         ]
+        return self._whole(variable, variable.structure(), held)
+
+    def _whole(self, variable: VariableState, structure: Structure, held: Sequence[Held]) -> Param:
         is_changed = not all(param.read_only for param in held)
-        return self._held(variable, variable.structure(), held, is_changed=is_changed)
+        return self._held(variable, structure, held, is_changed=is_changed)
 
     def _held(
         self,
@@ -351,7 +362,9 @@ class _Binding:
     ) -> Param:
         if is_changed:
             self.arguments.changed.append(variable)
-        return params[0] if structure == LEAF else Tree(structure, tuple(params))
+        if structure == LEAF:
+            return params[0]
+        return Tree(structure, tuple(params))
 
     def _is_shared(self, variable: VariableState, leaf: int) -> bool:
         return (id(variable), leaf) in self._shared
@@ -365,8 +378,8 @@ class _Binding:
                     path,
                     f"is in sliceable=, but {variable.label_of(leaf)} is 0-d and has no rows",
                 )
-            owned = own_by_rank(variable, by_rank)
-            lengths = tuple(own.stop - own.start for own in owned)
+            spans = own_by_rank(variable, by_rank)
+            lengths = tuple(span.stop - span.start for span in spans)
             self.arguments.lengths.sliceable[path + steps[leaf]] = lengths
 
     def update(self, name: str, variable: VariableState, op: Op) -> Param:
@@ -377,7 +390,7 @@ class _Binding:
                 f"updates[{name!r}] of {function} is a tree, but a kernel takes single arrays; "
                 f"make one variable per array"
             )
-        if not any(variable is passed for passed in arguments.variables.values()):
+        if variable not in arguments.variables.values():
             arguments.variables[name] = variable
         if self._call_options.shards is not None and variable.sharded:
             raise ArgumentError(
@@ -394,12 +407,13 @@ class _Binding:
         return self._held(variable, variable.structure(), params, is_changed=True)
 
     def _branch(self, name: str, path: str, branch: Branch) -> Param:
-        """Returns the parameter for a part of a variable that is a tree."""
         variable, arrays = branch.variable, branch.arrays
-        role = "a part of a variable that updates= names"
+        role = ""
+        if id(variable) in self._binder.updated:
+            role = "a part of a variable that updates= names"
         if name in self._options.sliceable:
             role = "in sliceable="
-        if name in self._options.sliceable or id(variable) in self._binder.updated:
+        if role:
             raise self._refused(path, f"is {branch.label}, and {role}; make one variable per array")
         if branch.structure != LEAF and self._options.style == "kernel":
             raise self._refused(
@@ -407,42 +421,46 @@ class _Binding:
             )
         self._claim(name, path, variable, arrays)
         self.arguments.branches[path] = arrays
-        is_vector = branch.leaves.start == VECTOR
-        # of a vector, rows are elements of several arrays
-        if branch.leaves and not is_vector:
-            self.arguments.intact[path] = variable
         memory = self._hold(path, variable)
         self.arguments.key.append((branch.structure, branch.leaves.start))
-        if is_vector:
+        if branch.leaves.start == VECTOR:  # whose rows are elements of several arrays
             read_only = any(self._is_shared(variable, leaf) for leaf in arrays)
             held = [Held(memory, VECTOR, read_only, len(arrays))]
         else:
+            if branch.leaves:
+                self.arguments.intact[path] = variable
             held = [Held(memory, leaf, self._is_shared(variable, leaf)) for leaf in arrays]
-        is_changed = not all(param.read_only for param in held)
-        return self._held(variable, branch.structure, held, is_changed=is_changed)
+        return self._whole(variable, branch.structure, held)
 
     def _claim(self, name: str, path: str, variable: VariableState, arrays: range) -> None:
         """Notes a variable of a call; raises `ArgumentError` for one whose rows are written, and
         that is passed twice.
         """
-        other = self.arguments.alias(variable, arrays)
-        written = None if other is None else self._written_rows(name, other)
-        if written is not None:
-            label = "" if variable.name is None else f" {variable.name!r}"
-            raise ArgumentError(
-                f"{path} and {other} of {self._binder.name} are the same variable{label}, "
-                f"and the rows of {written}, which is in inout=, are written; pass a copy of "
-                "it as another variable"
-            )
+        alias = self.arguments.alias(variable, arrays)
+        if alias is not None:
+            self._refuse_written_rows(name, path, alias, variable)
         self.arguments.variables[path] = variable
 
-    def _written_rows(self, name: str, other: str) -> str | None:
+    def _refuse_written_rows(
+        self, name: str, path: str, alias: str, variable: VariableState
+    ) -> None:
+        written = self._written_rows(name, alias)
+        if written is None:
+            return
+        label = "" if variable.name is None else f" {variable.name!r}"
+        raise ArgumentError(
+            f"{path} and {alias} of {self._binder.name} are the same variable{label}, "
+            f"and the rows of {written}, which is in inout=, are written; pass a copy of "
+            "it as another variable"
+        )
+
+    def _written_rows(self, name: str, alias: str) -> str | None:
         """Returns which of a parameter and another, or leaf of one, has rows that are written."""
         written = self._options.sliceable & self._options.inout
         if name in written:
             return name
         for parameter in written:
-            if other == parameter or other.startswith(f"{parameter}["):
+            if alias == parameter or alias.startswith(f"{parameter}["):
                 return parameter
         return None
 
@@ -510,34 +528,39 @@ class _Binding:
         return staged
 
     def _data(self, name: str, path: str, data: Data) -> Param:
-        segment, is_stored = data._segment, isinstance(data, StoredData)  # noqa: SLF001  # shared with this module
-        if not is_stored:
-            self.arguments.segments.append(segment)
-        is_written = name in self._options.inout
-        if is_written and isinstance(data, FileData | StoredData):
-            raise self._refused(
-                path,
-                f"is in inout=, so its rows are written, but it is over the file {data.path}, "
-                "which ranks only read; pass a copy, as np.array(...) of it",
-            )
+        segment = data._segment  # noqa: SLF001  # shared with this module
+        if name in self._options.inout:
+            self._check_writable(path, data)
         try:
             self.arguments.key.append(data._layout)  # noqa: SLF001
         except DataError as error:  # of a file
             raise DataError(f"{self._label(path)}: {error}") from None
-        if is_written and data.frozen:
-            raise self._refused(
-                path,
-                "is in inout=, so its rows are written, but it is frozen; call thaw() first",
-            )
+        source = None
+        if isinstance(data, StoredData):
+            source = data.source  # as `_layout` found it
+        else:
+            self.arguments.segments.append(segment)
         array = HostArray(
             segment.id,
             data.dtype,
             self._shape(name, data),
             data._offset,  # noqa: SLF001
             data._version,  # noqa: SLF001
-            data.source if isinstance(data, StoredData) else None,  # as `_layout` found it
+            source,
         )
         return self._place(name, path, array, by_position=data.minibatch)
+
+    def _check_writable(self, path: str, data: Data) -> None:
+        problem = ""
+        if isinstance(data, FileData | StoredData):
+            problem = (
+                f"over the file {data.path}, which ranks only read; pass a copy, as "
+                "np.array(...) of it"
+            )
+        elif data.frozen:
+            problem = "frozen; call thaw() first"
+        if problem:
+            raise self._refused(path, f"is in inout=, so its rows are written, but it is {problem}")
 
     def _shape(self, name: str, array: Array | Data) -> Shape:
         """Returns the shape that the function sees."""
@@ -550,11 +573,8 @@ class _Binding:
         """Returns the parameter for an array, sharded or broadcast."""
         if name in self._options.broadcast or not array.shape:
             return Broadcast(array)
-        writable, lengths, length = (
-            name in self._options.inout,
-            self.arguments.lengths,
-            array.shape[0],
-        )
+        lengths, length = self.arguments.lengths, array.shape[0]
+        writable = name in self._options.inout
         if path != name and length == 0 and not writable:
             lengths.empty[path] = 0
             return Broadcast(array)
@@ -567,7 +587,6 @@ class _Binding:
     # ---- numbers and constants
 
     def _number(self, name: str, path: str, value: Any) -> Param:
-        """Returns the parameter for a number, which is sent with each call."""
         dtype, kind = None, ""
         if isinstance(value, np.generic):
             dtype, kind = value.dtype.name, value.dtype.kind
@@ -575,32 +594,28 @@ class _Binding:
                 return self._constant(name, path, value)
             value = value.item()
         else:
-            kind = next(kind for base, kind in _NUMBERS if isinstance(value, base))
-        key, letter = self.arguments.key, _LETTERS[kind]
+            kind = _kind_of_number(value)
+        letter = _LETTERS[kind]
+        key, scalars = self.arguments.key, self.arguments.scalars
         if kind == "c":
             key.append((kind, dtype))
-            first = self._value(value.real, letter, None)
-            self._value(value.imag, letter, None)
+            first = scalars.add(value.real, letter, None)
+            scalars.add(value.imag, letter, None)
             return Dynamic(first.index, dtype, is_complex=True)
         if kind == "i" and not -(2**63) <= value < 2**63:
             if not 0 <= value < 2**64:
                 raise ArgumentError(
                     f"{path}={shown(value)} does not fit in 64 bits; pass a float, or an array"
                 )
-            # a function gets an int of Python's
-            letter, dtype = "Q", None if self._options.style == "function" else "uint64"
+            letter = "Q"
+            if self._options.style == "kernel":  # a function gets an int of Python's
+                dtype = "uint64"
         key.append((letter, dtype))
-        return self._value(value, letter, dtype)
+        return scalars.add(value, letter, dtype)
 
     def _stand_in(self, _name: str, _path: str, number: Number) -> Param:
         self.arguments.key.append("number")
-        return self._value(number, number.letter, number.dtype)
-
-    def _value(self, value: Any, letter: str, dtype: str | None) -> Dynamic:
-        """Adds a scalar that is sent with each call, and returns its parameter."""
-        self.arguments.values.append(value)
-        self.arguments.letters.append(letter)
-        return Dynamic(len(self.arguments.values) - 1, dtype)
+        return self.arguments.scalars.add(number, number.letter, number.dtype)
 
     def _filled(
         self, name: str, path: str, value: IndexRange | RankConstant | PerRankValues
@@ -639,8 +654,10 @@ class _Binding:
                 f"{array_hint(value)}",
             )
         try:
-            is_key = value is None or type(value) is str
-            self.arguments.key.append(value if is_key else _exact(value))
+            key = value
+            if value is not None and type(value) is not str:
+                key = _exact(value)
+            self.arguments.key.append(key)
         # what a class of the script raises in its __reduce__
         except (Exception, SystemExit) as error:
             if is_of_handler(error):
@@ -671,6 +688,14 @@ _SLICEABLE = ("variable", "branch", "tree")  # with variables, or refused with r
 # `struct` letters of the kinds of NumPy's dtypes; a complex number is sent as two
 _LETTERS = {"b": "?", "i": "q", "u": "Q", "f": "d", "c": "d"}
 _NUMBERS = ((bool, "b"), (int, "i"), (float, "f"), (complex, "c"))
+
+
+def _kind_of_number(value: Any) -> str:
+    """Returns the kind of NumPy's dtypes that a number of Python's belongs to."""
+    for base, kind in _NUMBERS:
+        if isinstance(value, base):
+            return kind
+    raise AssertionError(value)  # `kind_of` takes these for numbers only
 
 
 def _fits(staged: Data, array: Array) -> bool:

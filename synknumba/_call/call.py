@@ -63,6 +63,26 @@ class Lengths:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Scalars:
+    """The numbers that are sent with each call.
+
+    Attributes:
+        values: the numbers.
+        letters: `struct` letter of each.
+    """
+
+    values: list[Any] = field(default_factory=list)
+    letters: list[str] = field(default_factory=list)
+
+    def add(self, value: Any, letter: str, dtype: str | None) -> Dynamic:
+        """Adds a number, and returns its parameter."""
+        self.values.append(value)
+        self.letters.append(letter)
+        return Dynamic(len(self.values) - 1, dtype)
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Arguments:
     """The bound arguments of a call. Variables are by the argument, or leaf of one, that gets them.
 
@@ -70,8 +90,7 @@ class Arguments:
         passed: arguments as the script passes them, for output shapes.
         parameters: what ranks get for each of them, and for accumulators.
         key: equal for calls that differ in scalar values and array contents only.
-        values: scalars that are sent with each call.
-        letters: `struct` letter of each of these.
+        scalars: numbers that are sent with each call.
         lengths: numbers of rows.
         variables: the variables.
         branches: indices of the arrays of variables that are passed in part.
@@ -84,8 +103,7 @@ class Arguments:
     passed: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, Param] = field(default_factory=dict)
     key: list[Any] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
-    letters: list[str] = field(default_factory=list)
+    scalars: Scalars = field(default_factory=Scalars)
     lengths: Lengths = field(default_factory=Lengths)
     variables: dict[str, VariableState] = field(default_factory=dict)
     branches: dict[str, range] = field(default_factory=dict)
@@ -158,7 +176,9 @@ class SelectedRows:
         """Number of rows; by rank if they are the ranks' own; None if the call has no rows."""
         if self.sharded is not None:
             return self.sharded.count
-        return None if self.local is None else self.local.counts
+        if self.local is not None:
+            return self.local.counts
+        return None
 
     @property
     def is_exact(self) -> bool:
@@ -207,7 +227,7 @@ class Call:
     @property
     def values(self) -> tuple[Any, ...]:
         """What is sent with each call: scalars, and what encodes the rows."""
-        return (*self.arguments.values, *self.rows.values)
+        return (*self.arguments.scalars.values, *self.rows.values)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -236,22 +256,24 @@ class Call:
         """
         if self.options.num_slices != 1 or self.options.shards is not None:
             return False
-        return not any(
-            isinstance(leaf, Sharded) and leaf.writable for _, leaf in self.arguments.leaves()
-        )
+        for _, leaf in self.arguments.leaves():
+            match leaf:
+                case Sharded(writable=True):
+                    return False
+        return True
 
     def sizes(self, counts: Callable[[HostArray], bool] = lambda _: True) -> tuple[int, int]:
         """Returns the bytes per row of all sharded arguments, and the bytes of all broadcast ones;
         of those arrays only for which `counts` is true.
         """
-        per_row = whole = 0
+        per_row = constant = 0
         for _, leaf in self.arguments.leaves():
             match leaf:
                 case Sharded(array) if counts(array):
                     per_row += _nbytes(array, array.shape[1:])
                 case Broadcast(array) if counts(array):
-                    whole += _nbytes(array, array.shape)
-        return per_row, whole
+                    constant += _nbytes(array, array.shape)
+        return per_row, constant
 
     def texts(
         self, *, lasting: bool = False, shape_of: ShapeOf = VariableState.root_shape

@@ -15,6 +15,7 @@ import numpy as np
 from synknumba import simt
 from synknumba._call.arguments import Output
 from synknumba._call.call import Call
+from synknumba._call.launches import kernel_shape
 from synknumba._call.outputs import OutputBuilder
 from synknumba._call.work_out import WorkedCall
 from synknumba._errors import Finding, KernelCheckError, KernelCheckWarning
@@ -23,7 +24,7 @@ from synknumba._ops.launch import ELEMENTS, Dim3, Extent, LaunchConfig
 from synknumba._ops.rows import Range, Rows
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._source.grid_limits import Limits
-from synknumba._types import Array, RankConstant, Shape, Span, count_text
+from synknumba._types import Array, Op, RankConstant, Shape, Span, count_text
 from synknumba._variables.state import VariableState
 from synknumba._wire import program
 
@@ -54,7 +55,7 @@ def check_call(worked: WorkedCall) -> None:
             values[key] = _output(planner.builder, key, output, call, count)
         grid, block = launch.resolve(*extent)
         shapes = _shapes(values)
-        left_out = _left_out(planner.limits, launch, call, shapes, (grid, block))
+        left_out = _left_out(planner.text.limits, launch, call, shapes, (grid, block))
         by_rank += ((rank, finding) for finding in left_out)
         try:
             with warnings.catch_warnings():
@@ -76,7 +77,6 @@ def check_call(worked: WorkedCall) -> None:
 
 
 def _shapes(values: Mapping[str, Any]) -> dict[str, Shape]:
-    """Returns the shapes of the arrays of a launch."""
     return {name: value.shape for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
@@ -148,6 +148,7 @@ def _advised(
 
 def _divided_rows(name: str, call: Call, outputs: Mapping[str, Output]) -> int:
     """Returns the number of rows of an argument or output on all ranks; 0 if none are divided."""
+    total = call.total or 0
     match call.parameters.get(name):
         case program.Held(leaf=leaf) | program.HeldRows(leaf=leaf):
             state = call.variables[name]
@@ -155,16 +156,19 @@ def _divided_rows(name: str, call: Call, outputs: Mapping[str, Output]) -> int:
                 return 0
             return sum(shape[0] for shape in state.shapes()[leaf])
         case program.Sharded():
-            return call.total or 0
-    is_by_rows = name in outputs and outputs[name].op in reduction.BY_ROWS
-    return (call.total or 0) if is_by_rows else 0
+            return total
+    output = outputs.get(name)
+    if output is None or output.op not in reduction.BY_ROWS:
+        return 0
+    return total
 
 
 def _parts(call: Call) -> Iterator[tuple[int, int, int]]:
     """Yields each rank that runs, and the start and stop of its rows among those of the call."""
     count = call.count
     if count is None:
-        yield from ((rank, 0, 0) for rank in range(call.partition.parts))
+        for rank in range(call.partition.parts):
+            yield rank, 0, 0
         return
     if isinstance(count, tuple):  # rows of variables
         edges = tuple(accumulate(count, initial=0))
@@ -182,12 +186,15 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
         case program.Sharded(by_position=by_position):
             rows = call.rows.sharded
             assert rows is not None  # it has rows
-            rows = Range(low, 1, high - low) if by_position else rows.between(low, high)
-            return _rows(np.asarray(value), rows)
+            if by_position:
+                return _rows(np.asarray(value), Range(low, 1, high - low))
+            return _rows(np.asarray(value), rows.between(low, high))
         case program.Broadcast():
             return np.array(value)
         case program.Dynamic():
-            return np.asarray(value)[()] if hasattr(value, "__array__") else value
+            if hasattr(value, "__array__"):
+                return np.asarray(value)[()]
+            return value
         case program.IndexSpan(first):
             start = first + _start(call, low)
             return Span(start, start + high - low)
@@ -206,9 +213,11 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
         case program.HeldRows(leaf=leaf):
             array = call.variables[name].fetch([rank])[0][leaf]
             selected = call.rows.local
-            return array if selected is None else _rows(array, selected.rows[rank])
+            if selected is None:
+                return array
+            return _rows(array, selected.rows[rank])
         case program.Update(op=op, dtype=dtype, shapes=shapes):
-            return np.full(shapes[rank] or (1,), reduction.identity(op, dtype), dtype)
+            return _filled(op, shapes[rank], dtype)
         case program.Constant(value):
             return value
     raise AssertionError(param)  # trees are for functions, results are made here
@@ -217,12 +226,15 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
 def _start(call: Call, low: int) -> int:
     """Returns the index in the whole of a rank's first row."""
     rows = call.rows.sharded
-    return rows.between(low, low).start if isinstance(rows, Range) else low
+    if isinstance(rows, Range):
+        return rows.between(low, low).start
+    return low
 
 
 def _rows(array: Array, rows: Rows) -> Array:
-    """Returns a copy of some rows."""
-    return np.array(array[rows.as_slice() if isinstance(rows, Range) else rows.indices])
+    if isinstance(rows, Range):
+        return np.array(array[rows.as_slice()])
+    return np.array(array[rows.indices])
 
 
 def _of_variable(variable: VariableState, leaf: int, rank: int) -> Array:
@@ -240,7 +252,12 @@ def _output(builder: OutputBuilder, name: str, output: Output, call: Call, count
     dtype, shape = builder.resolve(name, output, call)
     if output.op in reduction.BY_ROWS:
         shape = (count, *shape)
-    return np.full(shape or (1,), reduction.identity(output.op, dtype), dtype)
+    return _filled(output.op, shape, dtype)
+
+
+def _filled(op: Op, shape: Shape, dtype: "np.dtype[Any]") -> Array:
+    """Returns an array as a kernel gets it, with the identity of an op."""
+    return np.full(kernel_shape(shape), reduction.identity(op, dtype), dtype)
 
 
 def _merged(by_rank: list[tuple[int, Finding]]) -> Iterator[Finding]:

@@ -50,7 +50,9 @@ the call has no rows.
 
 def total_rows(count: Count) -> int | None:
     """Returns the number of rows on all ranks; None if the call has no rows."""
-    return sum(count) if isinstance(count, tuple) else count
+    if isinstance(count, tuple):
+        return sum(count)
+    return count
 
 
 def row_weights(count: Count, partition: Partition) -> Array:
@@ -59,8 +61,9 @@ def row_weights(count: Count, partition: Partition) -> Array:
     """
     if count is None:
         return np.ones(partition.parts, np.int64)
-    counts = count if isinstance(count, tuple) else partition.counts(count)
-    return np.array(counts, np.int64)
+    if not isinstance(count, tuple):
+        count = partition.counts(count)
+    return np.array(count, np.int64)
 
 
 Collector: TypeAlias = Callable[[Count], Any]
@@ -71,14 +74,16 @@ def make_collector(op: Op, parts: Array, weights: Callable[[Count], Array]) -> C
     """Returns a collector for an op, which reads the parts when it is called and returns memory
     of its own.
     """
-    if op is None and parts.ndim == 1:
-        return lambda _: list(parts)
     if op is None:
+        if parts.ndim == 1:
+            return lambda _: list(parts)
         return lambda _: [private_copy(part) for part in parts]
     if op == "mean":
         return lambda count: reduction.combine("mean", parts, weights(count))
     if len(parts) == 1:
-        return (lambda _: parts[0]) if parts.ndim == 1 else (lambda _: private_copy(parts[0]))
+        if parts.ndim == 1:
+            return lambda _: parts[0]
+        return lambda _: private_copy(parts[0])
     if isinstance(op, UserOp):
         return lambda _: fold_kernel.fold(op, parts)
     are_few = parts.ndim == 1 and len(parts) < SEQUENTIAL_SUM
@@ -95,7 +100,9 @@ class Selection:
     """
 
     def __init__(self, program: Program, segments: Sequence[Callable[[], Segment | None]]) -> None:
-        after = program.lent if program.own is None else program.lent + len(program.own.values)
+        after = program.lent
+        if program.own is not None:
+            after += len(program.own.values)
         self._source = program.rows
         self._segments = segments
         # value that selects rows
@@ -176,7 +183,9 @@ class Combining:
         self._program = program
         self._info = info
         self._lenders = [lenders[result.name] for result in program.results]
-        fields = len(program.results) + (world.world_size if program.weighted else 0)
+        fields = len(program.results)
+        if program.weighted:
+            fields += world.world_size
         self._pack = struct.Struct(f"<{fields}q").pack_into
         self._memory = world.ranks.values.data
         world.command(Install(None, program), info=info)

@@ -46,6 +46,7 @@ from synknumba._call.contents import (
     leaves,
 )
 from synknumba._call.future import Future
+from synknumba._call.options import FunctionOptions
 from synknumba._errors import (
     ArgumentError,
     Finding,
@@ -126,8 +127,20 @@ class Summary:
     @property
     def finding(self) -> str:
         """All of the finding as text; "" without."""
-        cause = f"usual cause: {self.cause}" if self.cause else ""
-        return "\n  ".join(filter(None, (self.call, self.problem, cause)))
+        return "\n  ".join(filter(None, (self.call, self.problem, self.advice)))
+
+    @property
+    def advice(self) -> str:
+        """The usual cause as text; "" without."""
+        if not self.cause:
+            return ""
+        return f"usual cause: {self.cause}"
+
+    def skip(self, calls: int, reason: str) -> None:
+        """Counts calls that do not count; keeps the first reason."""
+        self.skipped += calls
+        if not self.reason:
+            self.reason = reason
 
 
 class Store:
@@ -150,8 +163,10 @@ class Store:
 
     def pair(self, recorded: Any, content: Content) -> tuple[Any, Any] | None:
         """Returns what the first run and this one have; None if they are equal."""
-        value = content.value
-        if recorded == (hash_of(value) if isinstance(value, np.ndarray) else value):
+        value = compared = content.value
+        if isinstance(value, np.ndarray):
+            compared = hash_of(value)
+        if recorded == compared:
             return None
         if not isinstance(recorded, Hash):
             return recorded, value
@@ -226,8 +241,9 @@ class Comparison:
         try:
             returned = result = run()
             if isinstance(returned, Future):
-                error = returned.exception()  # raised by the script's own `result()`
-                result = returned.result() if error is None else None
+                result, error = None, returned.exception()  # which the script's `result()` raises
+                if error is None:
+                    result = returned.result()
         except Exception as raised:  # noqa: BLE001  # raised below, when it is recorded
             error = raised
         outcome: Contents = {}
@@ -236,15 +252,17 @@ class Comparison:
             after = inputs(function, args, kwargs)
             outcome = contents(chain(after, leaves(RESULT, result, ranks)))
         if record is None:
-            name = "" if error is None else type(error).__name__
-            self._store.write(_file_of(key), Record(stored, self._store.keep(outcome), name))
+            recorded = Record(stored, self._store.keep(outcome), _type_name(error))
+            self._store.write(_file_of(key), recorded)
         elif drift < np.inf:
             self._compare_errors(key, record, error)
             rows = _row_count(function, before, args, kwargs)
             result = self._compare(key, record, outcome, result, bound, function, rows)
-        if error is not None and returned is None:
+        if isinstance(returned, Future):
+            return returned
+        if error is not None:
             raise error
-        return returned if isinstance(returned, Future) else result
+        return result
 
     def _drift(self, key: Key, record: Record, before: Contents, growing: str) -> float:
         """Returns the relative difference of a call's inputs, infinite if it does not count.
@@ -275,20 +293,21 @@ class Comparison:
 
     def _skip(self, key: Key, reason: str) -> float:
         _, name, place, _ = key
-        self.summary.skipped += 1
-        self.summary.reason = self.summary.reason or f"{name}, called at {place}: {reason}"
+        self.summary.skip(1, f"{name}, called at {place}: {reason}")
         return np.inf
 
     def _compare_errors(self, key: Key, record: Record, error: BaseException | None) -> None:
         self.summary.counted += 1
-        if record.error == ("" if error is None else type(error).__name__):
+        if record.error == _type_name(error):
             return
-        first = f"raises {record.error}" if record.error else "returns"
-        second, cause = "returns", ""
+        first, second, cause = "returns", "returns", ""
+        if record.error:
+            first = f"raises {record.error}"
         if error is not None:
             message, _, _ = str(error).partition("\n")
             second = f"raises {type(error).__name__}: {message}"
-            cause = agreement.BEYOND if _is_of_indices(error) else ""
+            if _is_of_indices(error):
+                cause = agreement.BEYOND
         self._find(key, "", f"it {first} on {self._on(0)}; on {self._on(1)} it {second}", cause)
 
     def _compare(
@@ -318,11 +337,8 @@ class Comparison:
             if pair is None:
                 continue
             difference = agreement.difference(*pair, bound, is_result=content.is_result)
-            fold = _fold_of_blocks(function, label)
-            if difference is not None and fold is not None and not difference.what:
-                first, second = (np.asarray(fold(array, axis=0)) for array in pair)
-                if agreement.difference(first, second, bound, is_result=True) is None:
-                    difference = None
+            if difference is not None and not difference.what:
+                difference = _unless_of_blocks(difference, function, label, pair, bound)
             if difference is not None:
                 if agreement.is_by_rank(difference, self._ranks):
                     continue
@@ -380,10 +396,10 @@ def summaries(store: Store, sizes: Sequence[int], run: Run[T]) -> Iterator[tuple
         sizes: numbers of ranks.
         run: runs the program on a number of ranks; what it returns is yielded, too.
     """
-    first, *others = sizes
+    first, *further = sizes
     run(first, "first")
     calls = store.read(f"summary {first}", Summary()).calls
-    for size in others:
+    for size in further:
         value = run(size, "compare")
         summary = store.read(f"summary {size}", Summary())
         if summary.problem and not store.read("unrepeatable"):
@@ -394,9 +410,8 @@ def summaries(store: Store, sizes: Sequence[int], run: Run[T]) -> Iterator[tuple
         missing = calls - summary.calls
         if missing and not summary.problem:
             _, name, place = next(iter(missing))
-            summary.skipped += missing.total()
             reason = f"{name}, called at {place}: {count_text(size, 'rank')} made no such call"
-            summary.reason = summary.reason or reason
+            summary.skip(missing.total(), reason)
         yield summary, value
 
 
@@ -404,7 +419,9 @@ def check_ranks(
     function: Any, sizes: Iterable[int], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
     """Makes a call in a world of each size, on cores; see `Function.check`."""
-    numbers, name = list(sizes) if isinstance(sizes, Iterable) else [], _name_of(function)
+    numbers, name = list[int](), _name_of(function)
+    if isinstance(sizes, Iterable):
+        numbers += sizes
     if len(numbers) < 2 or not agreement.are_sizes(numbers):
         raise ArgumentError(
             f"check of {name}: ranks must be two or more different numbers of ranks, as (1, 2, 3), "
@@ -429,11 +446,11 @@ def check_ranks(
             if summary.problem:
                 both = f"{count_text(numbers[0], 'rank')} and {count_text(size, 'rank')}"
                 label = f"{both} differ: {summary.problem}"
-                advice = f"usual cause: {summary.cause}" if summary.cause else ""
-                raise KernelCheckError(name, (Finding(KernelCheckError, label, (), advice),))
+                finding = Finding(KernelCheckError, label, (), summary.advice)
+                raise KernelCheckError(name, (finding,))
             if not summary.counted:
                 raise ArgumentError(f"check with ranks= cannot compare {summary.reason}")
-        if RESULT in {label for _, label in store.read("unrepeatable", set())}:
+        if any(label == RESULT for _, label in store.read("unrepeatable", set())):
             raise ArgumentError(
                 f"check with ranks= cannot compare {RESULT} of {name}, which differs between two "
                 f"runs on {count_text(numbers[0], 'rank')}: seed its random numbers, or leave out "
@@ -444,18 +461,21 @@ def check_ranks(
 @contextmanager
 def _restored(values: Iterable[tuple[str, Any]]) -> Iterator[None]:
     """Context after which arrays and variables are what they were before."""
-    by_label = list(values)
-    states = [(leaf, leaf.noted()) for _, leaf in by_label if isinstance(leaf, VariableState)]
-    others = [(label, leaf) for label, leaf in by_label if not isinstance(leaf, VariableState)]
-    arrays = [content for content in contents(others).values() if content.assign is not None]
-    copies = [content.value.copy() for content in arrays]
+    states, copies = list[tuple[VariableState, Any]](), list[tuple[Content, Array]]()
+    for label, leaf in values:
+        if isinstance(leaf, VariableState):
+            states.append((leaf, leaf.noted()))
+            continue
+        for content in contents([(label, leaf)]).values():
+            if content.assign is not None:
+                copies.append((content, content.value.copy()))
     try:
         yield
     finally:
         for state, before in states:
             state.put_back(before)
-        for content, before in zip(arrays, copies, strict=True):
-            content.set_to(before)
+        for content, array in copies:
+            content.set_to(array)
 
 
 def hash_of(array: Array) -> Hash:
@@ -474,15 +494,18 @@ def _counts(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         return True
     if function.__name__ not in _GATHERS:
         return "during" not in kwargs
-    variables = [leaf for _, leaf in leaves("", args[:1])]
-    return all(isinstance(leaf, VariableState) and leaf.sharded for leaf in variables)
+    for _, leaf in leaves("", args[:1]):
+        if not isinstance(leaf, VariableState) or not leaf.sharded:
+            return False
+    return True
 
 
 def _growing(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Returns what a collective makes of equal replicas that depends on their number; else ""."""
     if not isinstance(function, FunctionType) or function.__name__ not in _REDUCTIONS:
         return ""
-    return _GROWING.get(str(kwargs.get("op", args[1] if len(args) > 1 else None)), "")
+    op = kwargs.get("op", *args[1:2])
+    return _GROWING.get(str(op), "")
 
 
 def _is_of_indices(error: BaseException) -> bool:
@@ -505,25 +528,32 @@ def _file_of(key: Key) -> str:
 def _names(function: Any) -> frozenset[str]:
     """Returns names of globals and attributes in the source of a function."""
     code = getattr(getattr(function, "py_func", None), "__code__", None)
-    return frozenset(() if code is None else names_in(code))
+    if code is None:
+        return frozenset()
+    return frozenset(names_in(code))
 
 
 def _row_count(
     function: Any, before: Contents, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> int:
     """Returns the number of rows that a call divides among ranks; 0 if it has none."""
-    whole = getattr(getattr(function, "_options", None), "broadcast", ())
-    lengths = [len(value) for value in (*args, *kwargs.values()) if isinstance(value, IndexRange)]
+    broadcast, lengths = _options_of(function).broadcast, _index_ranges(args, kwargs)
     for label, content in before.items():
-        is_divided = isinstance(content.value, np.ndarray) and not content.is_replica
-        if is_divided and content.value.shape and label not in whole:
+        if content.is_replica or label in broadcast:
+            continue
+        if isinstance(content.value, np.ndarray) and content.value.shape:
             lengths.append(len(content.value))
     return max(lengths, default=0)
 
 
+def _index_ranges(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int]:
+    """Returns the lengths of index ranges among the arguments of a call."""
+    return [len(value) for value in (*args, *kwargs.values()) if isinstance(value, IndexRange)]
+
+
 def _has_few_threads(function: Any, rows: int) -> bool:
     """Returns whether a kernel has a grid of its own, shorter than the rows, and no stride loop."""
-    launch = getattr(getattr(function, "_options", None), "launch", None)
+    launch = _options_of(function).launch
     if launch is None or launch.is_derived or "gridsize" in _names(function):
         return False
     return bool(np.max(np.multiply(*launch.resolve(rows))) < rows)
@@ -532,24 +562,31 @@ def _has_few_threads(function: Any, rows: int) -> bool:
 def _op_of(function: Any, label: str) -> Any:
     """Returns the op of a kernel's output; None for what is no output of a kernel."""
     ops = _ops_by_name(function)
+    if label == RESULT:
+        return next(iter(ops.values()), None)
     _, _, name = label.partition(f"{RESULT}.")
-    return ops.get(name) if name or label != RESULT else next(iter(ops.values()), None)
+    return ops.get(name)
 
 
 def _op_of_sums(function: Any, label: str) -> str:
     """Returns the op of an output to which atomics may add, if it does not add too; else ""."""
     op = _op_of(function, label)
-    adds = {"atomic", "add"} <= _names(function)
-    has_sum = "sum" in _ops_by_name(function).values()
-    return op if adds and op in _OPS_BUT_SUM and not has_sum else ""
+    if op not in _OPS_BUT_SUM or "sum" in _ops_by_name(function).values():
+        return ""
+    if not {"atomic", "add"} <= _names(function):
+        return ""
+    return str(op)
 
 
 def _ops_by_name(function: Any) -> dict[str, Any]:
     """Returns the op of each output of a kernel; nothing for what is no kernel."""
+    return {name: output.op for name, output in _options_of(function).outputs.items()}
+
+
+def _options_of(function: Any) -> FunctionOptions:
+    """Returns the options of a decorated function; for what has none, the defaults."""
     options = getattr(function, "_options", None)
-    if options is None or options.style != "kernel":
-        return {}
-    return {name: output.op for name, output in options.outputs.items()}
+    return options if isinstance(options, FunctionOptions) else FunctionOptions("function")
 
 
 def _fold_of_blocks(function: Any, label: str) -> Callable[..., Any] | None:
@@ -557,8 +594,27 @@ def _fold_of_blocks(function: Any, label: str) -> Callable[..., Any] | None:
 
     None if the kernel does not ask for its block, or its output is not combined by a named op.
     """
+    if "blockIdx" not in _names(function):
+        return None
     op = _op_of(function, label)
-    return _FOLDS.get(op) if isinstance(op, str) and "blockIdx" in _names(function) else None
+    return _FOLDS.get(op) if isinstance(op, str) else None
+
+
+def _unless_of_blocks(
+    difference: agreement.Difference,
+    function: Any,
+    label: str,
+    pair: tuple[Any, Any],
+    bound: Bound,
+) -> agreement.Difference | None:
+    """Returns a difference; None if the entries of blocks agree once they are combined."""
+    fold = _fold_of_blocks(function, label)
+    if fold is None:
+        return difference
+    first, second = (np.asarray(fold(array, axis=0)) for array in pair)
+    if agreement.difference(first, second, bound, is_result=True) is None:
+        return None
+    return difference
 
 
 def _bound(
@@ -566,11 +622,12 @@ def _bound(
 ) -> Bound:
     """Returns what another order of sums explains in a call."""
     arrays = [content.value for content in before.values() if isinstance(content.value, np.ndarray)]
-    lengths = [len(value) for value in (*args, *kwargs.values()) if isinstance(value, IndexRange)]
-    times = kwargs.get("times", 1)
+    times = kwargs.get("times")
+    if not isinstance(times, int) or times < 1:
+        times = 1
     return Bound(
-        elements=max([1, *lengths, *(array.size for array in arrays)]),
-        times=times if isinstance(times, int) and times > 0 else 1,
+        elements=max([1, *_index_ranges(args, kwargs), *(array.size for array in arrays)]),
+        times=times,
         epsilon=agreement.coarsest(arrays),
         magnitude=max(map(agreement.greatest, arrays), default=0.0),
         drift=drift,
@@ -579,7 +636,16 @@ def _bound(
 
 
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return value
+    return repr(value)
+
+
+def _type_name(error: BaseException | None) -> str:
+    """Returns the name of an error's class; "" without an error."""
+    if error is None:
+        return ""
+    return type(error).__name__
 
 
 def _name_of(function: Any) -> str:
@@ -611,8 +677,7 @@ def _recorded(comparison: Comparison, owner: Any, plain: Callable[..., Any]) -> 
     def call(*args: Any, **kwargs: Any) -> Any:
         run = partial(plain, *args, **kwargs)
         if has_function:
-            function, *others = args
-            return comparison.call(function, tuple(others), kwargs, run)
+            return comparison.call(args[0], args[1:], kwargs, run)
         return comparison.call(plain, args, kwargs, run)
 
     return call

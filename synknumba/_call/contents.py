@@ -13,15 +13,16 @@ from synknumba._call.arguments import PerRankValues
 from synknumba._errors import SynkError
 from synknumba._host.data import Data
 from synknumba._ops.tree import is_nested
+from synknumba._source.reached import reads_of
 from synknumba._types import Array, RankConstant
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
-from synknumba._world.read_values import reads_of
 from synknumba._world.world import rank, world_size
 from synknumba.simt.internals import names_in
 
 BY_RANK: Final = RankConstant.RANK  # stands for all that has a value for each rank
 RESULT = "the result"  # label of what a call returns
+_LABELS = dict.fromkeys(("vars", "self"), "the variable")  # of parameters of collectives
 _NUMBERS = "biufcmMV"  # kinds of dtypes that are compared by elements
 
 
@@ -144,25 +145,25 @@ def _of_variable(label: str, state: VariableState) -> Contents:
         return {label: Content(BY_RANK)}
     steps = state.leaf_paths() if state.is_tree else [""]
     arrays: Contents = {}
-    for leaf, (step, whole) in enumerate(zip(steps, wholes, strict=True)):
+    for leaf, (step, array) in enumerate(zip(steps, wholes, strict=True)):
         assign = partial(_set_leaf, state, leaf)
-        arrays[label + step] = Content(whole, is_replica=not state.sharded, assign=assign)
+        arrays[label + step] = Content(array, is_replica=not state.sharded, assign=assign)
     return arrays
 
 
-def _set_leaf(state: VariableState, leaf: int, whole: Array) -> None:
+def _set_leaf(state: VariableState, leaf: int, values: Array) -> None:
     """Sets an array of a variable: a replica on all ranks, or each rank's own rows."""
     if not state.sharded:
         wholes = state.whole_arrays()
-        wholes[leaf] = np.array(whole)
+        wholes[leaf] = np.array(values)
         state.set_value(wholes, None)
         return
     start = 0
     for index in range(len(state.shapes()[leaf])):
-        (own,) = state.fetch([index])
-        stop = start + len(own[leaf])
-        own[leaf] = np.array(whole[start:stop])
-        state.set_value(own, index)
+        (arrays,) = state.fetch([index])
+        stop = start + len(arrays[leaf])
+        arrays[leaf] = np.array(values[start:stop])
+        state.set_value(arrays, index)
         start = stop
 
 
@@ -171,14 +172,16 @@ def _parameters(function: Any) -> list[str]:
     binder = getattr(function, "_binder", None)
     if binder is not None:
         return list(binder.passed)
-    plain = getattr(function, "py_func", function)
-    names = inspect.signature(plain).parameters if isinstance(plain, FunctionType) else ()
-    return ["the variable" if name in {"vars", "self"} else name for name in names]
+    if not isinstance(function, FunctionType):
+        return []
+    return [_LABELS.get(name, name) for name in inspect.signature(function).parameters]
 
 
 def _asks_for_rank(plain: Any) -> bool:
     """Returns whether the source of a function names `synk.rank` or `synk.world_size`."""
-    for read in reads_of(plain) if isinstance(plain, FunctionType) else ():
+    if not isinstance(plain, FunctionType):
+        return False
+    for read in reads_of(plain):
         if read.value is rank or read.value is world_size:
             return True
         if isinstance(read.value, ModuleType) and getattr(read.value, "rank", None) is rank:
@@ -197,6 +200,9 @@ def _own_variables(function: Any) -> Iterator[tuple[str, VariableState]]:
     options = getattr(function, "_options", None)
     if options is not None:
         values += options.givens.items()
-        yield from ((name, state) for name, (state, _) in options.updates.items())
+        for name, (state, _) in options.updates.items():
+            yield name, state
     values.append(("params", getattr(function, "params", None)))
-    yield from ((name, state_of(value)) for name, value in values if isinstance(value, Variable))
+    for name, value in values:
+        if isinstance(value, Variable):
+            yield name, state_of(value)

@@ -28,15 +28,16 @@ from synknumba._errors import ArgumentError, depth_of_script
 from synknumba._host.deaths import when_gone
 from synknumba._host.log import log
 from synknumba._host.signals import is_of_handler
+from synknumba._source.reached import MISSING
 from synknumba._types import WeakTable
 from synknumba._wire import function_pickling as pickling
 from synknumba._wire.messages import Install
-from synknumba._wire.program import FunctionSpec, FunctionStyle, Program
+from synknumba._wire.program import FunctionSpec, Program
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.holdings import Uses
 from synknumba._world.open_world import current_world
-from synknumba._world.read_values import MISSING, ReadValues, with_values
+from synknumba._world.read_values import ReadValues, with_values
 from synknumba.simt.internals import check_kernel, cuda_module, with_function
 
 if TYPE_CHECKING:
@@ -46,26 +47,25 @@ EDITIONS_KEPT = 8  # of a function with other values from outside, which may com
 MANY_EDITIONS = 8  # after so many, a warning says what to pass as an argument
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
+_NO_OPTIONS = FunctionOptions("function")  # of a device function that kernels call
 
 
 def make_spec(
     world: Engine,
     sender: "Distributed",
     function: Callable[..., Any],
-    options: FunctionOptions | None = None,
+    options: FunctionOptions = _NO_OPTIONS,
     sent: Mapping[int, Any] = _NOTHING,
 ) -> FunctionSpec:
     """Returns a function in the form in which it is sent to the ranks; raises `ArgumentError` if it
     cannot be pickled.
 
-    `function` is what the ranks get as `sender`. `options` are those of the decorator; a device
-    function that kernels call has none. `sent` are objects that the ranks already have, by number:
-    they are pickled as references.
+    `function` is what the ranks get as `sender`. `options` are those of the decorator. `sent` are
+    objects that the ranks already have, by number: they are pickled as references.
     """
-    launch = None if options is None else options.launch
-    compile_options = {} if options is None else dict(options.compile_options)
+    content = function, options.launch, dict(options.compile_options)
     try:
-        pickled = pickling.dump((function, launch, compile_options), sent)
+        pickled = pickling.dump(content, sent)
     except (Exception, SystemExit) as error:  # what a class of the script raises in its __reduce__
         if is_of_handler(error):
             raise
@@ -73,12 +73,11 @@ def make_spec(
             f"{sender.name} cannot be sent to the ranks: {error}. Pass what it needs as "
             f"arguments, or make it picklable."
         ) from error
-    style: FunctionStyle = "function" if options is None else options.style
     reads = sender._reads  # noqa: SLF001
     return FunctionSpec(
         sender._number,  # noqa: SLF001
         sender.name,
-        style,
+        options.style,
         pickled,
         _texts_for(world),
         reads.of_modules,
@@ -90,13 +89,13 @@ def _texts_for(world: Engine) -> dict[str, Any]:
     """Returns the texts of files that the ranks lack and cannot read from disk: kept ones,
     cells, generated code.
     """
-    return {
-        name: entry
-        for name, entry in list(linecache.cache.items())  # another thread may add some
-        if world.holdings.texts.get(name) is not entry
-        and len(entry) == 4
-        and (entry[1] is None or name.startswith("<") or not os.path.exists(name))
-    }
+    texts = {}
+    for name, entry in list(linecache.cache.items()):  # another thread may add some
+        if len(entry) != 4 or world.holdings.texts.get(name) is entry:
+            continue
+        if entry[1] is None or name.startswith("<") or not os.path.exists(name):
+            texts[name] = entry
+    return texts
 
 
 class RankSideFunction:
@@ -183,7 +182,9 @@ def result_class(function: str, names: tuple[str, ...]) -> Callable[..., Any]:
     They can be pickled and copied though no module contains the class.
     """
     title = f"{function}_result"
-    cls = namedtuple(title if title.isidentifier() else "result", names)  # type: ignore[misc]
+    if not title.isidentifier():
+        title = "result"
+    cls = namedtuple(title, names)  # type: ignore[misc]
 
     def item(self: tuple[Any, ...], key: Any) -> Any:
         if not isinstance(key, str):
@@ -342,6 +343,44 @@ def _value_of_now(value: Any, copies: dict[Any, Any]) -> Any:
     return copies[function]
 
 
+@final
+class _Editions:
+    """Numbers and plans of a function with values that it has read before, by these."""
+
+    def __init__(self) -> None:
+        self._by_values = OrderedDict[Any, tuple[int, "KeptPlans"]]()
+        self._sent = 0  # in this world
+
+    def clear(self) -> None:
+        self._by_values.clear()
+        self._sent = 0
+
+    def keep(self, values: Any, number: int, plans: "KeptPlans") -> None:
+        self._by_values[values] = number, plans
+
+    def take(self, values: Any) -> tuple[int, "KeptPlans"] | None:
+        """Removes and returns the edition with some values; None if there is none."""
+        return self._by_values.pop(values, None)
+
+    def trim(self, world: Engine) -> None:
+        """Drops the oldest editions, here and on the ranks, if there are too many."""
+        while len(self._by_values) > EDITIONS_KEPT:
+            _, (number, plans) = self._by_values.popitem(last=False)
+            plans.clear()
+            world.forget("function", number)
+
+    def warn_of_many(self, function: str, names: str) -> None:
+        """Counts a new edition; warns of a function that has had many."""
+        self._sent += 1
+        if self._sent == MANY_EDITIONS:
+            warnings.warn(
+                f"{function} reads {names}, and has been sent to the ranks and compiled for each "
+                f"of {MANY_EDITIONS + 1} values so far; pass what changes often as an argument",
+                RuntimeWarning,
+                stacklevel=depth_of_script(),
+            )
+
+
 class SentFunction(Decorated, Distributed):
     """A function that ranks run: what they get, and when they need it again.
 
@@ -369,9 +408,7 @@ class SentFunction(Decorated, Distributed):
         self._world: Engine | None = None
         self._uses: Uses = ()  # functions that the ranks of this world have, with their code
         self._plans = self._no_plans()
-        # number and plans of editions with other values, by these
-        self._editions = OrderedDict[Any, tuple[int, "KeptPlans"]]()
-        self._editions_sent = 0  # in this world
+        self._editions = _Editions()
         self._of_ops: ReadValues | None = None
 
     @abstractmethod
@@ -382,8 +419,10 @@ class SentFunction(Decorated, Distributed):
         """Returns what the ranks run in calls: the function, that inside a generated kernel, and
         ops.
         """
-        inner = [] if self._inner is None else [self._inner.py_func]
-        return [self.py_func, *inner, *(op.function for op in self._options.user_ops())]
+        roots = [self.py_func, *self._options.op_functions()]
+        if self._inner is not None:
+            roots.insert(1, self._inner.py_func)
+        return roots
 
     def _numbers(self) -> dict[Distributed, int]:
         """Returns the numbers of the function and of the one inside a generated kernel."""
@@ -398,7 +437,6 @@ class SentFunction(Decorated, Distributed):
         self._uses = ()
         self._plans.clear()
         self._editions.clear()
-        self._editions_sent = 0
 
     def _renumber(self, world: Engine, reads: ReadValues) -> None:
         """Goes on with other values: with what the ranks got when it had these last, if they
@@ -407,30 +445,20 @@ class SentFunction(Decorated, Distributed):
         self._check_ops()
         self._uses = world.holdings.code.uses(self._roots(), self.name)
         names, before = ", ".join(reads.differing(self._reads)), self._reads.key
-        self._editions[before] = self._number, self._plans
-        edition = self._editions.pop(reads.key, None)
+        self._editions.keep(before, self._number, self._plans)
+        edition = self._editions.take(reads.key)
         if edition is not None:
             self._number, self._plans = edition
             return
         self._number, self._plans = next_id(), self._no_plans()
-        while len(self._editions) > EDITIONS_KEPT:
-            _, (number, plans) = self._editions.popitem(last=False)
-            plans.clear()
-            world.forget("function", number)
-        self._editions_sent += 1
-        if self._editions_sent == MANY_EDITIONS:
-            warnings.warn(
-                f"{self.name} reads {names}, and has been sent to the ranks and compiled for each "
-                f"of {MANY_EDITIONS + 1} values so far; pass what changes often as an argument",
-                RuntimeWarning,
-                stacklevel=depth_of_script(),
-            )
+        self._editions.trim(world)
+        self._editions.warn_of_many(self.name, names)
 
     def _check_ops(self) -> None:
         """Raises `ArgumentError` if a value has changed that a user-defined op reads, which is
         compiled once.
         """
-        now = ReadValues(op.function for op in self._options.user_ops())
+        now = ReadValues(self._options.op_functions())
         if self._of_ops is None:
             self._of_ops = now
         elif now.key != self._of_ops.key:
@@ -476,7 +504,6 @@ class SentFunction(Decorated, Distributed):
         return make_spec(world, self, self.py_func, self._options, sent)
 
     def _send(self, world: Engine) -> None:
-        """Sends the function, unless the ranks have it."""
         if self._number not in world.holdings.shipped:
             self._ship(world, None, CallInfo(self.name))
 
@@ -521,7 +548,6 @@ def distribute() -> None:
 
 
 def _forget(places: "set[tuple[weakref.ref[Engine], int]]") -> None:
-    """Makes the ranks drop a function."""
     for reference, number in places:
         world = reference()
         if world is not None:

@@ -5,7 +5,7 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
 """  # noqa: E501
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
@@ -39,6 +39,7 @@ from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
 from synknumba._ops.launch import named_launch
 from synknumba._progress import Progress, refuse_inside, wanted
+from synknumba._source.reached import MISSING
 from synknumba._types import Array, Batch
 from synknumba._variables.failed_writes import note_failure, writing
 from synknumba._variables.state import VariableState
@@ -47,7 +48,6 @@ from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.holdings import refuse
 from synknumba._world.open_world import current_world
-from synknumba._world.read_values import MISSING
 
 LAUNCHES_KEPT = 16  # launch configurations of one kernel, each with its plans
 
@@ -89,6 +89,7 @@ class Function(SentFunction, Generic[P, R]):
     ) -> None:
         name = name or str(getattr(function, "__name__", type(function).__name__))
         self._planner = Planner(name, function, options, is_generated=inner is not None)
+        self._binder = self._planner.binder
         super().__init__(function, options, name, inner)
         self.__name__ = name
         self.__doc__ = function.__doc__
@@ -98,7 +99,7 @@ class Function(SentFunction, Generic[P, R]):
         self._launched: dict[Any, Function[P, R]] = {}  # with other launch configurations, by these
 
     def _no_plans(self) -> KeptPlans:
-        return KeptPlans(self._planner.binder)
+        return KeptPlans(self._binder)
 
     # ---- calls
 
@@ -206,16 +207,11 @@ class Function(SentFunction, Generic[P, R]):
                     except BaseException as error:
                         note_failure(world, [variable() for variable in changed], error)
                         raise
-            is_cut = progress is not None or shards is not None or num_slices != 1
-            shows = wanted(progress, self.name) if is_cut else False
             options = CallOptions(
-                batch,
-                num_slices,
-                output_subset,
-                local_batch=local_batch,
-                shards=shards,
-                progress=shows,
+                batch, num_slices, output_subset, local_batch=local_batch, shards=shards
             )
+            if progress is not None or shards is not None or num_slices != 1:
+                options = replace(options, progress=wanted(progress, self.name))
             return self._call(world, args, kwargs, options)
         except Exception as error:
             if isinstance(error, SharedMemoryError):  # perhaps of results, of which ranks tell once
@@ -299,8 +295,7 @@ class Function(SentFunction, Generic[P, R]):
                 entry, values = self._plans.known(args, shards)
                 if entry is not None:
                     plan, count, references = entry
-                    variables = [reference() for reference in references]
-                    changed = [variable for variable in variables if variable is not None]
+                    changed = [reference() for reference in references]
                     return self._launch(world, plan, values, count, changed, then, keep=args)
             start = partial(self._launch_bound, world, then)
             return self._call(world, args, kwargs, options, start)
@@ -332,7 +327,7 @@ class Function(SentFunction, Generic[P, R]):
         plan: Plan,
         values: tuple[Any, ...],
         count: Count,
-        changed: Sequence[VariableState],
+        changed: Sequence[VariableState | None],
         then: Callable[[Engine, Any], Any] | None,
         write_back: Sequence[tuple[str, Array, Data]] = (),
         *,
@@ -343,7 +338,9 @@ class Function(SentFunction, Generic[P, R]):
         def collect(_: object = keep) -> Any:
             result = plan.finish(count)
             self._succeeded(world, write_back)
-            return result if then is None else then(world, result)
+            if then is None:
+                return result
+            return then(world, result)
 
         def give_up(error: BaseException) -> None:
             note_failure(world, changed, error)
@@ -382,7 +379,7 @@ class Function(SentFunction, Generic[P, R]):
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
             raise LaunchError(f"{self.name}: write {self.name}[grid, block](...), got [{config!r}]")
         grid, block, stream, smem_bytes = (*config, 0, 0)[:4]
-        if stream is not None and not (isinstance(stream, int) and stream == 0):
+        if not isinstance(stream, int | None) or stream:
             raise LaunchError(
                 f"{self.name}: each rank launches on a stream of its own; pass 0 as "
                 f"the stream, got {stream!r}"
@@ -415,7 +412,9 @@ class Function(SentFunction, Generic[P, R]):
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Binds a decorated method to its instance, which is sent to the ranks by pickle."""
-        return self if instance is None else Method(self, instance)
+        if instance is None:
+            return self
+        return Method(self, instance)
 
     @shortened
     def as_serial(
@@ -472,7 +471,9 @@ class Function(SentFunction, Generic[P, R]):
                 refuse(function, self.name)
         try:
             call, plan = self._planned_for(world, args, kwargs, options)
-            return self._run(world, call, plan) if start is None else start(call, plan)
+            if start is None:
+                return self._run(world, call, plan)
+            return start(call, plan)
         except BaseException:
             self._take_back(world)
             raise
@@ -509,7 +510,7 @@ class Function(SentFunction, Generic[P, R]):
         self._ship(world, program, info)
         plan: Plan
         if worked.is_kernel:
-            plan = KernelPlan(world, program, info, call, worked.wanted, worked.built, self.name)
+            plan = KernelPlan(world, program, info, call, worked.returned, worked.built, self.name)
         else:
             plan = FunctionPlan(world, program, info, call, has_ops=self._options.has_ops)
         plan.updates = worked.updates
@@ -520,10 +521,11 @@ class Function(SentFunction, Generic[P, R]):
         for variable in changed:
             self._mark(world, variable)
         shows = call.options.progress
-        with (
-            slices_shown(world, plan.program, self.name, shows) if shows else nullcontext(),
-            writing(world, changed) if changed else nullcontext(),
-        ):
+        with ExitStack() as contexts:
+            if shows:
+                contexts.enter_context(slices_shown(world, plan.program, self.name, shows))
+            if changed:
+                contexts.enter_context(writing(world, changed))
             result = plan.execute(call.values, call.count)
         self._succeeded(world, call.arguments.write_back)
         return result
@@ -560,9 +562,8 @@ class Function(SentFunction, Generic[P, R]):
                 inputs.
             DataError: as for `data`.
         """
-        binder = self._planner.binder
-        matched = binder.match(values, named)
-        inputs = {name: matched[name] for name in binder.passed}
+        matched = self._binder.match(values, named)
+        inputs = {name: matched[name] for name in self._binder.passed}
         casts = self._flags("force_cast", force_cast, inputs)
         minibatches = self._flags("minibatch", minibatch, inputs)
         data = []
@@ -572,11 +573,15 @@ class Function(SentFunction, Generic[P, R]):
             data.append(
                 Data(value, name=name, force_cast=cast, oversize=oversize, minibatch=by_position)
             )
-        return data[0] if len(data) == 1 else tuple(data)
+        if len(data) == 1:
+            return data[0]
+        return tuple(data)
 
     def _flags(self, option: str, value: Any, inputs: Collection[str]) -> list[bool]:
         """Returns an option of `build_inputs` as one flag per input."""
-        flags = value if isinstance(value, list | tuple) else [value] * len(inputs)
+        flags = value
+        if not isinstance(value, list | tuple):
+            flags = [value] * len(inputs)
         are_flags = all(isinstance(flag, bool | np.bool_) for flag in flags)
         if len(flags) != len(inputs) or not are_flags:
             raise ArgumentError(
@@ -666,17 +671,11 @@ class Function(SentFunction, Generic[P, R]):
                 as for a call.
         """
         if ranks is not None:
-            if world_size is not None:
-                raise ArgumentError(
-                    f"check of {self.name}: pass world_size= for one number of "
-                    f"ranks, or ranks= for several"
-                )
-            # deferred: no other call needs it
-            from synknumba._call.compared_ranks import check_ranks
-
-            rows = {"batch": batch, "local_batch": local_batch}
-            kwargs |= {name: value for name, value in rows.items() if value is not None}
-            check_ranks(self, ranks, args, kwargs)
+            if batch is not None:
+                kwargs["batch"] = batch
+            if local_batch is not None:
+                kwargs["local_batch"] = local_batch
+            self._compare_ranks(ranks, world_size, args, kwargs)
             return
         if not self._is_checkable:
             raise ArgumentError(
@@ -686,6 +685,23 @@ class Function(SentFunction, Generic[P, R]):
             )
         options = CallOptions(batch, local_batch=local_batch)
         check_call(self._worked_out("check", options, world_size, args, kwargs))
+
+    def _compare_ranks(
+        self,
+        ranks: Iterable[int],
+        world_size: int | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        if world_size is not None:
+            raise ArgumentError(
+                f"check of {self.name}: pass world_size= for one number of "
+                f"ranks, or ranks= for several"
+            )
+        # deferred: no other call needs it
+        from synknumba._call.compared_ranks import check_ranks
+
+        check_ranks(self, ranks, args, kwargs)
 
     @property
     def _is_checkable(self) -> bool:
@@ -710,5 +726,6 @@ class Function(SentFunction, Generic[P, R]):
 
 
 def _hashable(size: Any) -> Any:
-    """Returns a grid or block size as a tuple if it is a list."""
-    return tuple(size) if isinstance(size, list) else size
+    if isinstance(size, list):
+        return tuple(size)
+    return size

@@ -98,7 +98,9 @@ class Future(concurrent.futures.Future[R]):
         self._wait(timeout)
         self._flight.raise_error()
         result = self._flight.result
-        return cast("R", result) if self._value is None else self._value(result)
+        if self._value is None:
+            return cast("R", result)
+        return self._value(result)
 
     def exception(self, timeout: float | None = None) -> Exception | None:
         """Waits until the call has ended, and returns its error, or None if it has a result.
@@ -159,7 +161,9 @@ class Future(concurrent.futures.Future[R]):
         flight = self._flight
         state = "in flight"
         if flight.over:
-            state = "done" if flight.error is None else f"failed with {type(flight.error).__name__}"
+            state = "done"
+            if flight.error is not None:
+                state = f"failed with {type(flight.error).__name__}"
         return f"<Future of {flight.info}, {state}>"
 
     def __reduce__(self) -> NoReturn:

@@ -114,7 +114,9 @@ def repeated_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
 def type_told(value: Any) -> str:
     """Describes the type of an argument; of a number of a sequence, that of what ranks get."""
     if isinstance(value, Number):
-        return value.dtype or ("int" if value.is_int else "float")
+        if value.dtype is not None:
+            return value.dtype
+        return "int" if value.is_int else "float"
     return type(value).__name__
 
 
@@ -136,7 +138,9 @@ def describe(value: Any, shape_of: ShapeOf = VariableState.root_shape) -> str:
         case Branch(variable=state, leaves=leaves):
             return _describe_variable(state, leaves, len(leaves) > 1, shape_of)
     text = repr(value)
-    return text if len(text) <= TEXT_LENGTH else type(value).__name__
+    if len(text) > TEXT_LENGTH:
+        return type(value).__name__
+    return text
 
 
 def _describe_variable(

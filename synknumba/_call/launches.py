@@ -20,8 +20,11 @@ from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, U
 def row_plan(call: Call) -> RowPlan:
     """Returns the division of the rows of a call."""
     rows, options = call.rows, call.options
-    count = None if rows.sharded is None else rows.sharded.count
-    local = None if rows.local is None else rows.local.counts
+    count = local = None
+    if rows.sharded is not None:
+        count = rows.sharded.count
+    if rows.local is not None:
+        local = rows.local.counts
     return RowPlan(call.run_partition, options.shards, options.num_slices, count, local)
 
 
@@ -54,7 +57,9 @@ def _largest(names: list[str], call: Call, launch: LaunchConfig, limits: Limits)
                 shape = array.shape
             case Held(leaf=leaf) | HeldRows(leaf=leaf):
                 shape = call.variables[name].root_shape(leaf)
-        return (len(shape), math.prod(shape)) if by_elements else shape[:1]
+        if by_elements:
+            return len(shape), math.prod(shape)
+        return shape[:1]
 
     compared = {limit.parameter for limit in limits.lengths if by_elements or not limit.length}
     among = [name for name in names if name in compared] or names[:1]
@@ -85,7 +90,9 @@ def _without_rows(call: Call) -> str:
         for name, value in call.arguments.passed.items()
         if value is None or np.ndim(value) == 0
     )
-    return f". {values}: pass an array for rows" if values else ""
+    if not values:
+        return ""
+    return f". {values}: pass an array for rows"
 
 
 def launches(
@@ -97,11 +104,17 @@ def launches(
     counts: list[int | None] = [None]
     if call.count is not None:
         counts = [part.stop - part.start for part in row_plan(call).slices(rank)]
-    sizes: dict[int | None, tuple[Dim3, Dim3] | None] = {}
+    sizes: dict[int | None, tuple[Dim3, Dim3]] = {}
     for count in dict.fromkeys(counts):  # slices of the same number of rows have the same launch
         extent = Extent.of(count, _shapes(call, rank, count), source)
-        sizes[count] = None if launch.launches_nothing(extent) else launch.resolve(*extent)
-    return tuple(size for size in map(sizes.get, counts) if size is not None)
+        if not launch.launches_nothing(extent):
+            sizes[count] = launch.resolve(*extent)
+    return tuple(sizes[count] for count in counts if count in sizes)
+
+
+def kernel_shape(shape: Shape) -> Shape:
+    """Returns the shape of an array as kernels get it: a 0-d one has one element."""
+    return shape or (1,)
 
 
 def held_shapes(call: Call, rank: int) -> dict[str, Shape]:
@@ -133,15 +146,13 @@ def _shape(call: Call, name: str, param: Param, rank: int, rows: int | None) -> 
         case Broadcast(array):
             return array.shape
         case Held(leaf=leaf):
-            shapes = [
-                by_rank[rank] for by_rank in shapes_by_rank(call.variables[name], call.partition)
-            ]
+            by_leaf = shapes_by_rank(call.variables[name], call.partition)
             if leaf == VECTOR:
-                return (sum(map(math.prod, shapes)),)
-            return shapes[leaf] or (1,)  # as kernels get 0-d ones
+                return (sum(math.prod(by_rank[rank]) for by_rank in by_leaf),)
+            return kernel_shape(by_leaf[leaf][rank])
         case HeldRows():
             assert rows is not None  # as above
             return (rows, *shapes_by_rank(call.variables[name], call.partition)[0][rank][1:])
         case Update(shapes=shapes):
-            return shapes[rank] or (1,)
+            return kernel_shape(shapes[rank])
     return None

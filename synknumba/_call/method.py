@@ -18,7 +18,9 @@ class Method(partial[Any]):
         the object first.
         """
         attribute = getattr(self.func, name)
-        return partial(attribute, *self.args) if name in _CALLS else attribute
+        if name in _CALLS:
+            return partial(attribute, *self.args)
+        return attribute
 
 
 def unbound(function: Callable[..., Any]) -> tuple[Callable[..., Any], Any, str | None]:

@@ -1,6 +1,6 @@
 """Options of decorators and calls, checked as far as possible without the arguments."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,12 +46,19 @@ class FunctionOptions:
         ""  # of a generated kernel: why the body of a sequence cannot call it, and the way out
     )
 
+    def all_ops(self) -> list[Op]:
+        """Returns the ops of outputs, or of the result of a Python function."""
+        if self.style == "kernel":
+            return [output.op for output in self.outputs.values()]
+        return flatten(self.ops)[0]
+
     def user_ops(self) -> list[UserOp]:
         """Returns the ops that are user-defined functions."""
-        ops = [output.op for output in self.outputs.values()]
-        if self.style == "function":
-            ops += flatten(self.ops)[0]
-        return [op for op in ops if isinstance(op, UserOp)]
+        return [op for op in self.all_ops() if isinstance(op, UserOp)]
+
+    def op_functions(self) -> list[Callable[..., Any]]:
+        """Returns these functions."""
+        return [op.function for op in self.user_ops()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +97,9 @@ class CallOptions:
 
     def run_partition(self, partition: Partition) -> Partition:
         """Returns the partition of rows into the ranks that run."""
-        return Partition.even(1) if self.solo else partition
+        if self.solo:
+            return Partition.even(1)
+        return partition
 
     def key(self) -> tuple[Any, ...]:
         """Returns the options' part of the plan key."""
@@ -100,7 +109,6 @@ class CallOptions:
         """Raises `PartitionError` or `ReductionError` for options that are invalid in every
         call.
         """
-        slices, shards = self.num_slices, self.shards
         for option, value in (("batch", self.batch), ("local_batch", self.local_batch)):
             if isinstance(value, Variable):
                 raise BatchError(
@@ -108,18 +116,10 @@ class CallOptions:
                     "the script, and a variable's values are on the ranks; read them first, as in "
                     f"{option}=v.get_value()"
                 )
-        if not _is_count(slices):
-            raise PartitionError(f"num_slices must be an integer of at least 1, got {slices!r}")
-        for name, count in (("num_slices", slices), ("shards", shards)):
-            if count is not None and hasattr(count, "__index__") and count > MOST_PARTS:
-                raise PartitionError(
-                    f"{name} must be at most {MOST_PARTS:,}; parts beyond the "
-                    f"number of rows have none"
-                )
-        if shards is not None and not _is_count(shards):
-            raise PartitionError(
-                f"shards must be an integer of at least 1, or None for one per rank, got {shards!r}"
-            )
+        _check_parts("num_slices", "an integer of at least 1", self.num_slices)
+        if self.shards is not None:
+            required = "an integer of at least 1, or None for one per rank"
+            _check_parts("shards", required, self.shards)
         if not isinstance(self.output_subset, str | int | np.integer | Iterable | None):
             raise ReductionError(
                 f"output_subset must list outputs of {function}, got {self.output_subset!r}"
@@ -135,9 +135,15 @@ class CallOptions:
                 raise ReductionError(f"output_subset names {output!r} twice")
 
 
-def _is_count(value: Any) -> bool:
-    """Returns whether a value is an integer of at least 1."""
-    return not isinstance(value, bool) and hasattr(value, "__index__") and value >= 1
+def _check_parts(option: str, required: str, count: Any) -> None:
+    """Raises `PartitionError` for a number of parts that no call can have."""
+    is_integer = hasattr(count, "__index__") and not isinstance(count, bool)
+    if not is_integer or count < 1:
+        raise PartitionError(f"{option} must be {required}, got {count!r}")
+    if count > MOST_PARTS:
+        raise PartitionError(
+            f"{option} must be at most {MOST_PARTS:,}; parts beyond the number of rows have none"
+        )
 
 
 # roles that one parameter may have
@@ -184,7 +190,7 @@ def check_names(name: str, parameters: Collection[str], options: FunctionOptions
     that exclude each other.
     """
     roles = {
-        "outputs": options.outputs if options.style == "kernel" else (),
+        "outputs": options.outputs,
         "broadcast": options.broadcast,
         "inout": options.inout,
         "givens": options.givens,

@@ -3,6 +3,7 @@ part.
 """
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,6 +49,16 @@ def _place_small(built: "Built", nbytes: int) -> int | None:
     return start
 
 
+def _output_name(item: str | int, names: Sequence[str]) -> str | None:
+    """Returns the name of an output that is given by name or position; None if there is none."""
+    if item in names:
+        return str(item)
+    try:
+        return names[operator.index(item)]  # type: ignore[arg-type]  # a name has no index
+    except (TypeError, IndexError):
+        return None
+
+
 @dataclass(slots=True)
 class Built:
     """The outputs of one plan, and the segments that contain them."""
@@ -88,9 +99,11 @@ class OutputBuilder:
         count = call.total
         if not self._gathers or not count:
             return 0
-        return count if call.rows.is_exact else 1 << (count - 1).bit_length()
+        if call.rows.is_exact:
+            return count
+        return 1 << (count - 1).bit_length()
 
-    def wanted(self, subset: Sequence[str | int] | None) -> list[str]:
+    def returned(self, subset: Sequence[str | int] | None) -> list[str]:
         """Returns the names of the outputs to return, in order; raises `ReductionError` if one
         is unknown or named twice.
         """
@@ -99,11 +112,7 @@ class OutputBuilder:
             return names
         selected: list[str] = []
         for item in subset:
-            name: str | None = None
-            if isinstance(item, str):
-                name = item if item in names else None
-            elif hasattr(item, "__index__") and -len(names) <= item < len(names):
-                name = names[item]
+            name = _output_name(item, names)
             if name is None:
                 raise ReductionError(
                     f"output_subset names {item!r}, which is not an output of {self._name}; it has "
@@ -114,13 +123,13 @@ class OutputBuilder:
             selected.append(name)
         return selected
 
-    def check_count(self, count: int | None, wanted: Sequence[str]) -> None:
+    def check_count(self, count: int | None, returned: Sequence[str]) -> None:
         """Raises `ReductionError` if an output is a mean or an extremum of rows, and there are
         no rows.
         """
         if count != 0:
             return
-        for name in wanted:
+        for name in returned:
             op = self._outputs[name].op
             if op == "mean" or op in reduction.LOCATING:
                 raise ReductionError(
@@ -141,8 +150,8 @@ class OutputBuilder:
                     'index, but rows of a local_batch have none; use "gather"'
                 )
 
-    def build(self, built: Built, call: Call, wanted: Sequence[str]) -> None:
-        """Builds all outputs, and places those in `wanted`; without a world, only small ones have
+    def build(self, built: Built, call: Call, returned: Sequence[str]) -> None:
+        """Builds all outputs, and places those in `returned`; without a world, only small ones have
         memory.
         """
         for name, output in self._outputs.items():
@@ -150,7 +159,7 @@ class OutputBuilder:
             result = Result(name, output.op, dtype, shape, None, filled=output.filled)
             if isinstance(output.op, UserOp):
                 fold_kernel.check_identity(output.op, dtype, f"{name} of {self._name}")
-            if name in wanted:
+            if name in returned:
                 result = self._place(built, result, call)
             built.results[name] = result
 
@@ -208,9 +217,10 @@ class OutputBuilder:
 
     def resolve(self, name: str, output: Output, call: Call) -> tuple["np.dtype[Any]", Shape]:
         """Returns dtype and shape on one rank; for ops by rows, the shape of one row."""
-        like_dtype, shape = self._like(name, output, call) or (np.dtype(np.float64), ())
-        # native, like `Data`, whatever the byte order of the argument
-        dtype = np.dtype(like_dtype if output.dtype is None else output.dtype).newbyteorder("=")
+        dtype, shape = self._like(name, output, call)
+        if output.dtype is not None:
+            dtype = np.dtype(output.dtype)
+        dtype = dtype.newbyteorder("=")  # native, like `Data`, whatever that of the argument
         reduction.check_dtype(output.op, dtype, name)
         if output.op in reduction.BY_ROWS and call.total is None:
             raise ReductionError(
@@ -223,18 +233,18 @@ class OutputBuilder:
             shape = self._checked_shape(name, output.shape)
         return dtype, shape
 
-    def _like(self, name: str, output: Output, call: Call) -> "tuple[np.dtype[Any], Shape] | None":
-        """Returns dtype and shape of the argument that an output is like, if it is."""
+    def _like(self, name: str, output: Output, call: Call) -> "tuple[np.dtype[Any], Shape]":
+        """Returns dtype and shape of the argument that an output is like; a number by default."""
         if output.like is None:
-            return None
+            return np.dtype(np.float64), ()
         value = call.arguments.passed.get(output.like)
         if isinstance(value, Variable) and not state_of(value).is_tree:
             return self._like_variable(name, output, call, state_of(value))
         if not isinstance(value, Data | np.ndarray):
             raise ArgumentError(self._unlike(name, output, value))
         sharded = isinstance(call.parameters.get(output.like), Sharded)
-        if output.op in reduction.BY_ROWS:
-            return value.dtype, value.shape[1:] if sharded else value.shape
+        if sharded and output.op in reduction.BY_ROWS:
+            return value.dtype, value.shape[1:]
         if sharded and output.shape is None:
             raise ReductionError(
                 f"{name} of {self._name} is like={output.like!r}, which is sharded, so its shape "
@@ -257,7 +267,9 @@ class OutputBuilder:
                 dtype = "int64"
         if output.dtype is not None:
             dtype = np.dtype(output.dtype).name
-        shape = "shape=(), " if output.shape is None else ""
+        shape = ""
+        if output.shape is None:
+            shape = "shape=(), "
         return (
             f"{name} of {self._name} is like={output.like!r}, which is {kind}; write "
             f'{shape}dtype="{dtype}" in place of like='
@@ -271,7 +283,7 @@ class OutputBuilder:
         if output.op in reduction.BY_ROWS and is_sliceable:
             return value.dtypes()[0], shape[1:]
         differs = is_sliceable
-        if call.world is not None and not is_sliceable:
+        if not is_sliceable and call.world is not None:
             differs = not value.storage().layout.leaves[0].uniform
         if output.shape is None and differs:
             raise ReductionError(
@@ -299,7 +311,7 @@ class OutputBuilder:
             lengths = tuple(int(length.__index__()) for length in shape)
         except (AttributeError, TypeError):
             lengths = (-1,)
-        if any(length < 0 for length in lengths):
+        if min(lengths, default=0) < 0:
             raise ReductionError(
                 f"the shape of {name} must be a tuple of non-negative integers, got {shape!r}"
             )

@@ -63,6 +63,26 @@ from synknumba._world.rounds import RankNews
 COMBINERS_KEPT = 1024  # of a function, one for each set of shapes that ranks return
 
 
+@final
+class _Inputs:
+    """What a plan refers to of the call that it was made for, without keeping it alive."""
+
+    def __init__(self, call: Call) -> None:
+        self.segments = tuple(map(weakref.ref, call.segments))
+        self._variables = tuple(
+            weakref.ref(variable.storage()) for variable in call.variables.values()
+        )
+
+    @property
+    def are_gone(self) -> bool:
+        """Whether some memory is gone, so that no call will use it again."""
+        for reference in self.segments:
+            segment = reference()
+            if segment is None or segment.closed:
+                return True
+        return any(variable() is None for variable in self._variables)
+
+
 class Plan(ABC):
     """A program on the ranks, and its execution.
 
@@ -86,22 +106,21 @@ class Plan(ABC):
         self.world = world
         self.program = program
         self.info = info
-        self._inputs = tuple(map(weakref.ref, call.segments))
-        self._variables = tuple(
-            weakref.ref(variable.storage()) for variable in call.variables.values()
-        )
+        self._inputs = _Inputs(call)
         self._number = program.number
         self.weights = partial(row_weights, partition=program.shard_partition)
-        self._pack = struct.Struct("<" + program.values).pack_into if program.values else None
+        self._pack: Callable[..., None] | None = None
+        if program.values:
+            self._pack = struct.Struct("<" + program.values).pack_into
         self._memory = world.ranks.values.data
         self._tally = world.tally
-        self._row_bytes, whole_bytes = call.sizes()
-        self._whole_bytes = whole_bytes * (1 if program.solo else world.world_size)
+        self._bytes = call.sizes(), call.run_partition.parts
         self.scattered_bytes = self.scattered_by(call.count)
 
     def scattered_by(self, count: Count) -> int:
         """Returns the bytes that a call with this number of rows sends to the ranks."""
-        return self._row_bytes * (total_rows(count) or 0) + self._whole_bytes
+        (per_row, per_rank), ranks = self._bytes
+        return per_row * (total_rows(count) or 0) + per_rank * ranks
 
     def execute(self, values: tuple[Any, ...], count: Count) -> Any:
         """Executes one call, of `count` rows; called between the world's `begin` and `end`.
@@ -111,7 +130,9 @@ class Plan(ABC):
         """
         self._send(values)
         self.world.run(self._number, self.info, self.learn)
-        return self.collect(count) if self.updates is None else self.finish(count)
+        if self.updates is None:
+            return self.collect(count)
+        return self.finish(count)
 
     def launch(self, values: tuple[Any, ...], flight: Flight) -> None:
         """Starts one call as `execute` does, without waiting for its end; `finish` follows when
@@ -143,15 +164,14 @@ class Plan(ABC):
     @property
     def update_bytes(self) -> int:
         """Bytes of shared memory held for the updates."""
-        return 0 if self.updates is None else self.updates.nbytes
+        if self.updates is None:
+            return 0
+        return self.updates.nbytes
 
     @property
     def stale(self) -> bool:
         """Whether memory that the plan refers to is gone, so that no call will use it again."""
-        segments = [segment() for segment in self._inputs]
-        if any(segment is None or segment.closed for segment in segments):
-            return True
-        return any(variable() is None for variable in self._variables)
+        return self._inputs.are_gone
 
     @property
     @abstractmethod
@@ -186,7 +206,7 @@ class KernelPlan(Plan):
         program: Program,
         info: CallInfo,
         call: Call,
-        wanted: Sequence[str],
+        returned: Sequence[str],
         built: Built,
         name: str,
     ) -> None:
@@ -204,14 +224,18 @@ class KernelPlan(Plan):
         if built.combined:
             self._combining = self._combine([results[key] for key in sorted(built.combined)])
         self._lent_mean = any(results[key].op == "mean" for key in self._lenders)
-        self._selection = selection = Selection(program, self._inputs)
-        self.wanted = {key: results[key] for key in wanted}
+        self._selection = selection = Selection(program, self._inputs.segments)
+        self.returned = {key: results[key] for key in returned}
         self._collectors = [
             self._collector(result, selection, world.ranks.results)
-            for result in self.wanted.values()
+            for result in self.returned.values()
         ]
-        self._alone = self._collectors[0] if len(wanted) == 1 else None
-        self._finish = result_class(name, tuple(wanted)) if len(wanted) > 1 else None
+        self._alone: Collector | None = None
+        self._finish: Callable[..., Any] | None = None
+        if len(returned) == 1:
+            (self._alone,) = self._collectors
+        elif returned:
+            self._finish = result_class(name, tuple(returned))
 
     @property
     def nbytes(self) -> int:
@@ -250,7 +274,7 @@ class KernelPlan(Plan):
         the same shape.
         """
         assert self._selection is not None  # made with the plan
-        return self._collector(self.wanted[name], self._selection, memory)
+        return self._collector(self.returned[name], self._selection, memory)
 
     def _collector(self, result: Result, selection: Selection, memory: Array) -> Collector:
         assert result.parts is not None  # only wanted outputs are collected
@@ -277,7 +301,8 @@ class KernelPlan(Plan):
         assert result.parts is not None  # as above
         if not result.is_small:
             return self._segments[result.name].array(result.parts.dtype, result.parts.shape)
-        memory = self.world.ranks.results if memory is None else memory
+        if memory is None:
+            memory = self.world.ranks.results
         dtype = np.dtype(result.parts.dtype)
         strides = memory.strides[0], *np.ndarray(result.shape, dtype).strides
         return np.ndarray(
@@ -293,7 +318,7 @@ class KernelPlan(Plan):
 
     def _combine(self, results: Sequence[Result]) -> Combining:
         """Prepares the combination of some results by the ranks, in memory of its own."""
-        outputs, stays = [], results[0].stays  # the same for all results
+        outputs, transport, stays = [], None, results[0].stays  # the same for all results
         for result in results:
             assert result.parts is not None  # only wanted outputs are combined
             dtype, count = np.dtype(result.parts.dtype), math.prod(result.shape)
@@ -305,7 +330,8 @@ class KernelPlan(Plan):
                 parts = replace(result.parts, segment=self._segments[result.name].id)
             outputs.append(Combined(result.name, result.op, dtype, count, parts))
         weighted = any(output.op == "mean" for output in outputs)
-        transport = self.world.life.transport if stays else None
+        if stays:
+            transport = self.world.life.transport
         combination = Combination(next_number(), self._number, tuple(outputs), weighted, transport)
         return Combining(self.world, combination, self.info, self._lenders)
 
@@ -349,14 +375,7 @@ class FunctionPlan(Plan):
     def _make_combiner(self, numbers: tuple[int, ...], count: Count) -> Collector:
         ran = [rank for rank, number in enumerate(numbers) if number]
         if not ran:
-            if not self.has_ops:
-                return lambda _: None
-            if not flatten(self.program.ops)[0]:  # None throughout
-                return lambda _: self._all_none(self.program.ops)
-            raise ReductionError(
-                f"{self.info} got no rows, so the function was not called and has no "
-                f"results. Pass at least one row."
-            )
+            return self._combiner_without_rows()
         returns = [self._readers[rank].read(numbers[rank]) for rank in ran]
         if self.program.shards is not None:
             # The shards that have rows are as many as there are rows, or all, so the same numbers
@@ -364,7 +383,7 @@ class FunctionPlan(Plan):
             ran = np.flatnonzero(self.weights(count)).tolist()
             returns = [shard for rank_return in returns for shard in rank_return.apart()]
         structure = self._common_structure(ran, returns)
-        collectors = []
+        collectors: list[Collector] = []
         for index, op in enumerate(self._leaf_ops(structure)):
             leaves = [part.leaves[index] for part in returns]
             collectors.append(self._leaf_collector(op, leaves, ran, structure))
@@ -372,6 +391,17 @@ class FunctionPlan(Plan):
             return collectors[0]
         finish = partial(unflatten, structure)
         return lambda count: finish([collector(count) for collector in collectors])
+
+    def _combiner_without_rows(self) -> Collector:
+        ops = self.program.ops
+        if not self.has_ops:
+            return lambda _: None
+        if not flatten(ops)[0]:  # None throughout
+            return lambda _: self._all_none(ops)
+        raise ReductionError(
+            f"{self.info} got no rows, so the function was not called and has no "
+            f"results. Pass at least one row."
+        )
 
     def _all_none(self, ops: Any) -> Any:
         """Returns a list of None for each op of a tree: the results of a call without rows."""
@@ -410,10 +440,13 @@ class FunctionPlan(Plan):
             extra, missing = unmatched(self.program.ops, structure)
             reasons = [f"no op for {path}" for path in extra]
             reasons += (f"nothing returned for {path}" for path in missing)
-            raise ReductionError(
+            message = (
                 f"{self.info} returned {result_told(structure)}, and outputs={self.program.ops!r} "
-                f"does not fit that structure{': ' if reasons else ''}{', '.join(reasons)}"
+                "does not fit that structure"
             )
+            if reasons:
+                message += f": {', '.join(reasons)}"
+            raise ReductionError(message)
         return ops
 
     def _leaf_collector(
@@ -422,7 +455,7 @@ class FunctionPlan(Plan):
         if op is None:
             readers = [_nothing] * self.program.shard_partition.parts
             for part, leaf in zip(ran, leaves, strict=True):
-                readers[part] = leaf.copy if leaf.ndim else partial(leaf.__getitem__, ())
+                readers[part] = _reader(leaf)
             return lambda _: [read() for read in readers]
         if op == "gather":
             return self._gatherer(leaves, structure)
@@ -442,10 +475,7 @@ class FunctionPlan(Plan):
             fold_kernel.compile_for(op, dtype, f"outputs of {self.info.function}")
         dtype = reduction.summed_dtype(op, dtype)
         if len(leaves) == 1 and op != "mean":
-            (leaf,) = leaves
-            if leaf.dtype != dtype:
-                return lambda _: leaf.astype(dtype)[()]
-            return (lambda _: leaf.copy()) if leaf.ndim else (lambda _: leaf[()])
+            return _converted(leaves[0], dtype)
         together = self._strided(leaves)
         if op == "mean":
             ranks = list(ran)
@@ -464,36 +494,57 @@ class FunctionPlan(Plan):
         """
         if self.program.shards is not None:
             return lambda: np.stack(leaves)
+        view = self._view(leaves)
+        if view is None:
+            return lambda: np.stack(leaves)
+        return lambda: view
+
+    def _view(self, leaves: Sequence[Array]) -> Array | None:
+        """Returns a view of the results that has the leaves; None if they lie in any other way."""
         results, first = self._results, leaves[0]
-        offsets = [leaf.ctypes.data - results.ctypes.data for leaf in leaves]
-        regular = all(
-            offset - offsets[0] == i * results.strides[0] for i, offset in enumerate(offsets)
-        )
-        same = all(leaf.dtype == first.dtype for leaf in leaves)
-        inside = offsets[0] >= 0 and offsets[-1] < results.nbytes
-        if regular and same and inside:
-            strides = results.strides[0], *first.strides
-            view = np.ndarray(
-                (len(leaves), *first.shape), first.dtype, results.data, offsets[0], strides
-            )
-            return lambda: view
-        return lambda: np.stack(leaves)
+        address, stride = results.ctypes.data, results.strides[0]
+        start = offset = first.ctypes.data - address
+        for leaf in leaves:
+            if leaf.ctypes.data - address != offset or leaf.dtype != first.dtype:
+                return None
+            if not 0 <= offset < results.nbytes:
+                return None
+            offset += stride
+        shape, strides = (len(leaves), *first.shape), (stride, *first.strides)
+        return np.ndarray(shape, first.dtype, results.data, start, strides)
 
     def _gatherer(self, leaves: Sequence[Array], structure: Structure) -> Collector:
         if leaves[0].ndim == 0:
             returned, way_out = "a number, which has", "use None for a list of all ranks' values"
             if structure != LEAF:
-                kind = structure[0] if structure[0] in {"dict", "list"} else "tuple"
+                kind = structure[0]
+                if kind not in {"dict", "list"}:
+                    kind = "tuple"
                 returned = f"a {kind}, in which each value is a result of its own, and a number has"
                 way_out = f"return np.array([...]) for an array of numbers, or {way_out}"
             raise ReductionError(f'{self.info} returned {returned} no rows to "gather"; {way_out}')
-        rows = {leaf.shape[1:] for leaf in leaves}
-        if len(rows) > 1:
+        shapes = [leaf.shape for leaf in leaves]
+        if any(shape[1:] != shapes[0][1:] for shape in shapes):
             raise ReductionError(
-                f"{self.info}: gathered results must agree in all axes but the first, got "
-                f"{[leaf.shape for leaf in leaves]}"
+                f"{self.info}: gathered results must agree in all axes but the first, got {shapes}"
             )
         return lambda _: np.concatenate(leaves, axis=0)
+
+
+def _converted(leaf: Array, dtype: "np.dtype[Any]") -> Collector:
+    """Returns a collector of the only rank's result, as a copy; of a 0-d one as a number."""
+    if leaf.dtype != dtype:
+        return lambda _: leaf.astype(dtype)[()]
+    if leaf.ndim:
+        return lambda _: leaf.copy()
+    return lambda _: leaf[()]
+
+
+def _reader(leaf: Array) -> Callable[[], Any]:
+    """Returns a function that returns a copy of an array; of a 0-d one its number."""
+    if leaf.ndim:
+        return leaf.copy
+    return partial(leaf.__getitem__, ())
 
 
 def _nothing() -> Any:

@@ -97,8 +97,9 @@ class KeptPlans:
         """Adds a plan. Drops stale ones, and the least recently used if there are too many or
         they hold too much memory.
         """
-        for stale in [stored for stored, old in self._plans.items() if old.stale]:
-            self._plans.drop(stale)
+        for old_key, old in list(self._plans.items()):
+            if old.stale:
+                self._plans.drop(old_key)
         if len(self._plans) == PLANS_KEPT:
             log.debug(
                 "a plan is dropped, since the function has more than %d; calls of "
@@ -148,8 +149,9 @@ class KeptPlans:
             self._known[call.options.shards, *layouts, *key] = plan, call.count, changed
 
 
-def _forget(known: dict[tuple[Any, ...], KnownCall], plan: Plan) -> None:
+def _forget(calls: dict[tuple[Any, ...], KnownCall], plan: Plan) -> None:
     """Drops a plan on the ranks, and its entries of the fast path."""
-    for key in [key for key, call in known.items() if call[0] is plan]:
-        del known[key]
+    for key, (same, _, _) in list(calls.items()):
+        if same is plan:
+            del calls[key]
     plan.forget()

@@ -28,8 +28,8 @@ def slices_shown(world: Engine, program: Program, name: str, mode: Progress) -> 
         if not at_work:
             return  # an error may have ended the call: its result says whether all is done
         # the rounds that complete a call show nothing, so none goes back
-        for rank, shown in enumerate(words.tolist()):
-            done[rank] = max(done[rank], shown if rank in at_work else goals[rank])
+        for rank, slices in enumerate(words.tolist()):
+            done[rank] = max(done[rank], slices if rank in at_work else goals[rank])
         bar.show(sum(done), lag_told(done, goals))
 
     with Bar(mode, name, " slices", sum(goals)) as bar:

@@ -33,6 +33,7 @@ from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
 
 MAX_SHOWN = 60  # characters of a value that an error repeats
+_TOO_LONG = "..."  # stands for a longer value, and for one that no expression has
 
 
 def check_rebinding(name: str, function: Callable[..., Any], options: FunctionOptions) -> None:
@@ -51,15 +52,15 @@ def check_passed(
 
     `values` are the arguments of the call, by parameter.
     """
-    passed = {
-        parameter: value for parameter, value in values.items() if parameter not in options.givens
-    }
+    passed = dict(values)
+    for parameter in options.givens:
+        passed.pop(parameter, None)
     _check_variables(name, function, options, passed, "to which the call passes a variable")
 
 
 def _check_written(name: str, function: Callable[..., Any], options: FunctionOptions) -> None:
     is_kernel = options.style == "kernel"
-    roles = dict.fromkeys(options.outputs if is_kernel else (), "outputs")
+    roles = dict.fromkeys(options.outputs, "outputs")
     roles |= dict.fromkeys(options.updates, "updates") | dict.fromkeys(options.inout, "inout")
     # Other parameters may be trees, of which `y + [a]` contains the arrays themselves.
     arrays: Collection[str] = roles
@@ -93,16 +94,13 @@ def _check_variables(
 
     `values` are the values of parameters; `how` tells how they get them.
     """
-    variables = {
-        parameter: variable
-        for parameter, value in values.items()
-        if (variable := _variable_in(value)) is not None
-    }
-    arrays = {
-        parameter
-        for parameter, variable in variables.items()
-        if isinstance(values[parameter], Variable) and not variable.is_tree
-    }
+    variables, arrays = dict[str, VariableState](), set[str]()
+    for parameter, value in values.items():
+        state = _variable_in(value)
+        if state is not None:
+            variables[parameter] = state
+            if isinstance(value, Variable) and not state.is_tree:
+                arrays.add(parameter)
     assignments = find_assignments(function, variables, arrays)
     if assignments is None:
         return
@@ -159,23 +157,28 @@ def _write(
     parameter: str, value: ast.expr | None, role: str, *, is_kernel: bool, is_array: bool
 ) -> str:
     """Returns how to write a value to the array of a parameter."""
-    shown = "..."
-    if value is not None and len(text := ast.unparse(value)) <= MAX_SHOWN:
-        shown = text
+    text = _value_text(value)
     if is_kernel:
-        advice = f"Write to its elements: {parameter}[i] = {shown}"
+        advice = f"Write to its elements: {parameter}[i] = {text}"
         if role not in {"inout", "givens"}:
-            advice += f", or cuda.atomic.add({parameter}, i, {shown})"
+            advice += f", or cuda.atomic.add({parameter}, i, {text})"
         return advice
     if role in {"updates", "givens"} and not is_array:
         return f"Write to its arrays in place, as in {parameter}[key] += ..."
-    assigned = f"{parameter}[:] = {shown}"
+    assigned = f"{parameter}[:] = {text}"
     match value:
-        case ast.BinOp(left=ast.Name(id=left), op=op, right=right) if (
-            left == parameter and shown != "..."
-        ):
+        case _ if text == _TOO_LONG:
+            pass
+        case ast.BinOp(left=ast.Name(id=left), op=op, right=right) if left == parameter:
             in_place = ast.unparse(ast.AugAssign(ast.Name(parameter, ast.Store()), op, right))
             return f"Write {in_place}, or {assigned}"
     if role == "updates":
-        return f"Write {parameter} += {shown}, or {assigned}"
+        return f"Write {parameter} += {text}, or {assigned}"
     return f"Write {assigned}"
+
+
+def _value_text(value: ast.expr | None) -> str:
+    if value is None:
+        return _TOO_LONG
+    text = ast.unparse(value)
+    return _TOO_LONG if len(text) > MAX_SHOWN else text

@@ -46,21 +46,26 @@ class RankReport:
     @property
     def row_text(self) -> str:
         """Its rows as text."""
-        of_its_own = "" if self.own_rows is None else f", {self.own_rows} of its own,"
         start, stop = self.rows
-        return f"rows {start}..{stop}{of_its_own} in {len(self.slices)} slice(s), "
+        text = f"rows {start}..{stop}"
+        if self.own_rows is not None:
+            text += f", {self.own_rows} of its own,"
+        return f"{text} in {len(self.slices)} slice(s), "
 
     @property
     def held_text(self) -> str:
         """Its arrays of variables as text."""
-        arrays = ", ".join(f"{name} {shape}" for name, shape in self.held)
-        return f"has {arrays}, " if arrays else ""
+        if not self.held:
+            return ""
+        return f"has {', '.join(f'{name} {shape}' for name, shape in self.held)}, "
 
     @property
     def input_text(self) -> str:
         """What it reads, as text."""
-        of_files = f", {self.file_bytes:,} of them from files" if self.file_bytes else ""
-        return f"reads {self.input_bytes:,} bytes{of_files}"
+        text = f"reads {self.input_bytes:,} bytes"
+        if self.file_bytes:
+            text += f", {self.file_bytes:,} of them from files"
+        return text
 
     @property
     def launch_text(self) -> str:
@@ -95,7 +100,9 @@ class MachineReport:
     def text(self) -> str:
         """What it is sent, as text."""
         first, after = self.ranks
-        ranks = f"rank {first}" if after == first + 1 else f"ranks {first} to {after - 1}"
+        ranks = f"ranks {first} to {after - 1}"
+        if after == first + 1:
+            ranks = f"rank {first}"
         text = f"({self.host}), {ranks}: is sent {self.sent_bytes:,} bytes"
         if self.frozen_bytes:
             text += f", {self.frozen_bytes:,} of them once: they are frozen"
@@ -132,24 +139,25 @@ class PlanReport:
 
     def __str__(self) -> str:
         """Formats the report as a small table."""
-        part, cut, target = "rank", "", "each rank's variable"
+        rows, part, target = f"{self.rows} rows", "rank", "each rank's variable"
         if self.shards is not None:
-            part, cut = "shard", f" in {self.shards} shards"
+            rows, part = f"{rows} in {self.shards} shards", "shard"
             target = "the variable on every rank, the same"
-        has_rows = self.rows is not None
-        lines = [f"{self.function}({', '.join(self.arguments)})"]
-        lines.append(
-            f"{self.rows} rows{cut}" if has_rows else "no rows to divide: every rank runs once"
-        )
+        if self.rows is None:
+            rows = "no rows to divide: every rank runs once"
+        lines = [f"{self.function}({', '.join(self.arguments)})", rows]
         for rank in self.ranks:
-            share = rank.row_text if has_rows else rank.held_text
+            share = rank.held_text if self.rows is None else rank.row_text
             lines.append(f"  rank {rank.rank}: {share}{rank.input_text}{rank.launch_text}")
-        lines += (
-            f"  machine {number} {machine.text}" for number, machine in enumerate(self.machines, 1)
-        )
+        for number, machine in enumerate(self.machines, 1):
+            lines.append(f"  machine {number} {machine.text}")
         for name, op in self.outputs:
-            lines.append(f"  {name}: {f'a list, one value per {part}' if op is None else op}")
-        lines += (f"  {name}: {target}, {op}" for name, op in self.updates)
+            text = op
+            if op is None:
+                text = f"a list, one value per {part}"
+            lines.append(f"  {name}: {text}")
+        for name, op in self.updates:
+            lines.append(f"  {name}: {target}, {op}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str | None:
@@ -166,24 +174,31 @@ def make_report(worked: WorkedCall) -> PlanReport:
         lambda array: array.source is not None or array.segment in files
     )
     ranks = []
-    plan, launch = row_plan(call), options.launch
+    plan = row_plan(call)
     for rank in range(plan.partition.parts):
         start, stop = plan.span(rank, rank + 1)
         count = stop - start
+        own_rows, sizes, held = None, None, tuple[tuple[str, Shape], ...]()
+        if plan.own is not None:
+            own_rows = plan.own[rank]
+        if options.launch is not None:
+            sizes = launches(options.launch, call, rank, source)
+        if call.count is None:
+            held = tuple(held_shapes(call, rank).items())
         ranks.append(
             RankReport(
                 rank,
                 (start, stop),
                 tuple((part.start, part.stop) for part in plan.slices(rank)),
                 per_row * count + constant,
-                None if plan.own is None else plan.own[rank],
-                None if launch is None else launches(launch, call, rank, source),
-                tuple(held_shapes(call, rank).items()) if call.count is None else (),
+                own_rows,
+                sizes,
+                held,
                 file_row * count + file_constant,
             )
         )
     outputs = tuple((key, output.op) for key, output in options.outputs.items())
-    if options.style == "function" and not outputs and options.ops is not None:
+    if options.ops is not None:
         outputs = (("result", options.ops),)
     updates = tuple((key, op) for key, (_, op) in options.updates.items())
     return PlanReport(

@@ -2,6 +2,7 @@
 ranks.
 """
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -45,8 +46,7 @@ class RowSelector:
         local = self._select_local(arguments, options)
         if local is not None and rows is not None and self._style == "kernel":
             self._check_agreement(arguments, rows, local, options.run_partition(partition))
-        has_local_batch = options.local_batch is not None
-        if local is not None and rows is None and has_local_batch and arguments.lengths.contiguous:
+        if rows is None and options.local_batch is not None and arguments.lengths.contiguous:
             raise BatchError(
                 f"{self._name}: synk.OFFSET is a global row index, which rows of "
                 f"a local_batch do not have"
@@ -55,8 +55,10 @@ class RowSelector:
             self._check_shards(arguments, rows, local)
         _check_writable(arguments, rows, local)
         encoder = _Encoder(self._indices if places else None)
+        local_source = None
         source = encoder.sharded(rows, options.batch)
-        local_source = None if local is None else encoder.local(local)
+        if local is not None:
+            local_source = encoder.local(local)
         return SelectedRows(
             rows,
             local,
@@ -81,13 +83,13 @@ class RowSelector:
             )
         if isinstance(batch, Line):
             batch = batch.data.data[0]  # of the others, the number of rows is the same
-        is_common = len(set(lengths.divided.values())) == 1
-        written = () if is_common else arguments.written()[0]
+        written: Sequence[str] = ()
+        if len(set(lengths.divided.values())) > 1:
+            written, _ = arguments.written()
         rows = rows_module.select(batch, rows_module.common_length(lengths.divided, written))
         for name, available in lengths.minibatches.items():
             rows_module.minibatch_rows(rows, available, name)
-        in_one_piece = isinstance(rows, Range) and (rows.step == 1 or rows.count == 0)
-        if lengths.contiguous and not in_one_piece:
+        if lengths.contiguous and not _are_consecutive(rows):
             raise BatchError(
                 "batch must select consecutive rows (an int, or a slice with step 1) because "
                 f"{lengths.contiguous[0]} is an index range or synk.OFFSET; to select other rows, "
@@ -112,7 +114,9 @@ class RowSelector:
                         f"{name} has {count} rows on rank {rank} but {first} has {expected}; "
                         f"sliceable variables must agree"
                     )
-        return select_own(options.local_batch, lengths[:1] if options.solo else lengths)
+        if options.solo:
+            lengths = lengths[:1]
+        return select_own(options.local_batch, lengths)
 
     def _check_agreement(
         self, arguments: Arguments, rows: Rows, local: OwnRows, partition: Partition
@@ -179,11 +183,12 @@ class _Encoder:
             source = RowSource("line", 0, array)
             self.values = (batch.number,)
             self.segments.append(segment)
-        elif isinstance(rows, Range) and batch is None:
-            source = RowSource("all", rows.count)
         elif isinstance(rows, Range):
-            source = RowSource("range")
-            self.values = (rows.start, rows.step, rows.count)
+            if batch is None:
+                source = RowSource("all", rows.count)
+            else:
+                source = RowSource("range")
+                self.values = (rows.start, rows.step, rows.count)
         elif rows is not None:
             source = RowSource("list", 0, self._list("sharded", rows.indices))
             self.values = (rows.count,)
@@ -225,7 +230,9 @@ def _check_writable(arguments: Arguments, rows: Rows | None, local: OwnRows | No
     """Raises `BatchError` if a written row is listed twice: which rank's or slice's value
     remains is undefined.
     """
-    by_rank = () if local is None else local.rows
+    by_rank: Sequence[Rows] = ()
+    if local is not None:
+        by_rank = local.rows
     if not any(isinstance(selected, Listed) for selected in (rows, *by_rank)):
         return
     sharded, sliceable = arguments.written()
@@ -242,8 +249,11 @@ def _check_writable(arguments: Arguments, rows: Rows | None, local: OwnRows | No
             )
 
 
+def _are_consecutive(rows: Rows) -> bool:
+    return isinstance(rows, Range) and (rows.step == 1 or rows.count == 0)
+
+
 def _repeats(rows: Rows | None) -> bool:
-    """Returns whether a row is selected twice."""
     return isinstance(rows, Listed) and len(np.unique(rows.indices)) != rows.count
 
 

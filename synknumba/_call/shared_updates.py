@@ -36,7 +36,7 @@ class SharedUpdates:
     def __init__(self, call: Call, updates: Mapping[str, tuple[VariableState, Op]]) -> None:
         assert call.options.shards is not None  # only then are parts kept apart
         self._shards = int(call.options.shards)
-        self._ranks = (0,) if call.options.solo else range(call.partition.parts)
+        self._ranks = range(call.run_partition.parts)
         self.segments: list[Segment] = []
         self.parameters: dict[str, Param] = {}
         self._assigned = []

@@ -11,6 +11,7 @@ array has too few rows to be divided, and whole it is only read.
 """  # noqa: E501
 
 import ast
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ from synknumba._host.data import Data
 from synknumba._source.kernel_facts import Kind, Use, facts_of, parts_of
 from synknumba._variables.variable import Variable
 
-_OPS = {
+_OPS: Mapping[str | None, str] = {
     "add": "sum",
     "sub": "sum",
     "inc": "sum",
@@ -70,12 +71,12 @@ def find_undeclared_outputs(
         *options.givens,
         *options.sliceable,
     }
-    writes = {
-        parameter: write
-        for parameter, write in _writes_of(function).items()
-        if parameter not in declared
-    }
-    return UndeclaredOutputs(name, function, options, writes) if writes else None
+    writes = _writes_of(function)
+    for parameter in declared & writes.keys():
+        del writes[parameter]
+    if not writes:
+        return None
+    return UndeclaredOutputs(name, function, options, writes)
 
 
 class UndeclaredOutputs:
@@ -85,8 +86,12 @@ class UndeclaredOutputs:
         self, name: str, function: Any, options: FunctionOptions, writes: dict[str, Writes]
     ) -> None:
         self._name, self._function, self._options, self._writes = name, function, options, writes
-        code, defaults = function.__code__, len(function.__defaults__ or ())
-        self._optional = {*code.co_varnames[code.co_argcount - defaults : code.co_argcount]}
+        self._optional = set[str]()
+        if function.__defaults__:
+            code = function.__code__
+            self._optional.update(
+                code.co_varnames[: code.co_argcount][-len(function.__defaults__) :]
+            )
 
     def check(self, passed: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raises `ArgumentError` if one of them is missing, or an array that is not divided into
@@ -98,9 +103,10 @@ class UndeclaredOutputs:
             kwargs: arguments by name.
         """
         values = dict(zip(passed, args, strict=False)) | dict(kwargs)
-        is_known = len(args) <= len(passed) and values.keys() <= {*passed}
+        if len(args) > len(passed) or not values.keys() <= {*passed}:
+            return  # refused when they are bound
         wrong = self._wrong(passed, values)
-        if not wrong or not is_known:
+        if not wrong:
             return
         name = wrong[0]
         where = f"{self._function.__code__.co_filename}:{self._writes[name].line}"
@@ -122,7 +128,9 @@ class UndeclaredOutputs:
         """Returns those that the arguments of a call do not fit, and then those that it lacks."""
         rows: set[int] = set()
         for name, value in values.items():
-            if name not in self._writes and (_is_rows(value) or isinstance(value, IndexRange)):
+            if name in self._writes:
+                continue
+            if _is_rows(value) or isinstance(value, IndexRange):
                 rows.add(len(value))
         for name in self._options.broadcast:
             if _is_rows(values.get(name)):
@@ -167,21 +175,23 @@ def _writes_of(function: Any) -> dict[str, Writes]:
     facts = facts_of(function)
     if facts is None:
         return {}
-    own = [use for uses in facts.uses.values() for use in uses if use.is_own]
-    read = {_first(index) for use in own for index in use.read_at}
+    read = set[str]()
+    for use in itertools.chain.from_iterable(facts.uses.values()):
+        if use.is_own:
+            read.update(map(_first, use.read_at))
     writes: dict[str, Writes] = {}
     uses = facts.element_uses()
     for use in uses:
         if use.is_write:
             _note(writes.setdefault(use.name.id, Writes(use.line)), use, read)
     for use in uses:
-        if use.name.id in writes and (use.read_at or use.kind is Kind.UPDATED):
-            writes[use.name.id].is_read = True
+        written = writes.get(use.name.id)
+        if written is not None and (use.read_at or use.kind is Kind.UPDATED):
+            written.is_read = True
     return writes
 
 
 def _first(index: ast.expr) -> str:
-    """Returns the text of the first index in the brackets."""
     return ast.unparse(next(iter(parts_of(index)), index))
 
 
@@ -190,12 +200,17 @@ def _note(writes: Writes, use: Use, read: set[str]) -> None:
     if index is None:
         return
     indices = parts_of(index)
-    writes.ops.add(_OPS.get(use.op or ""))
+    writes.ops.add(_OPS.get(use.op))
     writes.axes = max(writes.axes, len(indices))
     writes.by_row &= _first(index) in read
-    writes.constant &= all(
-        isinstance(index, ast.Constant) and index.value == 0 for index in indices
-    )
+    writes.constant &= all(map(_is_zero, indices))
+
+
+def _is_zero(index: ast.expr) -> bool:
+    match index:
+        case ast.Constant(value=0):
+            return True
+    return False
 
 
 def _is_rows(value: Any) -> bool:
@@ -213,7 +228,9 @@ def _fits(value: Any, writes: Writes, rows: set[int]) -> bool:
         return not isinstance(
             value, bool | int | float | complex | list | tuple | np.generic | np.ndarray | Data
         )
-    return writes.ops == {None} and not writes.constant and (len(value) in rows or not rows)
+    if writes.constant or writes.ops != {None}:
+        return False
+    return not rows or len(value) in rows
 
 
 _UNKNOWN = 100  # elements along each axis of an array whose shape nothing shows
@@ -226,8 +243,12 @@ def _shape(writes: Writes, value: Any) -> tuple[int, ...] | None:
     if writes.ops == {None} and writes.by_row:
         if _is_rows(value):
             return tuple(value.shape[1:])
-        return () if writes.axes == 1 else None
-    return value.shape if _is_rows(value) else None
+        if writes.axes == 1:
+            return ()
+        return None
+    if _is_rows(value):
+        return tuple(value.shape)
+    return None
 
 
 def _output(writes: Writes, value: Any) -> str | None:

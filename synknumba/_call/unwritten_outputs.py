@@ -21,7 +21,9 @@ _ATOMICS = {"sum": "add", "min": "min", "max": "max"}
 
 def check_stores(name: str, function: Callable[..., Any], outputs: Mapping[str, Output]) -> None:
     """Raises `ArgumentError` if a kernel certainly stores to none of the elements of an output."""
-    facts = facts_of(function) if outputs else None
+    if not outputs:
+        return
+    facts = facts_of(function)
     if facts is None or _may_store_nothing(facts):
         return
     definition = facts.definition
@@ -57,5 +59,6 @@ def _may_store_nothing(facts: KernelFacts) -> bool:
 
 def _only_reads(use: Use) -> bool:
     """Returns whether one use of an output certainly stores nothing, and makes no view of it."""
-    is_operand = isinstance(use.parent, ast.BinOp | ast.UnaryOp | ast.Compare)
-    return use.kind is Kind.SIZE or (use.kind is Kind.ELEMENT and is_operand)
+    if use.kind is Kind.ELEMENT:
+        return isinstance(use.parent, ast.BinOp | ast.UnaryOp | ast.Compare)
+    return use.kind is Kind.SIZE

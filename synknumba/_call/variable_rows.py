@@ -43,22 +43,24 @@ def shapes_by_rank(variable: VariableState, partition: Partition) -> list[tuple[
 def _scattered(variable: VariableState, leaf: int, partition: Partition) -> tuple[Shape, ...]:
     layout, halo = variable.storage().layout, variable.halo
     counts = partition.counts(sum(layout.own_counts(leaf)))
+    lengths = list(counts)
+    if halo is not None:
+        problem = halo.problem(counts, variable.label)
+        if problem is not None:
+            raise PartitionError(f"{problem}; plan for fewer ranks")
+        lengths = [halo.length(count, rank, len(counts)) for rank, count in enumerate(counts)]
     row = layout.leaves[leaf].shapes[0][1:]
-    if halo is None:
-        return tuple((count, *row) for count in counts)
-    problem = halo.problem(counts, variable.label)
-    if problem is not None:
-        raise PartitionError(f"{problem}; plan for fewer ranks")
-    size = partition.parts
-    return tuple((halo.length(count, rank, size), *row) for rank, count in enumerate(counts))
+    return tuple((length, *row) for length in lengths)
 
 
 def planned_shape(partition: Partition, variable: VariableState, leaf: int) -> Shape:
     """Returns the shape of an array on the root, for the number of ranks of a call; for
     `VECTOR`, of all as one vector.
     """
-    shapes = [by_rank[0] for by_rank in shapes_by_rank(variable, partition)]
-    return (sum(map(math.prod, shapes)),) if leaf == VECTOR else shapes[leaf]
+    by_leaf = shapes_by_rank(variable, partition)
+    if leaf == VECTOR:
+        return (sum(math.prod(by_rank[0]) for by_rank in by_leaf),)
+    return by_leaf[leaf][0]
 
 
 def rows_shapes(arguments: Arguments, path: str, partition: Partition) -> tuple[Shape, ...]:
@@ -73,10 +75,13 @@ def own_by_rank(variable: VariableState, shapes: tuple[Shape, ...]) -> tuple[Spa
     """Returns the indices of each rank's own rows in an array of a variable, given its shapes by
     rank.
     """
-    halo = variable.halo
-    if halo is None:
-        return tuple(Span(0, shape[0]) for shape in shapes)
-    return tuple(halo.own(shape[0], rank, len(shapes)) for rank, shape in enumerate(shapes))
+    halo, spans = variable.halo, []
+    for rank, shape in enumerate(shapes):
+        span = Span(0, shape[0])
+        if halo is not None:
+            span = halo.own(shape[0], rank, len(shapes))
+        spans.append(span)
+    return tuple(spans)
 
 
 def fill_in(
@@ -111,13 +116,14 @@ def fill_in(
             )
         return
     variable, shapes = arguments.intact[path], rows_shapes(arguments, path, partition)
-    owned = own_by_rank(variable, shapes)
-    firsts = first_rows(variable.halo, [own.stop - own.start for own in owned])
-    values: dict[RankConstant, PerRank] = {RankConstant.OWN: PerRank(owned)}
+    spans = own_by_rank(variable, shapes)
+    firsts = first_rows(variable.halo, [span.stop - span.start for span in spans])
+    values: dict[RankConstant, PerRank] = {RankConstant.OWN: PerRank(spans)}
     if not has_rows:
-        values[RankConstant.OFFSET] = PerRank(firsts if variable.sharded else (0,) * len(firsts))
+        offsets = firsts if variable.sharded else (0,) * len(firsts)
+        values[RankConstant.OFFSET] = PerRank(offsets)
         values[RankConstant.ROWS] = PerRank(tuple(shape[0] for shape in shapes))
-    arguments.key.append((owned, firsts, shapes))
+    arguments.key.append((spans, firsts, shapes))
     for parameter, param in arguments.parameters.items():
         arguments.parameters[parameter] = _replaced(param, values)
 

@@ -7,10 +7,10 @@
 Where there is no world, nothing is copied, placed or allocated, and the checks are the same.
 """  # noqa: E501
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 from synknumba._call.bind import Binder, signature_names
 from synknumba._call.call import Call, named_leaves
@@ -71,7 +71,7 @@ class WorkedCall:
         call: its arguments and rows.
         selector: owner of the memory for row numbers.
         source: argument that gives a kernel's launches their size; None if there is none.
-        wanted: names of a kernel's outputs that are returned, in order.
+        returned: names of a kernel's outputs that the caller gets, in order.
         built: a kernel's outputs; with memory if the call has a world.
         ops: tree of ops of a Python function's result.
         small: where the results of a Python function in a sequence lie among the ranks' small
@@ -83,7 +83,7 @@ class WorkedCall:
     call: Call
     selector: RowSelector
     source: str | None
-    wanted: list[str]
+    returned: list[str]
     built: Built
     ops: Any
     small: tuple[int, int] | None
@@ -101,25 +101,29 @@ class WorkedCall:
 
     def segments(self) -> list[Segment]:
         """Returns the memory that the ranks need."""
-        updates = [] if self.updates is None else self.updates.segments
-        return [*self.call.segments, *self.built.segments.values(), *updates]
+        segments = [*self.call.segments, *self.built.segments.values()]
+        if self.updates is not None:
+            segments += self.updates.segments
+        return segments
 
     def written(self) -> frozenset[str]:
         """Returns the parameters with variables that a kernel may write; of a Python function,
         none.
         """
-        return _may_write(self.planner.function, self.call) if self.is_kernel else frozenset()
+        if not self.is_kernel:
+            return frozenset()
+        return _may_write(self.planner.function, self.call)
 
     def program(self, function: int) -> Program:
         """Returns the program for the ranks, given the number of the function there."""
         call, built, options = self.call, self.built, self.call.options
-        reads = frozenset[str]()
+        subset, reads = options.subset, frozenset[str]()
         if self.is_kernel:
-            reads = _only_read(self.planner.function, call)
+            subset, reads = None, _only_read(self.planner.function, call)
         parameters = call.parameters | built.results
         if self.updates is not None:
             parameters |= self.updates.parameters
-        values = "".join(call.arguments.letters) + call.rows.letters
+        values = "".join(call.arguments.scalars.letters) + call.rows.letters
         return Program(
             number=next_number(),
             function=function,
@@ -131,7 +135,7 @@ class WorkedCall:
             values=values + "q" * built.lent,
             solo=options.solo,
             ops=self.ops,
-            subset=None if self.is_kernel else options.subset,
+            subset=subset,
             lent=built.lent,
             only_read=reads,
             shards=options.shards,
@@ -140,6 +144,114 @@ class WorkedCall:
             shows_slices=bool(options.progress),
             sized_by=self.source,
         )
+
+
+@final
+class FunctionText:
+    """What the text of a function shows of its calls.
+
+    Attributes:
+        limits: those of a kernel's positions.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        options: FunctionOptions,
+        *,
+        is_generated: bool,
+    ) -> None:
+        self._name, self._function, self._options = name, function, options
+        self._is_generated = is_generated
+        self.limits = Limits()
+        self._undeclared: UndeclaredOutputs | None = None
+        self._dynamic_shared: str | None = None  # where a kernel uses it
+        # Lines of the parameters that the source writes. The analysis of a generated kernel is
+        # put off to its first call.
+        self._written: Mapping[str, int] | None = None
+        if not is_generated:
+            self._analyse()
+
+    def _analyse(self) -> None:
+        """Reads the source of the user's function, and refuses what is wrong in every call."""
+        name, function, options = self._name, self._function, self._options
+        keep_text(function)
+        for op_function in options.op_functions():
+            keep_text(op_function)
+        check_rebinding(name, function, options)
+        self._written = written_parameters(function)
+        if options.launch is not None:
+            self.limits = grid_limits(function)
+        if options.style == "kernel":
+            check_stores(name, function, options.outputs)
+            self._undeclared = find_undeclared_outputs(name, function, options)
+            if isinstance(function, FunctionType):
+                self._dynamic_shared = dynamic_shared(function)
+
+    def sized_by(self, call: Call) -> str | None:
+        """Returns the argument that gives a kernel's launches their size; None for generated
+        kernels, which take rows only.
+        """
+        launch = self._options.launch
+        if launch is None or self._is_generated:
+            return None
+        return sized_by(call, launch, self.limits)
+
+    def check_outputs(
+        self, passed: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Raises `ArgumentError` if an output is not declared; arguments are those of
+        `UndeclaredOutputs.check`.
+        """
+        if self._undeclared is not None:
+            self._undeclared.check(passed, args, kwargs)
+
+    def check_writes(self, call: Call) -> None:
+        """Raises `ArgumentError` for a write whose values would be lost: to an input, to the name
+        of a variable, or to the old value of an updated one.
+        """
+        if call.variables and not self._is_generated:
+            check_passed(self._name, self._function, self._options, call.arguments.passed)
+        if self._written is None:
+            self._written = written_parameters(self._function)
+        for path, line in self._written.items():
+            match call.parameters.get(path):
+                case Held(read_only=True) as param:
+                    self._refuse_alias(path, line, call)
+                    self._refuse_write(path, line, param)
+                case (Broadcast() | Sharded(writable=False) | HeldRows(writable=False)) as param:
+                    self._refuse_write(path, line, param)
+
+    def _refuse_alias(self, path: str, line: int, call: Call) -> None:
+        arguments = call.arguments
+        alias = arguments.alias(arguments.variables[path], arguments.arrays_of(path), path)
+        if alias is not None:
+            raise ArgumentError(
+                f"{self._place(line)} writes to {path}, and {alias} is the same "
+                "variable; pass a copy of it as another variable"
+            )
+
+    def _refuse_write(self, path: str, line: int, param: Param) -> NoReturn:
+        target, way_out = _lost_write(path, param)
+        raise ArgumentError(
+            f"{self._place(line)} writes to {path}, which is {target}. "
+            f"{way_out}, or write to a copy."
+        )
+
+    def _place(self, line: int) -> str:
+        return f"{self._name} ({self._function.__code__.co_filename}:{line})"
+
+    def check_shared_memory(self, launch: LaunchConfig) -> None:
+        """Raises `LaunchError` for a kernel with dynamic shared memory that is launched without
+        any.
+        """
+        if self._dynamic_shared is not None and not launch.smem_bytes:
+            raise LaunchError(
+                f"{self._name} uses dynamic shared memory ({self._dynamic_shared}), but smem_bytes "
+                "is 0; pass smem_bytes= to the decorator, or the bytes of a block as the 4th "
+                f"launch argument: {self._name}[grid, block, 0, bytes](...)"
+            )
 
 
 @final
@@ -155,7 +267,7 @@ class Planner:
 
     Attributes:
         parameters: names of the function's parameters, with their defaults.
-        limits: those of a kernel's positions.
+        text: what its source shows.
         binder: of the arguments.
         builder: of a kernel's outputs.
     """
@@ -171,38 +283,13 @@ class Planner:
         self.name = name
         self.function = function
         self.options = options
-        self._is_generated = is_generated
         what = "the function" if options.style == "function" else "the kernel"
         self.parameters = signature_names(function, what)
         check_names(name, self.parameters, options)
-        self.limits = Limits()
-        self._undeclared: UndeclaredOutputs | None = None
-        self._dynamic_shared: str | None = None  # where a kernel uses it
-        # Lines of the parameters that the source writes. The analysis of a generated kernel is
-        # put off to its first call.
-        self._written: Mapping[str, int] | None = None
-        if not is_generated:
-            self._analyse()
+        self.text = FunctionText(name, function, options, is_generated=is_generated)
         self.binder = Binder(name, self.parameters, options)
         self._selector = RowSelector(name, options.style)
         self.builder = OutputBuilder(name, options.outputs)
-
-    def _analyse(self) -> None:
-        """Reads the source of the user's function, and refuses what is wrong in every call."""
-        name, function, options = self.name, self.function, self.options
-        keep_text(function)
-        for op in options.user_ops():
-            keep_text(op.function)
-        check_rebinding(name, function, options)
-        if options.style == "kernel":
-            check_stores(name, function, options.outputs)
-        if options.launch is not None:
-            self.limits = grid_limits(function)
-        self._written = written_parameters(function)
-        if options.style == "kernel":
-            self._undeclared = find_undeclared_outputs(name, function, options)
-            if isinstance(function, FunctionType):
-                self._dynamic_shared = dynamic_shared(function)
 
     # ---- arguments and rows
 
@@ -222,8 +309,7 @@ class Planner:
         of `selector`, by default that of the function.
         """
         options.check(self.name)
-        if self._undeclared is not None:
-            self._undeclared.check(self.binder.passed, args, kwargs)
+        self.text.check_outputs(self.binder.passed, args, kwargs)
         arguments = self.binder.bind(args, kwargs, options, partition, world)
         selector = selector or self._selector
         rows = selector.select(arguments, options, partition, places=world is not None)
@@ -241,7 +327,7 @@ class Planner:
 
     def work_out(self, call: Call) -> WorkedCall:
         """Works out a call that is bound."""
-        return self._worked(call, self._selector, None)
+        return self._worked(call, self._selector, Built())
 
     def work_out_in_sequence(
         self,
@@ -257,91 +343,42 @@ class Planner:
         """
         selector = RowSelector(self.name, self.options.style)
         call = self.bind(args, kwargs, options, partition, world, selector)
-        return self._worked(call, selector, used)
+        # other calls of the sequence may read results, which are then not lent to the script
+        return self._worked(call, selector, Built(used=used, lends=False))
 
-    def _worked(self, call: Call, selector: RowSelector, used: int | None) -> WorkedCall:
-        """Runs all checks, and makes the outputs; `used` is None for a call by itself."""
-        source = self._sized_by(call)
-        for check in (
-            self._check_per_rank,
-            self._check_writes,
-            self._check_values,
-            self._check_launch,
-        ):
-            check(call, source)
-        # other calls of a sequence may read results, which are then not lent to the script
-        built = Built(used=used or 0, lends=used is None)
-        wanted, small = list[str](), None
+    def _worked(self, call: Call, selector: RowSelector, built: Built) -> WorkedCall:
+        """Runs all checks, and makes the outputs; `built` has none of them yet."""
+        source, launch, name = self.text.sized_by(call), self.options.launch, self.name
+        _check_per_rank(call)
+        self.text.check_writes(call)
+        self._check_values(call)
+        if launch is not None:
+            check_launches(name, launch, call, source)
+            self.text.check_shared_memory(launch)
+        returned, small = list[str](), None
         if self.options.style == "kernel":
-            wanted = self.builder.wanted(call.options.subset)
-            self.builder.build(built, call, wanted)
-            self.builder.check_count(call.total, wanted)
-        elif used is not None:
-            small = self._room(used)
+            returned = self.builder.returned(call.options.subset)
+            self.builder.build(built, call, returned)
+            self.builder.check_count(call.total, returned)
+        elif not built.lends:
+            small = self._room(built.used)
             built.used = sum(small)
         updates = None
         if call.world is not None and call.options.shards is not None and self.options.updates:
             updates = SharedUpdates(call, self.options.updates)
         ops = self._subset_ops(call.options)
-        return WorkedCall(self, call, selector, source, wanted, built, ops, small, updates)
+        return WorkedCall(self, call, selector, source, returned, built, ops, small, updates)
 
-    def _sized_by(self, call: Call) -> str | None:
-        """Returns the argument that gives a kernel's launches their size; None for generated
-        kernels, which take rows only.
-        """
-        launch = self.options.launch
-        if launch is None or self._is_generated:
-            return None
-        return sized_by(call, launch, self.limits)
-
-    def _check_per_rank(self, call: Call, _source: str | None) -> None:
-        ranks = call.partition.parts
-        for name, param in call.parameters.items():
-            for path, leaf in named_leaves(name, param):
-                if isinstance(leaf, PerRank) and len(leaf.values) != ranks:
-                    raise ArgumentError(
-                        f"{path}=per_rank(...) has {len(leaf.values)} values for {ranks} ranks; "
-                        "pass one per rank"
-                    )
-
-    def _check_writes(self, call: Call, _source: str | None) -> None:
-        """Raises `ArgumentError` for a write to an input, or to the name of a variable, in the
-        source: it would be lost.
-        """
-        if call.variables and not self._is_generated:
-            check_passed(self.name, self.function, self.options, call.arguments.passed)
-        if self._written is None:
-            self._written = written_parameters(self.function)
-        _check_writes(self.name, self.function, self._written, call)
-
-    def _check_values(self, call: Call, _source: str | None) -> None:
+    def _check_values(self, call: Call) -> None:
         """Raises `ArgumentError` for more numbers than the ranks have room for."""
         room = VALUE_BYTES // 8 - ROW_VALUES - len(self.options.outputs)
         if call.rows.local is not None:
             room = max(0, room - OWN_VALUES * call.partition.parts)
-        count = len(call.arguments.values)
+        count = len(call.arguments.scalars.values)
         if count > room:
             raise ArgumentError(
                 f"{self.name} got {count} numbers, but a call takes at most "
                 f"{room}; pass them as an array"
-            )
-
-    def _check_launch(self, call: Call, source: str | None) -> None:
-        """Raises `LaunchError` for sizes that cannot be derived, or that CUDA would refuse."""
-        launch = self.options.launch
-        if launch is not None:
-            check_launches(self.name, launch, call, source)
-            self._check_shared_memory(launch)
-
-    def _check_shared_memory(self, launch: LaunchConfig) -> None:
-        """Raises `LaunchError` for a kernel with dynamic shared memory that is launched without
-        any.
-        """
-        if self._dynamic_shared is not None and not launch.smem_bytes:
-            raise LaunchError(
-                f"{self.name} uses dynamic shared memory ({self._dynamic_shared}), but smem_bytes "
-                "is 0; pass smem_bytes= to the decorator, or the bytes of a block as the 4th "
-                f"launch argument: {self.name}[grid, block, 0, bytes](...)"
             )
 
     def _room(self, used: int) -> tuple[int, int]:
@@ -351,17 +388,18 @@ class Planner:
         A function that returns nothing takes its number only. Others share the room, of which
         each leaves the rest most.
         """
-        has_ops = self.options.has_ops
         first = align(used)
         free = (RESULT_BYTES - first) // 64 * 64
+        nbytes, fewer = FIRST_LEAF, ", or fewer functions that return something"
+        if self.options.has_ops:
+            fair = free // ROOM_SHARE // 64 * 64
+            nbytes, fewer = max(FIRST_LEAF, min(FUNCTION_BYTES, fair)), ""
         if free < FIRST_LEAF:
-            fewer = "" if has_ops else ", or fewer functions that return something"
             raise ArgumentError(
                 f"{self.name}: the calls of one body share {RESULT_BYTES:,} bytes for results, and "
                 f"this one does not fit; split the body into two sequences{fewer}"
             )
-        fair = free // ROOM_SHARE // 64 * 64 if has_ops else 0
-        return first, max(FIRST_LEAF, min(FUNCTION_BYTES, fair))
+        return first, nbytes
 
     def _subset_ops(self, options: CallOptions) -> Any:
         """Returns the ops of the results that are returned; None without ops."""
@@ -395,46 +433,21 @@ def planned_partition(what: str, world_size: int | None) -> Partition:
     return world.partition
 
 
+def _check_per_rank(call: Call) -> None:
+    ranks = call.partition.parts
+    for name, param in call.parameters.items():
+        for path, leaf in named_leaves(name, param):
+            if isinstance(leaf, PerRank) and len(leaf.values) != ranks:
+                raise ArgumentError(
+                    f"{path}=per_rank(...) has {len(leaf.values)} values for {ranks} ranks; "
+                    "pass one per rank"
+                )
+
+
 # ---- writes to the arguments, as the source shows them
 
 
-def _check_writes(
-    name: str, function: Callable[..., Any], written: Mapping[str, int], call: Call
-) -> None:
-    """Raises `ArgumentError` for a write whose values would be lost: to an input, or to the old
-    value of an updated variable.
-
-    Args:
-        name: name of the function.
-        function: the plain function.
-        written: line of the first write to each parameter that the source writes.
-        call: bound.
-    """
-    for path, line in written.items():
-        param = call.parameters.get(path)
-        match param:
-            case Broadcast() | Sharded(writable=False):
-                pass
-            case Held(read_only=True) | HeldRows(writable=False):
-                pass
-            case _:
-                continue
-        place = f"{name} ({function.__code__.co_filename}:{line})"
-        if isinstance(param, Held):
-            arguments = call.arguments
-            alias = arguments.alias(arguments.variables[path], arguments.arrays_of(path), path)
-            if alias is not None:
-                raise ArgumentError(
-                    f"{place} writes to {path}, and {alias} is the same "
-                    "variable; pass a copy of it as another variable"
-                )
-        target, way_out = _lost_write(path, param)
-        raise ArgumentError(
-            f"{place} writes to {path}, which is {target}. {way_out}, or write to a copy."
-        )
-
-
-def _lost_write(path: str, param: Param | None) -> tuple[str, str]:
+def _lost_write(path: str, param: Param) -> tuple[str, str]:
     """Returns what a parameter is whose writes are lost, and what to write instead."""
     match param:
         case Held():
@@ -469,7 +482,9 @@ def _only_read(function: Callable[..., Any], call: Call) -> frozenset[str]:
         match param:
             case Sharded(array) | Broadcast(array) if array.version and array.dtype.names is None:
                 frozen.add(name)
-    return _certainly_read(function, call) & frozen if frozen else frozenset()
+    if not frozen:
+        return frozenset()
+    return _certainly_read(function, call) & frozen
 
 
 def _may_write(function: Callable[..., Any], call: Call) -> frozenset[str]:
@@ -477,7 +492,9 @@ def _may_write(function: Callable[..., Any], call: Call) -> frozenset[str]:
     that it calls.
     """
     held = {name for name, param in call.parameters.items() if isinstance(param, Held | HeldRows)}
-    return frozenset(held - _certainly_read(function, call)) if held else frozenset()
+    if not held:
+        return frozenset()
+    return frozenset(held - _certainly_read(function, call))
 
 
 def _certainly_read(function: Callable[..., Any], call: Call) -> frozenset[str]:

@@ -7,7 +7,7 @@ import numpy as np
 from synknumba._call.call import Arguments, leaves_of, named_leaves
 from synknumba._errors import ArgumentError
 from synknumba._host.data import Data
-from synknumba._ops.tree import LEAF, flatten, is_nested, paths
+from synknumba._ops.tree import flatten, paths
 from synknumba._types import Array
 from synknumba._wire.program import Broadcast, Held, HeldRows, Sharded
 
@@ -40,10 +40,10 @@ def check_target(arguments: Arguments, path: str, array: Array) -> None:
             f"{path} is in inout=, so its rows are written back, but the array passed is "
             f"read-only; pass a writable one"
         )
-    for other, target, _ in arguments.write_back:
+    for earlier, target, _ in arguments.write_back:
         if share_memory(array, target):
             raise ArgumentError(
-                f"{_both(path, other)} in inout=, and their arrays overlap: one would "
+                f"{_both(path, earlier)} in inout=, and their arrays overlap: one would "
                 f"overwrite the other. Pass a copy."
             )
 
@@ -54,19 +54,16 @@ def check_aliases(arguments: Arguments, inout: Collection[str]) -> None:
     writers: dict[int, str] = {}
     for name, param in arguments.parameters.items():
         for path, leaf in named_leaves(name, param):
-            if not isinstance(leaf, Sharded | Broadcast):
-                continue
-            segment = leaf.array.segment
-            is_written = isinstance(leaf, Sharded) and leaf.writable
-            other = (owners if is_written else writers).get(segment)
-            if other is not None:
-                raise ArgumentError(
-                    f"{path} and {other} are the same Data, and {path if is_written else other} is "
-                    "in inout=; ranks would read rows that others write. Pass a copy."
-                )
-            owners[segment] = path
-            if is_written:
-                writers[segment] = path
+            match leaf:
+                case Sharded(place, writable=True):
+                    _refuse_same(path, owners.get(place.segment), written=path)
+                    writers[place.segment] = path
+                case Sharded(place) | Broadcast(place):
+                    writer = writers.get(place.segment)
+                    _refuse_same(path, writer, written=writer)
+                case _:
+                    continue
+            owners[place.segment] = path
     for target, array, _ in arguments.write_back:
         for name in inout & arguments.passed.keys():
             for path, data in _data_in(name, arguments.passed[name]):
@@ -78,9 +75,16 @@ def check_aliases(arguments: Arguments, inout: Collection[str]) -> None:
                     )
 
 
+def _refuse_same(path: str, earlier: str | None, *, written: str | None) -> None:
+    if earlier is not None:
+        raise ArgumentError(
+            f"{path} and {earlier} are the same Data, and {written} is "
+            "in inout=; ranks would read rows that others write. Pass a copy."
+        )
+
+
 def _data_in(name: str, value: object) -> list[tuple[str, Data]]:
-    """Returns the `Data` in an argument, with their paths."""
-    leaves, structure = flatten(value) if is_nested(value) else ([value], LEAF)
+    leaves, structure = flatten(value)
     return [
         (f"{name}{path}", leaf)
         for path, leaf in zip(paths(structure), leaves, strict=True)
@@ -88,8 +92,10 @@ def _data_in(name: str, value: object) -> list[tuple[str, Data]]:
     ]
 
 
-def _both(name: str, other: str) -> str:
-    return f"{name} is" if name == other else f"{name} and {other} are both"
+def _both(path: str, second: str) -> str:
+    if path == second:
+        return f"{path} is"
+    return f"{path} and {second} are both"
 
 
 def share_memory(a: Array, b: Array) -> bool:

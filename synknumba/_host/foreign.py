@@ -25,7 +25,8 @@ from synknumba._host.stored import (
 )
 from synknumba._types import Array
 
-OWN = (
+# what no other library's array is
+_KNOWN = (
     Data,
     np.ndarray,
     np.generic,
@@ -39,6 +40,7 @@ OWN = (
     list,
     dict,
     type(None),
+    type,
 )
 
 
@@ -46,7 +48,7 @@ def is_foreign(value: Any) -> bool:
     """Returns whether a value is an array of another library than NumPy, or a group of such
     arrays in a file.
     """
-    if isinstance(value, (*OWN, type)) or type(value).__module__.startswith("synknumba."):
+    if isinstance(value, _KNOWN) or type(value).__module__.startswith("synknumba."):
         return False
     return hasattr(value, "__array__") or _is_group(value)
 

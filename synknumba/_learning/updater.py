@@ -32,13 +32,14 @@ from synknumba._learning.transform import (
 from synknumba._ops.tree import describe
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._rowwise.generate import define, indented, kernel_text
+from synknumba._source.reached import walk
 from synknumba._tracing import STEP
 from synknumba._types import DeviceKind, known_options
 from synknumba._variables.create import flatten, variable
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of, vector_of
 from synknumba._world.open_world import current_world
-from synknumba._world.read_values import walk, with_values
+from synknumba._world.read_values import with_values
 from synknumba.simt.internals import cuda_module, values_read
 
 OnNonfinite: TypeAlias = Literal["raise", "skip"] | None

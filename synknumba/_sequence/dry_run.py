@@ -60,7 +60,7 @@ class DryRun(Recorder):
         for value in call.values:
             if isinstance(value, Number):
                 value.formula  # noqa: B018  # for results that the ranks are to combine
-        results = [worked.built.results[name] for name in worked.wanted]
+        results = [worked.built.results[name] for name in worked.returned]
         places = {("result", part, index) for index in range(len(results))}
         access = replace(access, writes=access.writes | places)
         texts = call.texts(lasting=True, shape_of=partial(planned_shape, self.partition))
@@ -69,7 +69,8 @@ class DryRun(Recorder):
             reports = (ResultReport("result", worked.ops, None, None),)
         is_repeated = worked.is_kernel
         if worked.options.record and options.is_whole:
-            is_repeated = not any(isinstance(value, Number) for value in call.arguments.values)
+            scalars = call.arguments.scalars.values
+            is_repeated = not any(isinstance(value, Number) for value in scalars)
         reads_lines = call.rows.source.kind == "line" and not call.follows_lines
         report = PartReport(
             self.calls,

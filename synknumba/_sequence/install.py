@@ -273,7 +273,7 @@ def _writes_of(
     """Returns what a call writes on its own rank, with its results."""
     if isinstance(plan, KernelPlan):
         return writes | {
-            ("result", plan.program.number, index) for index in range(len(plan.wanted))
+            ("result", plan.program.number, index) for index in range(len(plan.returned))
         }
     offsets = {offset for offset, *_ in formulas}
     is_recorded = plan.program.is_recorded and call.options.is_whole

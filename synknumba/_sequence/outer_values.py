@@ -23,24 +23,21 @@ from weakref import ref
 import numpy as np
 
 from synknumba._source.definition import read_function
-from synknumba._types import Cache
-from synknumba._world.read_values import (
+from synknumba._source.reached import (
     MISSING,
     Read,
-    alive,
     file_of,
-    held,
     inside,
     is_a_function_of_the_script,
     is_a_module_of_the_script,
-    is_plain,
     is_the_scripts,
-    key_of,
     own,
     reached,
     reads_of,
     walk,
 )
+from synknumba._types import Cache
+from synknumba._world.read_values import alive, held, is_plain, key_of
 from synknumba.simt.internals import names_in
 
 DIGEST_BYTES = 4096  # of an array, of which a longer one is kept as a digest

@@ -245,12 +245,13 @@ class Recorder(ABC):
         if not worked.is_kernel:
             return symbolic(f"the result of {name}") if worked.options.has_ops else None
         stand_ins: list[Any] = []
-        for index, output in enumerate(worked.wanted):
-            result, place = worked.built.results[output], index if len(worked.wanted) > 1 else None
+        for index, output in enumerate(worked.returned):
+            result = worked.built.results[output]
+            place = index if len(worked.returned) > 1 else None
             handle = symbolic(f"{output} of {name}", result, place)
             stand_ins.append(ScalarResult(self, handle) if may_be_number(result) else handle)
         if len(stand_ins) > 1:
-            return result_class(name, tuple(worked.wanted))(*stand_ins)
+            return result_class(name, tuple(worked.returned))(*stand_ins)
         return stand_ins[0] if stand_ins else None
 
     def share(self, number: SymbolicResult) -> int:
@@ -501,7 +502,7 @@ def _check_located(worked: WorkedCall) -> None:
     outputs, batch = worked.options.outputs, worked.call.options.batch
     if not isinstance(batch, Line):
         return
-    for name in worked.wanted:
+    for name in worked.returned:
         if outputs[name].op in reduction.LOCATING:
             raise ArgumentError(
                 f"{tracing.where()}: {name} of {worked.planner.name} is a row number, which "

@@ -56,7 +56,9 @@ def element_uses(function: Callable[..., Any]) -> list[Use]:
     is no source.
     """
     facts = facts_of(function)
-    return [] if facts is None else facts.element_uses()
+    if facts is None:
+        return []
+    return facts.element_uses()
 
 
 def is_first_element(use: Use, function: Callable[..., Any]) -> bool:
@@ -64,12 +66,15 @@ def is_first_element(use: Use, function: Callable[..., Any]) -> bool:
     and that is 0.
     """
     index, facts = use.index, facts_of(function)
-    if isinstance(index, ast.Tuple) and len(index.elts) == 1:
-        index = index.elts[0]
+    if facts is None:
+        return False
+    match index:
+        case ast.Tuple(elts=[element]):
+            index = element
     match index:
         case ast.Constant(value=int(value)):
             return value == 0
-        case ast.Name(id=name) if facts is not None and name not in facts.local:
+        case ast.Name(id=name) if name not in facts.local:
             try:
                 around = inspect.getclosurevars(function)
             except (TypeError, ValueError):
@@ -87,7 +92,9 @@ def read_parameters(function: Callable[..., Any], dimensions: Mapping[str, int])
     """
     if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
         return frozenset()
-    facts = facts_of_code(function.__code__) if _is_current(function.__code__) else None
+    if not _is_current(function.__code__):
+        return frozenset()
+    facts = facts_of_code(function.__code__)
     if facts is None or any(isinstance(node, _SCOPES) for node in facts.definition.nodes):
         return frozenset()  # a name may have several meanings
     names = grid_names(function)
@@ -109,12 +116,13 @@ class _Numbers:
     def __init__(self, facts: KernelFacts, dimensions: Mapping[str, int], names: GridNames) -> None:
         self._names, self._local = names, facts.local
         parameters, values = {*facts.definition.parameters}, facts.values
-        self.arrays = {
-            name: axes
-            for name, axes in dimensions.items()
-            if axes and name in parameters and name not in values
-        }
-        scalars = {name for name, axes in dimensions.items() if not axes and name in parameters}
+        self.arrays, scalars = dict[str, int](), set[str]()
+        for name in parameters & dimensions.keys():
+            axes = dimensions[name]
+            if not axes:
+                scalars.add(name)
+            elif name not in values:
+                self.arrays[name] = axes
         # Starts from all candidates, and removes names bound to anything but a number until none is
         # left to remove.
         self._numbers, before = scalars | (values.keys() - parameters), -1
@@ -134,8 +142,9 @@ class _Numbers:
             if len(indices) >= axes:
                 break  # brackets behind an element
             indices += parts_of(index)
-        is_element = len(indices) >= axes and all(map(self._is_number, indices))
-        return is_element and use.kind in {Kind.ELEMENT, Kind.SIZE}
+        if use.kind not in {Kind.ELEMENT, Kind.SIZE} or len(indices) < axes:
+            return False
+        return all(map(self._is_number, indices))
 
     def _is_number(self, node: ast.expr | None) -> bool:
         """Returns whether an expression is certainly a number, or an array of numbers, which as
@@ -152,14 +161,14 @@ class _Numbers:
                 return True
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 # rules out the concatenation of two tuples
-                return self._is_number(left) or self._is_number(right)
+                return any(map(self._is_number, (left, right)))
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 # rules out the repetition of a tuple
-                return self._is_number(left) and self._is_number(right)
+                return all(map(self._is_number, (left, right)))
             case ast.BinOp():
                 return True
             case ast.IfExp(body=first, orelse=second):
-                return self._is_number(first) and self._is_number(second)
+                return all(map(self._is_number, (first, second)))
             case ast.NamedExpr(value=value):
                 return self._is_number(value)
             case ast.Subscript():
@@ -192,8 +201,11 @@ class _Numbers:
         match call.func, call.args:
             case ast.Name(id="range" | "len" | "int" as name), _:  # a range: its loop's variable
                 return self._is_builtin(name)
-            case ast.Name(id="abs" | "min" | "max" as name), args if self._is_builtin(name):
-                return (name == "abs" or len(args) > 1) and all(map(self._is_number, args))
+            case (ast.Name(id="abs" as name), [_] as args) | (
+                ast.Name(id="min" | "max" as name),
+                [_, _, *_] as args,
+            ) if self._is_builtin(name):
+                return all(map(self._is_number, args))
             case function, [ast.Constant(value=1)] if self._names.path(function) in {
                 "grid",
                 "gridsize",
@@ -209,8 +221,9 @@ class _Numbers:
 def _is_type_of_numbers(value: object) -> bool:
     from numba.core.types import Number  # deferred until needed
 
-    is_of_numpy = isinstance(value, type) and issubclass(value, np.number)
-    return is_of_numpy or isinstance(value, Number)
+    if isinstance(value, type):
+        return issubclass(value, np.number)
+    return isinstance(value, Number)
 
 
 def _is_current(code: CodeType) -> bool:

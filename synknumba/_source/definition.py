@@ -35,15 +35,19 @@ class Definition:
             id(child): node for node in self.nodes for child in ast.iter_child_nodes(node)
         }
         self.names = [node for node in self.nodes if isinstance(node, ast.Name)]
-        self.parameters = [
-            one.arg for one in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)
-        ]
-        others = [
-            node
-            for node in self.nodes
-            if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.keyword)
-        ]
-        self.mentioned = [name for node in others for name in _strings(node)]
+        signature = tree.args
+        args = (*signature.posonlyargs, *signature.args, *signature.kwonlyargs)
+        self.parameters = [arg.arg for arg in args]
+        self.mentioned: list[str] = []
+        for node in self.nodes:
+            if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.keyword):
+                self.mentioned += _strings(node)
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yields the nodes around a node, outwards."""
+        while (parent := self.parents.get(id(node))) is not None:
+            yield parent
+            node = parent
 
     @cached_property
     def own(self) -> list[ast.AST]:
@@ -58,7 +62,9 @@ def read_function(function: Callable[..., Any]) -> Definition | None:
     None without source.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)
-    return read_code(code) if isinstance(code, CodeType) else None
+    if not isinstance(code, CodeType):
+        return None
+    return read_code(code)
 
 
 def read_code(code: CodeType) -> Definition | None:
@@ -82,11 +88,11 @@ def _read(code: CodeType, _filename: str) -> Definition | None:
         TokenError,
     ):
         return None
-    definition = tree.body[0] if tree.body else None
-    if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:
-        return None
-    ast.increment_lineno(tree, first - 1)
-    return Definition(definition)
+    match tree.body:
+        case [ast.FunctionDef(name=code.co_name) as definition, *_]:
+            ast.increment_lineno(tree, first - 1)
+            return Definition(definition)
+    return None
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -100,6 +106,9 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 def _strings(node: ast.AST) -> Iterator[str]:
     for _, value in ast.iter_fields(node):
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, str):
-                yield one
+        values = value
+        if not isinstance(value, list):
+            values = [value]
+        for text in values:
+            if isinstance(text, str):
+                yield text

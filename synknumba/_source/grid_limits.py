@@ -12,15 +12,15 @@ that of all rows (`row_warnings.py`).
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from types import FunctionType
 
 from synknumba._source.grid_names import GridNames, grid_names
 from synknumba._source.kernel_facts import KernelFacts, facts_of_code
 from synknumba.simt.internals import has_cuda_module
 
-_LESS = ast.Lt, ast.LtE
-_GREATER = ast.Gt, ast.GtE
+_LESS: tuple[type[ast.cmpop], ...] = (ast.Lt, ast.LtE)
+_GREATER: tuple[type[ast.cmpop], ...] = (ast.Gt, ast.GtE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,97 +63,112 @@ def grid_limits(function: Callable[..., object]) -> Limits:
     if facts is None or names is None:
         return Limits()
     source = _Positions(facts, names)
-    uses = [source.limits_of(use) for use in source.uses()]
-    limits = dict.fromkeys(limit for use in uses for limit in use)
-    numbers = tuple(limit for limit in limits if limit.parameter and limit.length is None)
-    lengths = tuple(limit for limit in limits if limit.length is not None)
-    return Limits(numbers, lengths if all(uses) and not numbers else ())
+    uses = list(map(source.limits_of, source.uses()))
+    numbers, lengths = list[Limit](), list[Limit]()
+    for limit in dict.fromkeys(chain.from_iterable(uses)):
+        if limit.length is not None:
+            lengths.append(limit)
+        elif limit.parameter:
+            numbers.append(limit)
+    if numbers or not all(uses):
+        lengths = []
+    return Limits(tuple(numbers), tuple(lengths))
 
 
 class _Positions:
     """A kernel's source, with the names that are positions in the grid."""
 
     def __init__(self, facts: KernelFacts, names: GridNames) -> None:
-        self._facts, self._parents = facts, facts.definition.parents
+        self._facts = facts
         parameters = {*facts.definition.parameters}
         self._parameters = parameters - facts.values.keys()
         self._values: dict[str, ast.expr] = {}  # of the names that are bound once
         self._axes: dict[str, int] = {}
         for name, values in facts.values.items():
-            if len(values) > 1 or values[0] is None or name in parameters:
-                continue
-            self._values[name] = values[0]
-            axis = names.axis(values[0])
-            if axis is not None:
-                self._axes[name] = axis
+            match values:
+                case [ast.expr() as value] if name not in parameters:
+                    self._values[name] = value
+                    axis = names.axis(value)
+                    if axis is not None:
+                        self._axes[name] = axis
 
     def uses(self) -> Iterator[ast.Name]:
         """Yields where positions are used, other than in comparisons."""
         for name in self._facts.definition.names:
-            is_used = name.id in self._axes and isinstance(name.ctx, ast.Load)
-            if is_used and not self._is_compared(name):
+            if name.id not in self._axes or self._is_compared(name):
+                continue
+            if isinstance(name.ctx, ast.Load):
                 yield name
 
     def limits_of(self, use: ast.Name) -> list[Limit]:
         """Returns the limits of a position where it is used."""
-        axis = self._axes[use.id]
-        limits = [
-            self._limit(axis, large)
-            for test, holds in self._conditions(use)
-            for small, large in _inequalities(test, holds)
-            if isinstance(name := _without_int(small), ast.Name) and name.id == use.id
-        ]
-        return [limit for limit in limits if limit is not None]
+        axis, limits = self._axes[use.id], []
+        for test, holds in self._conditions(use):
+            for small, large in _inequalities(test, holds):
+                match _without_int(small):
+                    case ast.Name(id=use.id):
+                        limit = self._limit(axis, large)
+                        if limit is not None:
+                            limits.append(limit)
+        return limits
 
     def _is_compared(self, node: ast.AST) -> bool:
-        parent = self._parents.get(id(node))
-        while isinstance(parent, ast.BinOp | ast.UnaryOp):
-            parent = self._parents.get(id(parent))
-        return isinstance(parent, ast.Compare)
+        for parent in self._facts.definition.ancestors(node):
+            if not isinstance(parent, ast.BinOp | ast.UnaryOp):
+                return isinstance(parent, ast.Compare)
+        return False
 
     def _conditions(self, node: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
         """Yields the conditions that are known where a node is evaluated, each with whether it
         holds.
         """
-        while (parent := self._parents.get(id(node))) is not None:
+        definition = self._facts.definition
+        for parent in definition.ancestors(node):
             match parent:
                 case ast.BoolOp(op=op, values=values):
-                    earlier = values[: values.index(node)]  # type: ignore[arg-type]
-                    yield from ((value, isinstance(op, ast.And)) for value in earlier)
+                    for value in values[: values.index(node)]:  # type: ignore[arg-type]
+                        yield value, isinstance(op, ast.And)
                 case ast.If(test=test, orelse=orelse) if node is not test:
                     yield test, node not in orelse
                 case ast.IfExp(test=test, orelse=otherwise) if node is not test:
                     yield test, node is not otherwise
             node = parent
-        body = self._facts.definition.tree.body
-        for statement in body[: body.index(node)] if node in body else ():
+        body = definition.tree.body
+        if node not in body:
+            return
+        for statement in body[: body.index(node)]:
             match statement:
                 case ast.If(test=test, body=[ast.Return()], orelse=[]):
                     yield test, False
 
     def _limit(self, axis: int, node: ast.expr, depth: int = 4) -> Limit | None:
         """Returns the limit that an expression is; None if it is not understood."""
-        limit = None
         match _without_int(node):
             case ast.Constant(value=int()):
                 return Limit(axis)
             case ast.Name(id=name) if depth and name in self._values:
                 return self._limit(axis, self._values[name], depth - 1)
             case ast.Name(id=name):
-                limit = Limit(axis, name)
+                return self._by_parameter(name, Limit(axis, name))
             case ast.Subscript(
                 value=ast.Attribute(value=ast.Name(id=name), attr="shape"),
                 slice=ast.Constant(value=int(length)),
             ):
-                limit = Limit(axis, name, length)
+                return self._by_parameter(name, Limit(axis, name, length))
             case (
                 ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)])
                 | ast.Attribute(value=ast.Name(id=name), attr="size")
             ):
-                limit = Limit(axis, name, 0)
+                return self._by_parameter(name, Limit(axis, name, 0))
             case ast.Attribute(value=ast.Name(id=name), attr="stop"):
-                return Limit(axis) if name in self._parameters else None
-        return limit if limit is not None and limit.parameter in self._parameters else None
+                return self._by_parameter(name, Limit(axis))
+        return None
+
+    def _by_parameter(self, name: str, limit: Limit) -> Limit | None:
+        """Returns a limit that a parameter sets; None for any other name."""
+        if name in self._parameters:
+            return limit
+        return None
 
 
 def _inequalities(test: ast.expr, holds: bool) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -163,11 +178,13 @@ def _inequalities(test: ast.expr, holds: bool) -> Iterator[tuple[ast.expr, ast.e
             for value in values:
                 yield from _inequalities(value, holds)
         case ast.Compare(left=left, ops=ops, comparators=comparators) if holds or len(ops) == 1:
-            operands = [left, *comparators]
-            for order, (first, second) in zip(ops, pairwise(operands), strict=True):
-                if isinstance(order, _LESS if holds else _GREATER):
+            less, greater = _LESS, _GREATER
+            if not holds:
+                less, greater = _GREATER, _LESS
+            for order, (first, second) in zip(ops, pairwise([left, *comparators]), strict=True):
+                if isinstance(order, less):
                     yield first, second
-                elif isinstance(order, _GREATER if holds else _LESS):
+                elif isinstance(order, greater):
                     yield second, first
 
 

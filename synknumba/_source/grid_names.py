@@ -21,15 +21,19 @@ class GridNames:
     def path(self, node: ast.expr) -> str | None:
         """Returns the path below `numba.cuda` of what an expression names; None for others."""
         member = self.resolve(node)
-        return member.path if isinstance(member, CudaPath) else None
+        if not isinstance(member, CudaPath):
+            return None
+        return member.path
 
     def axis(self, node: ast.expr) -> int | None:
         """Returns the axis along which an expression is a position in the grid; None for others."""
         match node:
             case ast.Call(func=function, args=[ast.Constant(value=1)]):
-                return 0 if self.path(function) == "grid" else None
+                if self.path(function) == "grid":
+                    return 0
             case ast.Subscript(value=ast.Call(func=function), slice=ast.Constant(value=int(axis))):
-                return axis if self.path(function) == "grid" else None
+                if self.path(function) == "grid":
+                    return axis
             case ast.BinOp(ast.BinOp(first, ast.Mult(), second), ast.Add(), third) | ast.BinOp(
                 third, ast.Add(), ast.BinOp(first, ast.Mult(), second)
             ):
@@ -38,9 +42,12 @@ class GridNames:
 
     def _axis_of_product(self, factors: list[ast.expr]) -> int | None:
         """Returns the axis of `blockIdx.x * blockDim.x + threadIdx.x`."""
-        members = [factor for factor in factors if isinstance(factor, ast.Attribute)]
-        paths = sorted(str(self.path(member.value)) for member in members)
-        letters = {member.attr for member in members}
+        paths, letters = list[str](), set[str]()
+        for factor in factors:
+            if isinstance(factor, ast.Attribute):
+                paths.append(str(self.path(factor.value)))
+                letters.add(factor.attr)
+        paths.sort()
         if paths != ["blockDim", "blockIdx", "threadIdx"] or len(letters) != 1:
             return None
         return _AXES.get(letters.pop())

@@ -11,15 +11,14 @@ Every check of source is a question about these uses and bindings.
 """
 
 import ast
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any, TypeAlias, final
 
-from synknumba._source.definition import MAX_READ, Definition, read_code
+from synknumba._source.definition import MAX_READ, Definition, read_code, read_function
 
 Bound: TypeAlias = ast.stmt | ast.NamedExpr
 Position: TypeAlias = tuple[int, int]  # line and column
@@ -39,6 +38,8 @@ class Kind(Enum):
     ESCAPES = auto()  # it gets another name, is passed on, or is used as a whole
 
 
+_OF_A_NAME = {ast.Load: Kind.ESCAPES, ast.Store: Kind.BOUND, ast.Del: Kind.BOUND}
+_BEHIND_BRACKETS = {ast.Load: Kind.ELEMENT, ast.Store: Kind.STORED, ast.Del: Kind.ESCAPES}
 _WRITES = {Kind.STORED, Kind.UPDATED, Kind.ATOMIC}
 
 
@@ -71,20 +72,25 @@ class Use:
     @property
     def op(self) -> str | None:
         """Name of the atomic operation, such as "add"."""
-        return _atomic_operation(self.parent) if self.kind is Kind.ATOMIC else None
+        if self.kind is not Kind.ATOMIC:
+            return None
+        return _atomic_operation(self.parent)
 
     @property
     def index(self) -> ast.expr | None:
         """The first index: in brackets, or the argument of an atomic operation."""
-        if self.kind is Kind.ATOMIC and isinstance(self.parent, ast.Call):
-            return next(iter(self.parent.args[1:]), None)
-        return next(iter(self.brackets), None)
+        indices = list(self.brackets)
+        match self.kind, self.parent:
+            case Kind.ATOMIC, ast.Call(args=[_, *indices]):
+                pass
+        return next(iter(indices), None)
 
     @property
     def element(self) -> str:
         """The text of the name with its first index."""
-        index = self.index
-        return self.name.id if index is None else ast.unparse(ast.Subscript(self.name, index))
+        if self.index is None:
+            return self.name.id
+        return ast.unparse(ast.Subscript(self.name, self.index))
 
     @property
     def read_at(self) -> tuple[ast.expr, ...]:
@@ -96,8 +102,10 @@ class Use:
     @property
     def line(self) -> int:
         """Line in the file."""
-        is_call = self.kind is Kind.ATOMIC and isinstance(self.parent, ast.Call)
-        return self.parent.lineno if is_call else self.name.lineno  # type: ignore[union-attr]
+        match self.kind, self.parent:
+            case Kind.ATOMIC, ast.Call(lineno=line):
+                return line
+        return self.name.lineno
 
     @property
     def position(self) -> Position:
@@ -133,12 +141,12 @@ class Binding:
             last = self.source
         elif isinstance(last, ast.With):
             last = self.names[-1]
-        return last.end_lineno or last.lineno, last.end_col_offset or 0
+        return last.end_lineno, last.end_col_offset
 
     @property
     def exchanges(self) -> bool:
         """Whether names are exchanged, as in `u, v = v, u`."""
-        return isinstance(self.node, ast.Assign) and _exchanges(self.node)
+        return _exchanges(self.node)
 
 
 @final
@@ -153,14 +161,15 @@ class KernelFacts:
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
-        own = {id(node) for node in definition.own}
+        own_nodes = {id(node) for node in definition.own}
         self.uses: dict[str, list[Use]] = {}
         for name in definition.names:
-            use = _use(name, definition.parents, is_own=id(name) in own)
+            use = _use(name, definition.parents, is_own=id(name) in own_nodes)
             self.uses.setdefault(name.id, []).append(use)
-        self.bindings = [
-            binding for node in definition.nodes if id(node) in own for binding in _bindings(node)
-        ]
+        self.bindings: list[Binding] = []
+        for node in definition.nodes:
+            if id(node) in own_nodes:
+                self.bindings += _bindings(node)
 
     @cached_property
     def values(self) -> dict[str, list[ast.expr | None]]:
@@ -188,15 +197,13 @@ class KernelFacts:
         """
         uses: list[Use] = []
         for parameter in self.definition.parameters:
-            own = [use for use in self.uses.get(parameter, ()) if use.is_own]
-            if all(use.kind is not Kind.BOUND for use in own):
-                uses += [use for use in own if use.is_write or use.kind is Kind.ELEMENT]
+            uses += _element_uses(self.uses.get(parameter, ()))
         return sorted(uses, key=lambda use: use.position)
 
     def outermost(self, node: ast.AST) -> ast.AST:
         """Returns the statement of the function's outermost level that has a node in it."""
-        while (parent := self.definition.parents.get(id(node))) is not None:
-            node = parent
+        for ancestor in self.definition.ancestors(node):
+            node = ancestor
         return node
 
 
@@ -204,8 +211,10 @@ def facts_of(function: Callable[..., Any]) -> KernelFacts | None:
     """Returns the facts of a function, of one with `__wrapped__` those of the wrapped one; None
     without source.
     """
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return facts_of_code(code) if isinstance(code, CodeType) else None
+    definition = read_function(function)
+    if definition is None:
+        return None
+    return _facts(definition)
 
 
 def facts_of_code(code: CodeType) -> KernelFacts | None:
@@ -213,7 +222,9 @@ def facts_of_code(code: CodeType) -> KernelFacts | None:
     has changed.
     """
     definition = read_code(code)
-    return None if definition is None else _facts(definition)
+    if definition is None:
+        return None
+    return _facts(definition)
 
 
 @lru_cache(MAX_READ)
@@ -223,7 +234,22 @@ def _facts(definition: Definition) -> KernelFacts:
 
 def parts_of(index: ast.expr) -> list[ast.expr]:
     """Returns the indices inside a pair of brackets."""
-    return index.elts if isinstance(index, ast.Tuple) else [index]
+    if isinstance(index, ast.Tuple):
+        return index.elts
+    return [index]
+
+
+def _element_uses(uses: Iterable[Use]) -> list[Use]:
+    """Returns the uses of elements outside nested functions; none of a name that is bound there."""
+    elements = []
+    for use in uses:
+        if not use.is_own:
+            continue
+        if use.kind is Kind.BOUND:
+            return []
+        if use.is_write or use.kind is Kind.ELEMENT:
+            elements.append(use)
+    return elements
 
 
 def _use(name: ast.Name, parents: dict[int, ast.AST], *, is_own: bool) -> Use:
@@ -248,12 +274,10 @@ def _kind(node: Any, parent: ast.AST | None) -> Kind:
             return Kind.SIZE
         case ast.Call(args=[first, *_]) if first is node and is_name and _atomic_operation(parent):
             return Kind.ATOMIC
-    match node.ctx:
-        case ast.Load():
-            return Kind.ESCAPES if is_name else Kind.ELEMENT
-        case ast.Store():
-            return Kind.BOUND if is_name else Kind.STORED
-    return Kind.BOUND if is_name else Kind.ESCAPES
+    context = type(node.ctx)
+    if is_name:
+        return _OF_A_NAME[context]
+    return _BEHIND_BRACKETS[context]
 
 
 def _atomic_operation(node: ast.AST | None) -> str | None:
@@ -304,7 +328,9 @@ def _bound(node: Bound, targets: list[ast.expr], source: ast.expr) -> Iterator[B
             value = None
         case _:
             value = source
-    pairs = [pair for target in targets for pair in _paired(target, value)]
+    pairs: list[tuple[ast.Name, ast.expr | None]] = []
+    for target in targets:
+        pairs += _paired(target, value)
     names = tuple(name for name, _ in pairs)
     for name, expression in pairs:
         yield Binding(name, expression, node, source, names)
@@ -324,22 +350,31 @@ def _paired(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.Name
 
 def _item(value: ast.expr | None, number: int, targets: list[ast.expr]) -> ast.expr | None:
     if isinstance(value, ast.Tuple):
-        return value.elts[number] if _are_pairs(targets, value.elts) else None
-    if value is None or any(isinstance(target, ast.Starred) for target in targets):
+        if not _are_pairs(targets, value.elts):
+            return None
+        return value.elts[number]
+    if value is None or _has_starred(targets):
         return None
     return ast.Subscript(value, ast.Constant(number), ast.Load())
 
 
 def _are_pairs(targets: list[ast.expr], values: list[ast.expr]) -> bool:
-    has_starred = any(isinstance(element, ast.Starred) for element in (*targets, *values))
-    return len(targets) == len(values) and not has_starred
+    return len(targets) == len(values) and not _has_starred([*targets, *values])
 
 
-def _exchanges(node: ast.Assign) -> bool:
+def _has_starred(nodes: list[ast.expr]) -> bool:
+    return any(isinstance(node, ast.Starred) for node in nodes)
+
+
+def _exchanges(node: ast.AST) -> bool:
     match node:
         case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
-            new = [target.id for target in targets if isinstance(target, ast.Name)]
-            old = [value.id for value in values if isinstance(value, ast.Name)]
-            is_order = new != old and sorted(new) == sorted(old)
-            return is_order and len(new) == len(targets) == len(values) == len({*new})
+            new, old = _names(targets), _names(values)
+            if new == old or sorted(new) != sorted(old):
+                return False
+            return len(new) == len(targets) == len(values) == len({*new})
     return False
+
+
+def _names(nodes: list[ast.expr]) -> list[str]:
+    return [node.id for node in nodes if isinstance(node, ast.Name)]

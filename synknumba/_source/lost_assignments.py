@@ -52,8 +52,10 @@ def _stored(function: FunctionType) -> set[str]:
     stored = set[str]()
     for instruction in dis.get_instructions(function.__code__):
         if instruction.opname.startswith("STORE_"):
-            value = instruction.argval  # two names in an instruction of 3.13
-            stored.update(value if isinstance(value, tuple) else [value])
+            names = instruction.argval
+            if not isinstance(names, tuple):  # two names in an instruction of 3.13
+                names = [names]
+            stored.update(names)
     return stored
 
 
@@ -78,15 +80,19 @@ class LostAssignments:
         if not bindings:
             return None
         bound = {id(binding.name) for binding in bindings}
-        used = [use for use in self._facts.uses[name] if id(use.name) not in bound]
+        uses = [use for use in self._facts.uses[name] if id(use.name) not in bound]
+        unclear = {
+            self._facts.outermost(use.name)
+            for use in uses
+            if not self._only_reads(use, strictly=True)
+        }
         for statement in self._facts.definition.tree.body:  # which run one after the other
-            inside = [use for use in used if self._facts.outermost(use.name) is statement]
-            if not all(self._only_reads(use, strictly=True) for use in inside):
+            if statement in unclear:
                 break
             for binding in bindings:
                 if self._statement(binding) is statement:
                     return binding
-        if all(self._only_reads(use, strictly=False) for use in used):
+        if self._are_only_reads(uses):
             return min(bindings, key=lambda binding: binding.node.lineno)
         for binding in bindings:
             if binding.exchanges and self._is_last(binding):
@@ -97,20 +103,25 @@ class LostAssignments:
         """Returns a binding of a parameter to a value that nothing reads; None if there
         certainly is none.
         """
-        uses = self._facts.uses.get(name, [])
-        used = [use for use in uses if not isinstance(use.name.ctx, ast.Store)]
-        if not all(use.is_own for use in used):
-            return None  # an inner function may run later
-        only_read = all(self._only_reads(use, strictly=False) for use in used) and not any(
-            use.kind is Kind.UPDATED and not use.brackets for use in uses
-        )
-        for binding in self._bindings(name):
-            if isinstance(binding.source, ast.Constant) or self._has_own_purpose(binding, used):
+        uses, is_updated = list[Use](), False
+        for use in self._facts.uses.get(name, ()):
+            is_updated |= use.kind is Kind.UPDATED and not use.brackets
+            if isinstance(use.name.ctx, ast.Store):
                 continue
-            is_meant = only_read or binding.exchanges or isinstance(binding.value, ast.BinOp)
+            if not use.is_own:
+                return None  # an inner function may run later
+            uses.append(use)
+        is_array = not is_updated and self._are_only_reads(uses)
+        for binding in self._bindings(name):
+            if isinstance(binding.source, ast.Constant) or self._has_own_purpose(binding, uses):
+                continue
+            is_meant = is_array or binding.exchanges or isinstance(binding.value, ast.BinOp)
             if is_meant and self._is_last(binding):
                 return binding
         return None
+
+    def _are_only_reads(self, uses: list[Use]) -> bool:
+        return all(self._only_reads(use, strictly=False) for use in uses)
 
     def _bindings(self, name: str) -> list[Binding]:
         """Returns the bindings of a name to another array or value; none if others are possible."""
@@ -122,18 +133,20 @@ class LostAssignments:
             if binding.name.id == name and not isinstance(binding.node, ast.AugAssign)
         ]
 
-    def _has_own_purpose(self, binding: Binding, used: list[Use]) -> bool:
+    def _has_own_purpose(self, binding: Binding, uses: list[Use]) -> bool:
         """Returns whether a value is read where it is bound, or is a counter or a resource."""
         if isinstance(binding.node, ast.For | ast.With):
-            inside = {id(node) for node in ast.walk(binding.source)}
-            return bool(used) and inside.isdisjoint(id(use.name) for use in used)
+            inside = set(map(id, ast.walk(binding.source)))
+            return bool(uses) and inside.isdisjoint(id(use.name) for use in uses)
         return self._statement(binding) is None
 
     def _statement(self, binding: Binding) -> ast.AST | None:
         """Returns the statement of a binding; None for a `:=` inside another expression."""
         if isinstance(binding.node, ast.NamedExpr):
             parent = self._parents.get(id(binding.node))
-            return parent if isinstance(parent, ast.Expr) else None
+            if not isinstance(parent, ast.Expr):
+                return None
+            return parent
         return binding.node
 
     def _is_last(self, binding: Binding) -> bool:
@@ -143,10 +156,10 @@ class LostAssignments:
                 if not isinstance(use.name.ctx, ast.Store) and use.position >= binding.end:
                     return False
         # the next iteration of a loop may read what it assigns
-        node: ast.AST | None = self._parents.get(id(binding.node))
-        while node is not None and not isinstance(node, ast.For | ast.While):
-            node = self._parents.get(id(node))
-        return node is None
+        for node in self._facts.definition.ancestors(binding.node):
+            if isinstance(node, ast.For | ast.While):
+                return False
+        return True
 
     def _only_reads(self, use: Use, *, strictly: bool) -> bool:
         """Returns whether a use of a name reads numbers or sizes, and leaves the array without
@@ -164,14 +177,17 @@ class LostAssignments:
             # these also join lists and dicts
             case ast.BinOp(op=ast.Add() | ast.Mult() | ast.BitOr()):
                 name = use.name.id
-                return name in self._arrays or (not strictly and self._goes_to(use.parent, name))
+                if name in self._arrays:
+                    return True
+                return not strictly and self._goes_to(use.parent, name)
             case ast.BinOp():
                 return True
-            case ast.Attribute(attr=attribute):
-                is_reduction = attribute in _REDUCTIONS and self._is_reduction(use.parent)
-                return use.kind is Kind.SIZE or is_reduction
+            case ast.Attribute() if use.kind is Kind.SIZE:
+                return True
+            case ast.Attribute(attr=attribute) if attribute in _REDUCTIONS:
+                return self._is_reduction(use.parent)
             case ast.Call() if use.kind is Kind.SIZE:
-                return "len" not in self._local and "len" not in self._globals
+                return "len" not in {*self._local, *self._globals}
             case ast.Call():
                 return self._is_ufunc(use.parent)
         return False

@@ -19,9 +19,10 @@ from typing import Literal, NoReturn, TypeAlias, final
 
 from synknumba._errors import WorldError
 from synknumba._host.segment import Segment
+from synknumba._source.reached import functions_in, is_a_module_of_the_script, reached
 from synknumba._wire import channel
 from synknumba._wire.messages import Attach, Drop
-from synknumba._world.read_values import RankValues, functions_in, is_the_scripts, reached
+from synknumba._world.read_values import RankValues
 
 Kind: TypeAlias = Literal["segment", "program", "function", "variable"]
 """Kinds of objects that a rank can free; a "variable" is the memory of one."""
@@ -39,7 +40,7 @@ class RankCode:
         """Notes the code of all functions in modules of the script, right before the fork."""
         self._known: dict[FunctionType, CodeType] = {}
         for name, module in list(sys.modules.items()):
-            if name != "__main__" and is_the_scripts(getattr(module, "__file__", None)):
+            if name != "__main__" and is_a_module_of_the_script(module):
                 for value in list(vars(module).values()):
                     if getattr(value, "__module__", None) == name:
                         self._note(value, 2)

@@ -1,90 +1,43 @@
 """What functions of the script read from outside: those values that ranks have, and whether a name
 has another by now.
 
-    function ── reads_of ──> the values of globals, cells, defaults, and names of the script's modules
-        ▲                        │
-        └───── functions_in ─────┘  functions within methods, partial functions, classes, …
-
-`walk` follows both. What it looks at in classes, containers and objects is its client's: ranks have
-them as they were pickled, and the body of a sequence (`_sequence/outer_values.py`) is recorded anew
-when one of them has changed.
-
     the function is sent ──> ReadValues: where each value is found, and what it was
     each call            ──> look(place, MISSING) is value, for each; some 40 ns
                                └── another object ──> ReadValues anew: another key? the function is sent again
 
-Looked at are names of globals, variables of closures and defaults: numbers, texts and other plain
-values by what they are, any other object by its identity. What an array or an object holds is not
-looked at, and of a module only the names read from it.
+Looked at are names of globals, variables of closures and defaults (`_source/reached.py`): numbers,
+texts and other plain values by what they are, any other object by its identity. What an array or an
+object holds is not looked at, and of a module only the names read from it.
 
 Functions are pickled by value, with the values of their globals. Those of modules that ranks have
 imported go by reference, and so do the modules. So what is read from a module is assigned there on
 the ranks: plain values always, other objects once the script has replaced them.
 """  # noqa: E501
 
-import builtins
-import dis
-import glob
-import os
 import sys
-import sysconfig
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from enum import Enum
-from functools import cache, lru_cache, partial
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any, final
 from weakref import ref
 
 import numpy as np
 
+from synknumba._source.reached import (
+    MISSING,
+    Look,
+    Read,
+    is_a_module_of_the_script,
+    own,
+    reached,
+    reads_of,
+)
 from synknumba._wire.function_pickling import copy_of
-from synknumba.simt.internals import names_in
 
-MISSING: Final = object()
 # hold no memory of ranks, and need none of the time of references
 _LASTING = FunctionType | CodeType | ModuleType | type
-MOST_CODES = 1024  # functions whose global names are kept
-_MOST_ITEMS = 100  # of a list or a dict, in which functions are looked for
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype, Enum)
-_PACKAGE = os.path.dirname(os.path.dirname(__file__))
-# with other environments
-_SHARED = [
-    path for path in sys.path if os.path.basename(path) in {"site-packages", "dist-packages"}
-]
-_INSTALLED = tuple(
-    {
-        os.path.join(path, "")
-        for path in (*sysconfig.get_paths().values(), *_SHARED, _PACKAGE)
-        if path != sys.prefix
-    }
-)
-
-Look: TypeAlias = Callable[[Any, Any], Any]
-"""Finds a value by the place that it is in; called with `MISSING` as the default."""
-
-_of_cell: Look = vars(CellType)["cell_contents"].__get__
-_of_code: Look = vars(FunctionType)["__code__"].__get__
-_of_defaults: Look = vars(FunctionType)["__defaults__"].__get__
-_of_keyword_defaults: Look = vars(FunctionType)["__kwdefaults__"].__get__
-
-
-class Read(NamedTuple):
-    """A value that code reads by a name.
-
-    Attributes:
-        space: what has the name: globals, a module, a cell, an object.
-        name: the name.
-        look: finds the value again: `look(place, MISSING)`.
-        place: where it looks.
-        value: the value, or `MISSING`.
-    """
-
-    space: object
-    name: str
-    look: Look
-    place: Any
-    value: Any
 
 
 @final
@@ -146,7 +99,7 @@ class RankValues:
         self._assigned: dict[tuple[str, str], Any] = {
             (name, attribute): held(value)
             for name, module in list(sys.modules.items())
-            if name != "__main__" and is_the_scripts(getattr(module, "__file__", None))
+            if name != "__main__" and is_a_module_of_the_script(module)
             for attribute, value in list(vars(module).items())
         }
         self._replaced = set[tuple[str, str]]()  # names that have had another value since
@@ -278,97 +231,6 @@ def _goes_by_reference(function: FunctionType) -> bool:
     return value is function or is_device_function
 
 
-def reads_of(function: FunctionType) -> Iterator[Read]:
-    """Yields what a function reads from outside, its own code and defaults among it."""
-    code, space = function.__code__, function.__globals__
-    yield Read(function, f"the code of {function.__name__}", _of_code, function, code)
-    if function.__defaults__:
-        name = f"the defaults of {function.__name__}"
-        yield Read(function, name, _of_defaults, function, function.__defaults__)
-    if by_keyword := function.__kwdefaults__:
-        name = f"the keyword defaults of {function.__name__}"
-        yield Read(function, name, _of_keyword_defaults, function, by_keyword)
-        for name, value in by_keyword.items():
-            yield Read(by_keyword, name, by_keyword.get, name, value)
-    reads = [
-        Read(space, name, space.get, name, space.get(name, MISSING))
-        for name in globals_of(code)
-        if name in space or not hasattr(builtins, name)
-    ]
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            reads.append(Read(cell, name, _of_cell, cell, cell.cell_contents))
-        except ValueError:  # not yet assigned
-            continue
-    modules = list[ModuleType]()
-    for read in reads:
-        yield read
-        module = read.value
-        if (
-            isinstance(module, ModuleType)
-            and is_a_module_of_the_script(module)
-            and module not in modules
-        ):
-            modules.append(module)
-            inner = vars(module)
-            reads += [
-                Read(module, name, inner.get, name, inner[name])
-                for name in sorted(inner.keys() & {*names_in(code)})
-            ]
-
-
-def walk(roots: Iterable[object], parts: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
-    """Yields these objects and, once each, what they lead to."""
-    waiting, visited = list(roots), dict[int, Any]()
-    while waiting:
-        holder = waiting.pop()
-        if id(holder) not in visited:
-            visited[id(holder)] = holder  # which keeps its id from being used again
-            yield holder
-            waiting += parts(holder)
-
-
-def reached(roots: Iterable[object]) -> Iterator[FunctionType]:
-    """Yields the functions of the script that objects use: by names, closures, defaults, methods
-    and containers.
-    """
-    return filter(is_a_function_of_the_script, walk(roots, functions_in))
-
-
-def functions_in(holder: Any) -> list[Any]:
-    """Returns the objects that an object uses, or within it, that may be functions or have some."""
-    if is_a_function_of_the_script(holder):
-        return [read.value for read in reads_of(holder)]
-    if isinstance(holder, type):
-        of_the_script = is_the_scripts(file_of(holder.__module__))
-        return [*vars(holder).values(), *holder.__bases__] if of_the_script else []
-    if isinstance(holder, list | tuple | dict) and len(holder) <= _MOST_ITEMS:
-        return list(dict.values(holder) if isinstance(holder, dict) else holder)
-    if isinstance(holder, ModuleType):
-        return []
-    # compiled by Numba, or an instance
-    return inside(holder) or [
-        (own(holder) or {}).get("py_func"),
-        type(holder),
-    ]
-
-
-def inside(holder: Any) -> list[Any]:
-    """Returns the parts of a method, a property or a partial function; else nothing."""
-    match holder:
-        case staticmethod() | classmethod():
-            return [holder.__func__]
-        case property():
-            return [holder.fget, holder.fset, holder.fdel]
-        case MethodType():
-            return [holder.__func__, holder.__self__]
-        case partial():
-            return [holder.func, *holder.args, *holder.keywords.values()]
-        case FunctionType():
-            return [vars(holder).get("__wrapped__")]
-    return []
-
-
 def with_values(function: Any, change: Callable[[Any], Any]) -> FunctionType:
     """Returns a copy of a function whose globals and closure variables keep their values of now,
     each changed.
@@ -381,66 +243,3 @@ def with_values(function: Any, change: Callable[[Any], Any]) -> FunctionType:
         with suppress(ValueError):  # not yet assigned
             cell.cell_contents = change(old.cell_contents)
     return copied
-
-
-def own(holder: Any) -> dict[str, Any] | None:
-    """Returns the attributes stored in an object itself; None if it can have none."""
-    try:
-        attributes = object.__getattribute__(holder, "__dict__")
-    except Exception:  # noqa: BLE001  # also of an object that answers for another one
-        return None
-    return attributes if isinstance(attributes, dict) else None
-
-
-@lru_cache(MOST_CODES)
-def globals_of(code: CodeType) -> tuple[str, ...]:
-    """Returns the names of globals that code reads, with the functions inside it."""
-    return tuple(dict.fromkeys(_loaded(code)))
-
-
-def _loaded(code: CodeType) -> Iterator[str]:
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in {"LOAD_GLOBAL", "LOAD_NAME"}:
-            yield instruction.argval
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _loaded(constant)
-
-
-def is_a_function_of_the_script(value: Any) -> bool:
-    return isinstance(value, FunctionType) and is_the_scripts(value.__code__.co_filename)
-
-
-def is_a_module_of_the_script(module: ModuleType) -> bool:
-    return is_the_scripts(getattr(module, "__file__", None))
-
-
-def file_of(module: str) -> str | None:
-    """Returns the file of a module that is loaded; "__main__" for that one."""
-    return (
-        "__main__" if module == "__main__" else getattr(sys.modules.get(module), "__file__", None)
-    )
-
-
-@cache
-def is_the_scripts(file: str | None) -> bool:
-    """Returns whether a file is the user's own: not the standard library's, and not installed."""
-    if file is None or file.startswith((*_INSTALLED, "<frozen")):
-        return False
-    for folder in sys.path:
-        inner = file.removeprefix(os.path.join(folder, ""))
-        if inner != file and inner.partition(os.sep)[0] in _installed_in(folder):
-            return False
-    return True
-
-
-@cache
-def _installed_in(folder: str) -> frozenset[str]:
-    """Returns what `pip install --target` has put into a folder, which may hold the user's own
-    modules too.
-    """
-    names = set()
-    for record in glob.iglob(os.path.join(glob.escape(folder), "*.dist-info", "RECORD")):
-        with suppress(OSError), open(record, encoding="utf-8", errors="replace") as lines:
-            names |= {line.partition(",")[0].partition("/")[0] for line in lines}
-    return frozenset(names)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba._world import read_values
+from synknumba._source import reached
 
 ROWS = np.arange(101.0)
 
@@ -188,5 +188,5 @@ def test_what_pip_has_put_into_a_folder_is_not_the_scripts(tmp_path, monkeypatch
     record.write_text("wave/__init__.py,sha256=x,12\nwave_tools.py,,\n")
     files = {"wave/deep/solver.py": False, "wave_tools.py": False, "waves.py": True}
     for name, own in files.items():
-        assert read_values.is_the_scripts(str(tmp_path / name)) == own
-    assert read_values.is_the_scripts(__file__)
+        assert reached.is_the_scripts(str(tmp_path / name)) == own
+    assert reached.is_the_scripts(__file__)
