@@ -42,9 +42,11 @@ from synknumba._wire.program import (
     Dynamic,
     Held,
     HeldRows,
+    KernelTraits,
     Param,
     PerRank,
     Program,
+    ReturnSpec,
     Sharded,
     next_number,
 )
@@ -113,9 +115,10 @@ class WorkedCall:
     def program(self, function: int) -> Program:
         """Returns the program for the ranks, given the number of the function there."""
         call, built, options = self.call, self.built, self.call.options
-        reads = frozenset[str]()
+        returns, kernel = ReturnSpec(self.ops, options.subset, self.small), KernelTraits()
         if self.is_kernel:
-            reads = _only_read(self.planner.function, call)
+            returns = ReturnSpec()
+            kernel = KernelTraits(_only_read(self.planner.function, call), self.source)
         parameters = call.parameters | built.results
         if self.updates is not None:
             parameters |= self.updates.parameters
@@ -130,15 +133,12 @@ class WorkedCall:
             num_slices=options.num_slices,
             values=values + "q" * built.lent,
             solo=options.solo,
-            ops=self.ops,
-            subset=None if self.is_kernel else options.subset,
+            returns=returns,
+            kernel=kernel,
             lent=built.lent,
-            only_read=reads,
             shards=options.shards,
-            small=self.small,
             is_recorded=self.options.record,
             shows_slices=bool(options.progress),
-            sized_by=self.source,
         )
 
 
