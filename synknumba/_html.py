@@ -368,8 +368,8 @@ def of_trace(summary: Any) -> str:
             ("function", "{.name}"),
             ("rounds", "{.rounds:,}"),
             ("waited, s", "{.waited:.6f}"),
-            ("busiest rank, s", _busiest),
-            ("imbalance", _imbalance),
+            ("busiest rank, s", lambda times: _number(times.busiest, ".6f")),
+            ("imbalance", lambda times: _number(times.imbalance, ".2f")),
             ("bytes", lambda times: f"{times.nbytes:,}" if times.nbytes else ""),
         ),
         _of_records(
@@ -382,12 +382,9 @@ def of_trace(summary: Any) -> str:
     return _card("Summary of a trace", facts, *tables)
 
 
-def _busiest(times: Any) -> str:
-    return f"{max(times.ranks.values()):.6f}" if times.ranks else ""
-
-
-def _imbalance(times: Any) -> str:
-    return "" if math.isnan(times.imbalance) else f"{times.imbalance:.2f}"
+def _number(value: float, form: str) -> str:
+    """Formats a number; "" for NaN."""
+    return "" if math.isnan(value) else format(value, form)
 
 
 def _step(times: Any) -> str:
