@@ -91,11 +91,11 @@ class Semaphore:
         """
         until = time.clock_gettime_ns(_CLOCK) + int(seconds * 1e9)
         when = ctypes.byref(_Timespec(until // 10**9, until % 10**9))
-        if (
-            _clockwait(self._pointer, _CLOCK, when)
-            if _clockwait
-            else _libc.sem_timedwait(self._pointer, when)
-        ) == 0:
+        if _clockwait:
+            failed = _clockwait(self._pointer, _CLOCK, when)
+        else:
+            failed = _libc.sem_timedwait(self._pointer, when)
+        if not failed:
             return True
         code = ctypes.get_errno()
         if code in {errno.ETIMEDOUT, errno.EINTR}:

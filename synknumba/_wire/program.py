@@ -378,12 +378,11 @@ class Program:
 
         That is so where a rank has one slice, and only reads the rows.
         """
-        writes = any(isinstance(param, Sharded) and param.writable for param in self.leaves())
-        return (
-            None
-            if self.rows.kind != "line" or self.is_cut or writes
-            else calcsize("<" + self.scalars)
-        )
+        if self.rows.kind != "line" or self.is_cut:
+            return None
+        if any(isinstance(param, Sharded) and param.writable for param in self.leaves()):
+            return None
+        return calcsize("<" + self.scalars)
 
     @property
     def shard_partition(self) -> Partition:

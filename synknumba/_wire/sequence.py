@@ -444,10 +444,15 @@ def waits(accesses: Sequence[Access | None]) -> tuple[list[Wait | None], set[int
 
 
 def _wait(now: int, needed: dict[bool, int], finished: dict[bool, int]) -> Wait | None:
-    for_all, for_nearby = needed[False] > finished[False], needed[True] > finished[True]
-    if for_all:
-        return Wait(now - max(needed[False], needed[True] if for_nearby else -1))
-    return Wait(now - needed[True], nearby=True) if for_nearby else None
+    missing = {False: -1, True: -1}
+    for nearby in missing:
+        if needed[nearby] > finished[nearby]:
+            missing[nearby] = needed[nearby]
+    if missing[False] >= 0:
+        return Wait(now - max(missing.values()))
+    if missing[True] >= 0:
+        return Wait(now - missing[True], nearby=True)
+    return None
 
 
 def ordered(
@@ -475,8 +480,12 @@ def free_of_recorded(parts: "Sequence[Part | Loop]") -> "tuple[Part | Loop, ...]
     """Returns parts with the fewer waits that suffice once all functions are recorded; () if
     that makes no difference.
     """
-    return tuple(ordered(parts, RECORDED)) if any(map(_has_recorded, parts)) else ()
+    if not any(map(_has_recorded, parts)):
+        return ()
+    return tuple(ordered(parts, RECORDED))
 
 
 def _has_recorded(part: Part | Loop) -> bool:
-    return any(map(_has_recorded, part.parts)) if isinstance(part, Loop) else part.is_recorded
+    if isinstance(part, Loop):
+        return any(map(_has_recorded, part.parts))
+    return part.is_recorded
