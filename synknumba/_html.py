@@ -281,13 +281,15 @@ def _op(op: Any) -> str:
 def of_sequence(plan: Any) -> str:
     """Shows a `SequenceReport`: calls and collectives of an iteration, with what they wait for."""
     iterations = count_text(plan.times, "iteration")
-    swapped = f"variables have their memory again after {plan.turns} iterations"
+    swapped = ""
+    if plan.turns > 1:
+        swapped = f"variables have their memory again after {plan.turns} iterations"
     facts = [
         ("arguments", ", ".join(plan.arguments)),
         ("times", f"{iterations} in {count_text(plan.rounds, 'round')}"),
         ("a round ends", plan.round_ends or ""),
         ("ranks", str(plan.world_size)),
-        ("swapped", swapped if plan.turns > 1 else ""),
+        ("swapped", swapped),
         ("on GPUs", plan.gpu_text.partition(": ")[2]),
     ]
     heads = ["", "call", "reads", "writes", "waits for", "moves", "results"]
@@ -300,20 +302,26 @@ def _parts(parts: Iterable[Any], indent: str) -> Iterable[Sequence[Cell]]:
             yield _call(part, indent)
             continue
         # an inner sequence
-        often = "a computed number of times" if part.times is None else f"{part.times:,} times"
-        waits_for = "all ranks before and after" if part.meets else part.waits_for or ""
+        often, waits_for = "a computed number of times", part.waits_for or ""
+        if part.times is not None:
+            often = f"{part.times:,} times"
+        if part.meets:
+            waits_for = "all ranks before and after"
         yield ["", f"{indent}{part.name}, {often}", "", "", waits_for, "", ""]
         yield from _parts(part.parts, f"{indent}\N{EM SPACE}")
 
 
 def _call(part: Any, indent: str) -> Sequence[Cell]:
+    moved = ""
+    if part.moved_bytes:
+        moved = f"{part.moved_bytes:,} bytes"
     return [
         part.call or "",
         f"{indent}{part.name}",
         ", ".join(part.reads),
         ", ".join(part.writes),
         part.waits_for or "",
-        f"{part.moved_bytes:,} bytes" if part.moved_bytes else "",
+        moved,
         "; ".join(map(str, part.results)),
     ]
 
