@@ -95,8 +95,9 @@ def _drop_output() -> None:
 def _parsed(argv: list[str]) -> argparse.Namespace:
     parser = make_parser()
     if argv and not argv[0].startswith("-") and argv[0] not in _COMMANDS:
-        close = difflib.get_close_matches(argv[0], _COMMANDS, 1)
-        hint = f"did you mean {close[0]}? " if close else ""
+        hint = ""
+        for name in difflib.get_close_matches(argv[0], _COMMANDS, 1):
+            hint = f"did you mean {name}? "
         if Path(argv[0]).is_file():
             hint = f"to run a script, write python -m synknumba run {argv[0]}; "
         parser.error(f"there is no command {argv[0]!r}; {hint}commands: {', '.join(_COMMANDS)}")
@@ -121,7 +122,9 @@ def make_parser(program: str | None = None) -> argparse.ArgumentParser:
     was started.
     """
     if program is None:
-        program = "synknumba" if Path(sys.argv[0]).name == "synknumba" else "python -m synknumba"
+        program = "synknumba"
+        if Path(sys.argv[0]).name != program:
+            program = "python -m synknumba"
     parser = argparse.ArgumentParser(
         prog=program,
         description="Inspects, measures and checks synknumba's installation and scripts, and runs "

@@ -387,10 +387,13 @@ class Finding:
 
     def __str__(self) -> str:
         """Returns the finding as several lines of text."""
-        more = f" ({self.times} times)" if self.times > 1 else ""
-        kind = "warning: " if self.is_warning else ""
+        head = self.summary
+        if self.is_warning:
+            head = f"warning: {head}"
+        if self.times > 1:
+            head += f" ({self.times} times)"
         details = [f"    {detail}" for detail in (*self.accesses, self.advice) if detail]
-        return "\n".join([kind + self.summary + more, *details])
+        return "\n".join([head, *details])
 
 
 class KernelCheckError(SynkError, RuntimeError):

@@ -54,6 +54,8 @@ class Lines:
 
 Cell: TypeAlias = str | int | Bar | Lines
 Fact: TypeAlias = tuple[str, Cell]
+# head, and cells: a format of a record, what makes one of a record, or all of them
+Column: TypeAlias = tuple[str, str | Callable[[Any], Cell] | list[Cell]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +103,15 @@ def of_world(engine: Any) -> str:
     pids = engine.pids  # of this machine
     if not pids:
         return _card(title, facts)
-    processes = [str(pid) for pid in pids]
+    machines: list[str] = []
+    for name, first, after in engine.machines:
+        machines += [name] * (after - first)
     elsewhere = [""] * (engine.world_size - len(pids))
     ranks = _by_columns(
         ("rank", range(engine.world_size)),
-        ("machine", [name for name, first, after in engine.machines for _ in range(first, after)]),
+        ("machine", machines),
         ("GPU", engine.devices),
-        ("process", processes + elsewhere),
+        ("process", [*map(str, pids), *elsewhere]),
     )
     return _card(title, facts, ranks)
 
@@ -156,7 +160,7 @@ def of_variable(state: Any) -> str:
     counts = state.storage().layout.own_counts(0)
     rows = _by_columns(
         ("rank", range(len(counts))),
-        ("own rows", [f"{count:,}" for count in counts]),
+        ("own rows", map("{:,}".format, counts)),
         ("", _bars(counts)),
         ("shape", map(str, state.shapes()[0])),
     )
@@ -199,10 +203,10 @@ def of_quantity(quantity: Any) -> str:
             facts.append(("effective rows", f"{quantity.effective_size:,.1f}"))
     values = _by_columns(
         ("value", places),
-        ("mean", [f"{mean:.10g}" for mean in means]),
-        ("standard error", [f"{error:.3g}" for error in errors]),
+        ("mean", map("{:.10g}".format, means)),
+        ("standard error", map("{:.3g}".format, errors)),
         ("relative", map(_relative, means, errors)),
-        ("variance", [f"{variance:.6g}" for variance in variances]),
+        ("variance", map("{:.6g}".format, variances)),
     )
     return _card(title, facts, values)
 
@@ -221,24 +225,23 @@ def of_plan(plan: Any) -> str:
         *((f"{name} (variable)", str(op)) for name, op in plan.updates),
     ]
     ranks = plan.ranks
-    rank_column = ("rank", [rank.rank for rank in ranks])
-    end_columns = (
-        ("own rows", _texts(ranks, lambda rank: rank.own_rows, "{:,}")),
-        ("reads", [f"{rank.input_bytes:,} bytes" for rank in ranks]),
-        ("launches", _texts(ranks, lambda rank: rank.launches and _launches(rank), "{}")),
-    )
+    columns: list[Column] = [("rank", "{.rank}")]
     if plan.rows is None:
-        held = [", ".join(f"{name} {shape}" for name, shape in rank.held) for rank in ranks]
-        tables = [_by_columns(rank_column, ("arrays of variables", held), *end_columns)]
+        columns.append(("arrays of variables", _held_arrays))
     else:
-        counts = [stop - start for start, stop in (rank.rows for rank in ranks)]
-        rows = (
-            ("rows", [f"{start}..{stop}" for start, stop in (rank.rows for rank in ranks)]),
-            ("number", [f"{count:,}" for count in counts]),
+        counts = [rank.rows[1] - rank.rows[0] for rank in ranks]
+        columns += [
+            ("rows", "{0.rows[0]}..{0.rows[1]}"),
+            ("number", list(map("{:,}".format, counts))),
             ("", _bars(counts)),
-            ("slices", [len(rank.slices) for rank in ranks]),
-        )
-        tables = [_by_columns(rank_column, *rows, *end_columns)]
+            ("slices", lambda rank: len(rank.slices)),
+        ]
+    columns += [
+        ("own rows", _texts([rank.own_rows for rank in ranks], "{:,}")),
+        ("reads", "{.input_bytes:,} bytes"),
+        ("launches", _texts([rank.launches and _launches(rank) for rank in ranks], "{}")),
+    ]
+    tables = [_of_records(ranks, *columns)]
     if plan.machines:
         tables.append(_machines(plan.machines))
     return _card(f"plan of {plan.function}", facts, *tables)
@@ -250,6 +253,10 @@ def _rows_of(plan: Any) -> str:
     if plan.shards is None:
         return f"{plan.rows:,}"
     return f"{plan.rows:,} in {plan.shards} shards"
+
+
+def _held_arrays(rank: Any) -> str:
+    return ", ".join(f"{name} {shape}" for name, shape in rank.held)
 
 
 def _launches(rank: Any) -> str:
@@ -274,13 +281,15 @@ def _op(op: Any) -> str:
 def of_sequence(plan: Any) -> str:
     """Shows a `SequenceReport`: calls and collectives of an iteration, with what they wait for."""
     iterations = count_text(plan.times, "iteration")
-    swapped = f"variables have their memory again after {plan.turns} iterations"
+    swapped = ""
+    if plan.turns > 1:
+        swapped = f"variables have their memory again after {plan.turns} iterations"
     facts = [
         ("arguments", ", ".join(plan.arguments)),
         ("times", f"{iterations} in {count_text(plan.rounds, 'round')}"),
         ("a round ends", plan.round_ends or ""),
         ("ranks", str(plan.world_size)),
-        ("swapped", swapped if plan.turns > 1 else ""),
+        ("swapped", swapped),
         ("on GPUs", plan.gpu_text.partition(": ")[2]),
     ]
     heads = ["", "call", "reads", "writes", "waits for", "moves", "results"]
@@ -293,20 +302,26 @@ def _parts(parts: Iterable[Any], indent: str) -> Iterable[Sequence[Cell]]:
             yield _call(part, indent)
             continue
         # an inner sequence
-        often = "a computed number of times" if part.times is None else f"{part.times:,} times"
-        waits_for = "all ranks before and after" if part.meets else part.waits_for or ""
+        often, waits_for = "a computed number of times", part.waits_for or ""
+        if part.times is not None:
+            often = f"{part.times:,} times"
+        if part.meets:
+            waits_for = "all ranks before and after"
         yield ["", f"{indent}{part.name}, {often}", "", "", waits_for, "", ""]
         yield from _parts(part.parts, f"{indent}\N{EM SPACE}")
 
 
 def _call(part: Any, indent: str) -> Sequence[Cell]:
+    moved = ""
+    if part.moved_bytes:
+        moved = f"{part.moved_bytes:,} bytes"
     return [
         part.call or "",
         f"{indent}{part.name}",
         ", ".join(part.reads),
         ", ".join(part.writes),
         part.waits_for or "",
-        f"{part.moved_bytes:,} bytes" if part.moved_bytes else "",
+        moved,
         "; ".join(map(str, part.results)),
     ]
 
@@ -332,21 +347,24 @@ def of_statistics(statistics: Any) -> str:
     }
     spent["in the script"] = max(seconds.open - sum(spent.values()), 0.0)
     head = f"{seconds.open:.3f} s open"
-    tables = [_times(head, spent, max(seconds.open, 1e-9), places=3, share="{:.0f} %")]
+    tables = [_times(head, spent, max(seconds.open, 1e-9), "{:.3f}", "{:.0f} %")]
     if memory.ranks:
         tables.append(_memory(memory))
     return _card("Statistics", facts, *tables)
 
 
 def _memory(memory: Any) -> Table:
-    on_gpus = any(device is not None for device in memory.devices)
-    return _by_columns(
+    columns: list[tuple[str, Iterable[Cell]]] = [
         ("rank", range(len(memory.ranks))),
         ("own memory", map(size_text, memory.ranks)),
         ("", _bars([nbytes or 0 for nbytes in memory.ranks])),
-        ("on the GPU", map(size_text, memory.devices if on_gpus else ())),
-        ("free there", map(size_text, memory.devices_free if on_gpus else ())),
-    )
+    ]
+    if any(device is not None for device in memory.devices):
+        columns += [
+            ("on the GPU", map(size_text, memory.devices)),
+            ("free there", map(size_text, memory.devices_free)),
+        ]
+    return _by_columns(*columns)
 
 
 @_or_nothing
@@ -360,16 +378,16 @@ def of_trace(summary: Any) -> str:
             f"{summary.seconds:.6g} s in all",
             dict(summary.of_script()),
             max(summary.seconds, 1e-9),
-            places=6,
-            share="{:.1f} %",
+            "{:.6f}",
+            "{:.1f} %",
         ),
         _of_records(
             summary.functions,
             ("function", "{.name}"),
             ("rounds", "{.rounds:,}"),
             ("waited, s", "{.waited:.6f}"),
-            ("busiest rank, s", _busiest),
-            ("imbalance", _imbalance),
+            ("busiest rank, s", lambda times: _number(times.busiest, ".6f")),
+            ("imbalance", lambda times: _number(times.imbalance, ".2f")),
             ("bytes", lambda times: f"{times.nbytes:,}" if times.nbytes else ""),
         ),
         _of_records(
@@ -382,12 +400,9 @@ def of_trace(summary: Any) -> str:
     return _card("Summary of a trace", facts, *tables)
 
 
-def _busiest(times: Any) -> str:
-    return f"{max(times.ranks.values()):.6f}" if times.ranks else ""
-
-
-def _imbalance(times: Any) -> str:
-    return "" if math.isnan(times.imbalance) else f"{times.imbalance:.2f}"
+def _number(value: float, form: str) -> str:
+    """Formats a number; "" for NaN."""
+    return "" if math.isnan(value) else format(value, form)
 
 
 def _step(times: Any) -> str:
@@ -424,45 +439,50 @@ def _values(label: str, array: Any) -> Fact:
     return label, Lines(text)
 
 
-def _texts(ranks: Iterable[Any], value: Callable[[Any], Any], form: str) -> list[str]:
-    """Returns the cells of a value that some ranks have; none if no rank has it."""
-    values = [value(rank) for rank in ranks]
-    if all(number is None for number in values):
+def _texts(values: Sequence[Any], form: str) -> list[Cell]:
+    """Returns the cells of values that some ranks have; none if all are None."""
+    if values.count(None) == len(values):
         return []
-    return ["" if number is None else form.format(number) for number in values]
+    return ["" if value is None else form.format(value) for value in values]
 
 
-def _bars(counts: Sequence[float]) -> list[Bar]:
+def _bars(counts: Sequence[float]) -> list[Cell]:
     """Returns a bar for each count; the longest is that of the largest."""
     most = max([*counts, 1])
     return [Bar(count / most) for count in counts]
 
 
-def _times(
-    head: str, seconds: Mapping[str, float], total: float, *, places: int, share: str
-) -> Table:
-    """Returns what took how long, and which share of a total."""
+def _times(head: str, seconds: Mapping[str, float], total: float, form: str, percent: str) -> Table:
+    """Returns what took how long, and which share of a total; numbers in these formats."""
+    shares = [value / total for value in seconds.values()]
     return _by_columns(
-        (head, list(seconds)),
-        ("seconds", [f"{value:.{places}f}" for value in seconds.values()]),
-        ("", [share.format(100 * value / total) for value in seconds.values()]),
-        ("", [Bar(value / total) for value in seconds.values()]),
+        (head, seconds),
+        ("seconds", map(form.format, seconds.values())),
+        ("", map(percent.format, np.multiply(100, shares))),
+        ("", map(Bar, shares)),
     )
 
 
 def _by_columns(*columns: tuple[str, Iterable[Cell]]) -> Table:
     """Returns a table of columns, each its head and its cells; without those that have no cells."""
-    filled = [(head, cells) for head, column in columns if (cells := list(column))]
-    return Table(
-        [head for head, _ in filled], list(zip(*(cells for _, cells in filled), strict=True))
-    )
+    heads, filled = [], []
+    for head, column in columns:
+        cells = list(column)
+        if cells:
+            heads.append(head)
+            filled.append(cells)
+    return Table(heads, list(zip(*filled, strict=True)))
 
 
-def _of_records(records: Sequence[Any], *columns: tuple[str, str | Callable[[Any], Cell]]) -> Table:
-    """Returns a table with a row for each record; a column is a format, or what makes a cell."""
+def _of_records(records: Sequence[Any], *columns: Column) -> Table:
+    """Returns a table with a row for each record."""
 
-    def cells(column: str | Callable[[Any], Cell]) -> Iterable[Cell]:
-        return map(column.format if isinstance(column, str) else column, records)
+    def cells(column: str | Callable[[Any], Cell] | list[Cell]) -> Iterable[Cell]:
+        if isinstance(column, list):
+            return column
+        if isinstance(column, str):
+            return map(column.format, records)
+        return map(column, records)
 
     return _by_columns(*((head, cells(column)) for head, column in columns))
 
@@ -471,18 +491,20 @@ def _card(title: str, facts: Iterable[Fact], *tables: Table) -> str:
     """Returns a title, a table of facts, and tables below it; without facts that are "" and tables
     without rows.
     """
-    rows = "".join(
-        '<tr style="background:none"><td '
-        f'style="{_CELL};text-align:left;{_FAINT}">{_cell(name)}</td><td '
-        f'style="{_CELL};text-align:left">{_cell(fact)}</td></tr>'
-        for name, fact in facts
-        if fact != ""
-    )
+    rows = "".join(_fact_row(name, fact) for name, fact in facts if fact != "")
     parts = [f'<div style="font-weight:bold;padding-bottom:.2em">{_cell(title)}</div>']
     if rows:
         parts.append(_table(rows))
     parts += [_of_table(table) for table in tables if table.rows]
     return f'<div style="padding:.2em 0">{"".join(parts)}</div>'
+
+
+def _fact_row(name: str, fact: Cell) -> str:
+    return (
+        '<tr style="background:none"><td '
+        f'style="{_CELL};text-align:left;{_FAINT}">{_cell(name)}</td><td '
+        f'style="{_CELL};text-align:left">{_cell(fact)}</td></tr>'
+    )
 
 
 def _of_table(table: Table) -> str:
@@ -494,25 +516,27 @@ def _of_table(table: Table) -> str:
     if left_out > 1:
         rows = [
             *rows[: MOST_ROWS // 2],
-            [f"… {left_out} more", *("" for _ in table.heads[1:])],
+            [f"… {left_out} more", *[""] * (len(table.heads) - 1)],
             *rows[-MOST_ROWS // 2 :],
         ]
-    columns = zip(*table.rows, strict=True)
-    aligns = ["right" if all(map(_is_number, column)) else "left" for column in columns]
-    heads = "".join(
-        f'<th style="{_CELL};border-bottom:{_LINE};text-align:{align};{_FAINT}">{_cell(head)}</th>'
-        for head, align in zip(table.heads, aligns, strict=True)
-    )
-    body = "".join(
-        '<tr style="background:none">'
-        + "".join(
-            f'<td style="{_CELL};text-align:{align}">{_cell(cell)}</td>'
-            for cell, align in zip(row, aligns, strict=True)
-        )
-        + "</tr>"
-        for row in rows
-    )
-    return _table(f"<tr>{heads}</tr>{body}", "margin-top:.4em")
+    aligns = [*map(_alignment, zip(*table.rows, strict=True))]
+    parts = ["<tr>", *map(_head_cell, table.heads, aligns), "</tr>"]
+    for row in rows:
+        parts += ['<tr style="background:none">', *map(_body_cell, row, aligns), "</tr>"]
+    return _table("".join(parts), "margin-top:.4em")
+
+
+def _alignment(column: Sequence[Cell]) -> str:
+    return "right" if all(map(_is_number, column)) else "left"
+
+
+def _head_cell(head: str, align: str) -> str:
+    style = f"{_CELL};border-bottom:{_LINE};text-align:{align};{_FAINT}"
+    return f'<th style="{style}">{_cell(head)}</th>'
+
+
+def _body_cell(cell: Cell, align: str) -> str:
+    return f'<td style="{_CELL};text-align:{align}">{_cell(cell)}</td>'
 
 
 def _table(rows: str, more: str = "margin-top:0") -> str:

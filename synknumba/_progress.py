@@ -89,7 +89,9 @@ def wanted(progress: Any, what: str) -> Progress:
     checked = _checked(progress, what)
     if checked is True:
         _bar_class(what)
-    return False if checked == "auto" and not _is_watched() else checked
+    if checked == "auto" and not _is_watched():
+        return False
+    return checked
 
 
 def _checked(progress: Any, what: str) -> Progress:
@@ -227,4 +229,6 @@ def lag_told(done: Sequence[int], goals: Sequence[int]) -> str:
         return ""
     slowest = min(at_work, key=done.__getitem__)
     lag = max(done) - done[slowest]
-    return f"rank {slowest} is {lag} behind" if lag else ""
+    if lag == 0:
+        return ""
+    return f"rank {slowest} is {lag} behind"

@@ -176,6 +176,18 @@ def _refusing(operation: str) -> Any:
     return method
 
 
+def _computing(sign: str) -> tuple[Any, Any]:
+    """Returns the methods of a number for an operator: it on the left, and on the right."""
+
+    def method(self: "Number", right: Any) -> Any:
+        return self._with(sign, self, right)
+
+    def reflected(self: "Number", left: Any) -> Any:
+        return self._with(sign, left, self)
+
+    return method, reflected
+
+
 class Unknown:
     """Stands for a value that a sequence will have on the ranks."""
 
@@ -292,8 +304,9 @@ class Number(Unknown):
         return self._first._formula[:1] == ("scalar",)  # noqa: SLF001  # without sharing a result among the ranks
 
     def _why(self, operation: str) -> str:
-        hint = _HINTS.get(operation, "")
-        compute = f"{hint[:1].upper()}{hint[1:]}, or compute it" if hint else "Compute it"
+        compute = "Compute it"
+        if hint := _HINTS.get(operation):
+            compute = f"{hint[0].upper()}{hint[1:]}, or compute it"
         match self._first._formula[:1]:  # noqa: SLF001  # without sharing a result among the ranks
             case ("step",):
                 return (
@@ -325,15 +338,13 @@ class Number(Unknown):
             self._refuse_operation(name)
         if ufunc is np.power and all(_are_int("**", *operands)):
             raise ArgumentError(
-                f"{where()}: {_told('**', operands)}: np.power of two ints wraps in NumPy, and a "
-                "sequence computes ints exactly; write n ** k with Python's ints, or compute with "
-                "floats, as in np.power(1.0 * n, k)"
+                f"{where()}: {_operation('**', operands)}: np.power of two ints wraps in NumPy, "
+                "and a sequence computes ints exactly; write n ** k with Python's ints, or "
+                "compute with floats, as in np.power(1.0 * n, k)"
             )
-        return (
-            self._with(_SIGNS[ufunc], *operands)
-            if len(operands) == 2
-            else OPERATORS[_SIGNS[ufunc]](self)
-        )
+        if len(operands) == 1:
+            return OPERATORS[_SIGNS[ufunc]](self)
+        return self._with(_SIGNS[ufunc], *operands)
 
     def __index__(self) -> int:
         if self._formula[:1] != ("scalar",):
@@ -351,7 +362,9 @@ class Number(Unknown):
     @property
     def letter(self) -> str:
         """The `struct` letter by which it goes to a call."""
-        return "Q" if self.dtype == "uint64" else "q" if self.is_int else "d"
+        if self.dtype == "uint64":
+            return "Q"
+        return "q" if self.is_int else "d"
 
     def _promoted(self, sign: str, *operands: Any) -> str | None:
         """Returns the dtype of a computed number; raises `ArgumentError` if NumPy would compute
@@ -363,12 +376,7 @@ class Number(Unknown):
         # Python's numbers have 64 bits, or more
         dtype = getattr(result, "dtype", np.dtype(np.float64))
         if dtype.itemsize < 8 or dtype.kind not in "iuf":
-            operand_texts = ", ".join(
-                f"{operand.label} is {operand.dtype or type(_example(operand)).__name__}"
-                if isinstance(operand, Number)
-                else repr(operand)
-                for operand in operands
-            )
+            operand_texts = ", ".join(map(_typed, operands))
             wide = "np.float64(1)" if dtype.kind == "f" else "np.int64(1)"
             raise ArgumentError(
                 f"{where()}: a sequence computes numbers in 64 bits, and NumPy would compute this "
@@ -379,16 +387,10 @@ class Number(Unknown):
 
     def _made(self, sign: str, *operands: Any, is_int: bool) -> "Number":
         dtype = self._promoted(sign, *operands)
-        operands = tuple(
-            operand.item() if isinstance(operand, np.generic) else operand for operand in operands
-        )
-        formulas = [
-            operand.formula if isinstance(operand, Number) else ("value", operand)
-            for operand in operands
-        ]
+        formula = (sign, *map(_formula_of, operands))
         label = f"a number computed from {self._first.label}"
         number = Number(
-            (sign, *formulas), label, is_int=is_int, source=self._first, line=where(), dtype=dtype
+            formula, label, is_int=is_int, source=self._first, line=where(), dtype=dtype
         )
         number._measure([operand for operand in operands if isinstance(operand, Number)])
         return number
@@ -422,47 +424,13 @@ class Number(Unknown):
         stays_int = sign != "/" and not is_root
         return self._made(sign, left, right, is_int=all(are_int) and stays_int)
 
-    def __add__(self, other: Any) -> Any:
-        return self._with("+", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._with("+", other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._with("-", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._with("-", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._with("*", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._with("*", other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._with("/", self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._with("/", other, self)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self._with("//", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:  # type: ignore[override]  # refused for other unknowns
-        return self._with("//", other, self)
-
-    def __mod__(self, other: Any) -> Any:
-        return self._with("%", self, other)
-
-    def __rmod__(self, other: Any) -> Any:  # type: ignore[override]  # refused for other unknowns
-        return self._with("%", other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return self._with("**", self, other)
-
-    def __rpow__(self, other: Any) -> Any:  # type: ignore[override]  # refused for other unknowns
-        return self._with("**", other, self)
+    __add__, __radd__ = _computing("+")
+    __sub__, __rsub__ = _computing("-")
+    __mul__, __rmul__ = _computing("*")
+    __truediv__, __rtruediv__ = _computing("/")
+    __floordiv__, __rfloordiv__ = _computing("//")
+    __mod__, __rmod__ = _computing("%")
+    __pow__, __rpow__ = _computing("**")
 
     def __neg__(self) -> "Number":
         return self._made("neg", self, is_int=self.is_int)
@@ -492,27 +460,43 @@ def _is_int(sign: str, operands: Sequence[Any], place: int) -> bool:
     is_bool = isinstance(operand, bool | np.bool_)
     if isinstance(operand, int | float | np.integer | np.floating) and not is_bool:
         return isinstance(operand, int | np.integer)
-    value = f", {operand}," if isinstance(operand, _PLAIN) else ""
-    way = "write int(x) for a bool" if is_bool else "compute with it in a kernel or function"
+    text, way = type(operand).__name__, "compute with it in a kernel or function"
+    if isinstance(operand, _PLAIN):
+        text += f", {operand},"
+    if is_bool:
+        way = "write int(x) for a bool"
     raise ArgumentError(
-        f"{where()}: {_told(sign, operands)}: a sequence computes with ints and floats; got a "
-        f"{type(operand).__name__}{value} as the {('first', 'second')[place]} operand; {way}"
+        f"{where()}: {_operation(sign, operands)}: a sequence computes with ints and floats; got a "
+        f"{text} as the {('first', 'second')[place]} operand; {way}"
     )
 
 
-def _told(sign: str, operands: Sequence[Any]) -> str:
-    """Returns an operation in words: numbers of the sequence by their labels, and others by
-    values or types.
-    """
-    names = [
-        operand.label
-        if isinstance(operand, Unknown)
-        else str(operand)
-        if isinstance(operand, _PLAIN)
-        else type(operand).__name__
-        for operand in operands
-    ]
-    return f"{sign}({', '.join(names)})" if sign in FUNCTIONS else f" {sign} ".join(names)
+def _operation(sign: str, operands: Sequence[Any]) -> str:
+    """Returns an operation in words."""
+    names = list(map(_named, operands))
+    if sign in FUNCTIONS:
+        return f"{sign}({', '.join(names)})"
+    return f" {sign} ".join(names)
+
+
+def _named(operand: Any) -> str:
+    """Returns the label of a number of the sequence, and another's value or type."""
+    if isinstance(operand, Unknown):
+        return operand.label
+    return str(operand) if isinstance(operand, _PLAIN) else type(operand).__name__
+
+
+def _typed(operand: Any) -> str:
+    """Returns the label and type of a number of the sequence, or another number's value."""
+    if not isinstance(operand, Number):
+        return repr(operand)
+    return f"{operand.label} is {operand.dtype or type(_example(operand)).__name__}"
+
+
+def _formula_of(operand: Any) -> Formula:
+    if isinstance(operand, Number):
+        return operand.formula
+    return ("value", operand.item() if isinstance(operand, np.generic) else operand)
 
 
 def _example(value: Any) -> Any:
@@ -521,7 +505,9 @@ def _example(value: Any) -> Any:
     """
     if not isinstance(value, Number):
         return type(value)(1)
-    return np.dtype(value.dtype).type(1) if value.dtype is not None else 1 if value.is_int else 1.0
+    if value.dtype is not None:
+        return np.dtype(value.dtype).type(1)
+    return 1 if value.is_int else 1.0
 
 
 @final

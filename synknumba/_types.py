@@ -288,7 +288,9 @@ def nearest(name: str, names: Iterable[str], after: str = "") -> str:
     import difflib  # for errors only
 
     near = difflib.get_close_matches(name, list(names), 1, 0.6)
-    return f". Did you mean {near[0]}{after}?" if near else ""
+    if not near:
+        return ""
+    return f". Did you mean {near[0]}{after}?"
 
 
 def unknown_keyword(

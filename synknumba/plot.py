@@ -14,6 +14,7 @@ with `axes.figure.savefig(...)`.
 Needs matplotlib, which is imported at the first call: pip install 'synknumba[plot]'.
 """  # noqa: E501
 
+import itertools
 import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,13 +41,10 @@ INK = "#767676"
 # and on black.
 COLORS = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 MARKERS = "o", "s", "^", "D"
-# kinds of spans, and where in a line
+# kinds of spans: where their bars begin in a line, and how high they are
 _DRAWN = {
-    "wait": -0.35,
-    "bind": -0.35,
-    "combine": -0.35,
-    "round": -0.35,
-    "device": 0.05,
+    **dict.fromkeys(("wait", "bind", "combine", "round"), (-0.35, 0.7)),
+    "device": (0.05, 0.3),
 }
 MOST_TICKS = 8  # numbers of ranks at an axis; of more, the powers of two
 MOST_TEXTS = 32  # ranks with a text at their bars; the texts of more would overlap
@@ -92,7 +90,9 @@ def scaling(
     time, efficiency = axes = _pair(ax, "scaling", 1, 2)
     ranks = np.array(list(series))
     base = float(np.median(series[ranks[0]]))
-    speedups = np.ones(len(ranks)) if weak else ranks / ranks[0]  # perfect ones
+    speedups = ranks / ranks[0]  # perfect ones
+    if weak:
+        speedups = np.ones(len(ranks))
     if time is not None:
         _draw_limit(time, ranks, base / speedups, "perfect scaling")
         _draw_spread(time, ranks, list(series.values()), label)
@@ -100,8 +100,7 @@ def scaling(
         time.set_ylabel("time")
     if efficiency is not None:
         shares = [
-            base / (speedup * rank_count)
-            for speedup, rank_count in zip(speedups, series.values(), strict=True)
+            base / (speedups[place] * seconds) for place, seconds in enumerate(series.values())
         ]
         _draw_limit(efficiency, ranks, np.ones(len(ranks)), "perfect scaling")
         _draw_spread(efficiency, ranks, shares, label)
@@ -134,55 +133,29 @@ def rows(plan: PlanReport, *, ax: Axes = None) -> Axes:
         ArgumentError: this is not the plan of a call, or the call has no rows.
         ModuleNotFoundError: matplotlib is not installed.
     """
-    if isinstance(plan, SequenceReport):
-        raise ArgumentError(
-            f"rows takes the plan of one call, got that of the sequence {plan.sequence}; pass the "
-            "plan of one of its parts, as in synk.plot.rows(report.parts[0].plan)"
-        )
-    if not isinstance(plan, PlanReport):
-        raise ArgumentError(
-            f"rows takes the PlanReport that f.plan(...) returns, got {_told(plan)}"
-        )
-    slices = [[stop - start for start, stop in rank.slices] for rank in plan.ranks]
-    spans = [f"  ({start:,} … {stop - 1:,})" for start, stop in (rank.rows for rank in plan.ranks)]
-    counts = list(map(sum, slices))
+    _check_plan(plan)
+    slices = [np.diff(rank.slices, axis=-1).reshape(-1) for rank in plan.ranks]
+    counts = [int(sizes.sum()) for sizes in slices]
     if not any(counts):
         raise ArgumentError(
             f"rows needs a call that has rows, and no argument of {plan.function} has any to divide"
         )
-    axes = (
-        _figure("rows", 1, 1, (6.4, min(1.4 + 0.32 * len(counts), 8)))
-        if ax is None
-        else _checked(ax, "rows")
-    )
+    axes = _single(ax, "rows", (6.4, min(1.4 + 0.32 * len(counts), 8)))
     axes.barh(range(len(counts)), counts, height=0.7, color=COLORS[0])
     for rank, sizes in enumerate(slices):
-        ends = np.cumsum(sizes[:-1] if len(sizes) <= MOST_SLICES else [])
-        axes.vlines(ends, rank - 0.35, rank + 0.35, colors="white", linewidth=1.2)
-    mean, ink = float(np.mean(counts)), _ink(axes)
-    axes.axvline(mean, color=ink, linestyle="--", linewidth=1)
-    above = {
-        "xycoords": ("data", "axes fraction"),
-        "textcoords": "offset points",
-        "ha": "center",
-        "va": "bottom",
-    }
-    axes.annotate(f"mean {mean:,.6g}", (mean, 1), (0, 3), color=ink, **above)
+        if len(sizes) <= MOST_SLICES:
+            ends = np.cumsum(sizes[:-1])
+            axes.vlines(ends, rank - 0.35, rank + 0.35, colors="white", linewidth=1.2)
+    _draw_mean(axes, float(np.mean(counts)))
     if len(counts) <= MOST_TEXTS:
-        for rank, (count, span) in enumerate(zip(counts, spans, strict=True)):
-            # outside of the axes, for which the layout makes room
-            text = f"{count:,}{span if count else ''}"
-            axes.annotate(
-                text, (count, rank), (5, 0), textcoords="offset points", va="center", color=ink
-            )
+        _label_bars(axes, counts, [rank.rows for rank in plan.ranks])
     axes.set_xlim(0, 1.02 * max(counts))
     axes.set_ylim(len(counts) - 0.5, -0.5)
-    for axis, name in ((axes.xaxis, "rows"), (axes.yaxis, "rank")):
-        axis.set_major_locator(
-            _matplotlib("rows").ticker.MaxNLocator(5 if axis is axes.xaxis else 16, integer=True)
-        )
+    ticker = _matplotlib("rows").ticker
+    for axis, name, most_ticks in ((axes.xaxis, "rows", 5), (axes.yaxis, "rank", 16)):
+        axis.set_major_locator(ticker.MaxNLocator(most_ticks, integer=True))
         axis.set_label_text(name)
-    axes.xaxis.set_major_formatter(_matplotlib("rows").ticker.StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
     return axes
 
 
@@ -211,66 +184,26 @@ def timeline(trace: Trace | str | os.PathLike[str] | list[Record], *, ax: Axes =
         >>> import synknumba as synk
         >>> synk.plot.timeline("run.json").figure.savefig("run.svg")  # doctest: +SKIP
     """
-    if not isinstance(trace, Trace | str | os.PathLike | list):
-        raise ArgumentError(
-            f"timeline draws what synk.trace has made, or the name of its file, got {_told(trace)}"
-        )
-    records = (
-        trace.records()
-        if isinstance(trace, Trace)
-        else trace
-        if isinstance(trace, list)
-        else read(Path(trace))
-    )
-    names = {
-        record["pid"]: record["args"]["name"]
-        for record in records
-        if record["ph"] == "M" and record["name"] == "process_name"
-    }
+    records = _records(trace)
+    names = _process_names(records)
     spans = [record for record in records if record["ph"] == "X" and record["cat"] in _DRAWN]
     functions = sorted({span["name"] for span in spans if span["cat"] == "wait"})
     if not functions:
         raise ArgumentError("the trace has no rounds to draw; make calls in its with block")
-    lines = {
-        pid: place
-        for place, pid in enumerate(
-            sorted(names, key=lambda pid: (names[pid] != SCRIPT, names[pid]))
-        )
-    }
-    colors = {name: COLORS[place % len(COLORS)] for place, name in enumerate(functions)}
-    first, last = min(span["ts"] for span in spans), max(span["ts"] + span["dur"] for span in spans)
-    unit, factor = next(
-        (name, size)
-        for name, size in (("s", 1e6), ("ms", 1e3), ("µs", 1.0))
-        if last - first > size or size == 1.0
-    )
-    axes = (
-        _figure("timeline", 1, 1, (9.0, 1.0 + 0.45 * len(lines)))
-        if ax is None
-        else _checked(ax, "timeline")
-    )
-    bars: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
-    for span in spans:
-        # thinner, it would not show
-        place = (
-            (span["ts"] - first) / factor,
-            max(span["dur"], (last - first) / 5000) / factor,
-        )
-        bars.setdefault((span["pid"], span["cat"], span["name"]), []).append(place)
+    lines = sorted(names, key=lambda pid: (names[pid] != SCRIPT, names[pid]))
+    colors = dict(zip(functions, itertools.cycle(COLORS), strict=False))
+    axes = _single(ax, "timeline", (9.0, 1.0 + 0.45 * len(lines)))
+    unit, bars = _bars(spans)
     for (pid, kind, name), places in bars.items():
-        low, height = lines[pid] + _DRAWN[kind], 0.3 if kind == "device" else 0.7
-        axes.broken_barh(places, (low, height), facecolors=colors.get(name, INK))
-    axes.set_yticks(list(lines.values()), [_plain(names[pid]) for pid in lines])
+        low, height = _DRAWN[kind]
+        box = lines.index(pid) + low, height
+        axes.broken_barh(places, box, facecolors=colors.get(name, INK))
+    axes.set_yticks(range(len(lines)), [_plain(names[pid]) for pid in lines])
     axes.invert_yaxis()
     axes.set_xlabel(f"time ({unit})")
     for name, color in colors.items():
         axes.broken_barh([], (0, 0), facecolors=color, label=_plain(name))
-    axes.legend(
-        loc="upper left",
-        bbox_to_anchor=(1, 1),
-        frameon=False,
-        labelcolor=INK if ax is None else None,
-    )
+    _add_legend(axes, loc="upper left", bbox_to_anchor=(1, 1))
     return axes
 
 
@@ -318,13 +251,10 @@ def convergence(
     means, below = axes = _pair(ax, "convergence", 2, 1)
     if means is not None:
         if exact is not None:
-            value = _numbers("convergence: exact", exact)
-            if value.size != 1:
-                raise ArgumentError(f"convergence: exact must be one number, got {_told(exact)}")
+            value = _exact_value(exact)
             _draw_limit(means, series.counts[[0, -1]], np.repeat(value, 2), "exact")
-        _draw_points(
-            means, series.counts, series.means, series.errors, label or "mean ± standard error"
-        )
+        name = label or "mean ± standard error"
+        _draw_points(means, series.counts, series.means, series.errors, name)
         means.set_ylabel("mean")
     if below is not None:
         last = np.flatnonzero(series.errors > 0)[-1]
@@ -360,12 +290,81 @@ class _Series(NamedTuple):
 
 
 @shortened
+def _check_plan(plan: Any) -> None:
+    if isinstance(plan, SequenceReport):
+        raise ArgumentError(
+            f"rows takes the plan of one call, got that of the sequence {plan.sequence}; pass the "
+            "plan of one of its parts, as in synk.plot.rows(report.parts[0].plan)"
+        )
+    if not isinstance(plan, PlanReport):
+        raise ArgumentError(
+            f"rows takes the PlanReport that f.plan(...) returns, got {_shown(plan)}"
+        )
+
+
+@shortened
+def _records(trace: Any) -> list[Record]:
+    """Returns the events of a trace, of a list of them, or of a file."""
+    match trace:
+        case Trace():
+            return trace.records()
+        case list():
+            return trace
+        case str() | os.PathLike():
+            return read(Path(trace))
+    raise ArgumentError(
+        f"timeline draws what synk.trace has made, or the name of its file, got {_shown(trace)}"
+    )
+
+
+def _process_names(records: Iterable[Record]) -> dict[int, str]:
+    """Returns the names of processes, by id."""
+    names = {}
+    for record in records:
+        if record["ph"] == "M" and record["name"] == "process_name":
+            names[record["pid"]] = record["args"]["name"]
+    return names
+
+
+_Bars: TypeAlias = dict[tuple[int, str, str], list[tuple[float, float]]]
+
+
+def _bars(spans: Sequence[Record]) -> tuple[str, _Bars]:
+    """Returns a unit of time, and begins and lengths of bars in it, by process, kind and name."""
+    begins = np.array([span["ts"] for span in spans])
+    lengths = np.array([span["dur"] for span in spans])
+    first, total = begins.min(), (begins + lengths).max() - begins.min()
+    unit, factor = _time_unit(total)
+    begins = (begins - first) / factor
+    lengths = np.maximum(lengths, total / 5000) / factor  # shorter ones would not show
+    bars: _Bars = {}
+    for span, *place in zip(spans, begins.tolist(), lengths.tolist(), strict=True):
+        bars.setdefault((span["pid"], span["cat"], span["name"]), []).append(tuple(place))
+    return unit, bars
+
+
+def _time_unit(total: float) -> tuple[str, float]:
+    """Returns the unit for a time in µs, and its length in µs."""
+    for unit, length in (("s", 1e6), ("ms", 1e3)):
+        if total > length:
+            return unit, length
+    return "µs", 1.0
+
+
+def _exact_value(exact: Any) -> Array:
+    value = _numbers("convergence: exact", exact)
+    if value.size != 1:
+        raise ArgumentError(f"convergence: exact must be one number, got {_shown(exact)}")
+    return value
+
+
+@shortened
 def _times(times: Any) -> dict[int, Array]:
     """Returns the seconds of each repetition, by increasing number of ranks."""
     if not isinstance(times, Mapping):
         raise ArgumentError(
             f"scaling takes a dict of seconds by number of ranks, as in {{1: [4.1, 4.0], 2: [2.1, "
-            f"2.0]}}; got {_told(times)}"
+            f"2.0]}}; got {_shown(times)}"
         )
     if not times:
         raise ArgumentError(
@@ -381,53 +380,55 @@ def _times(times: Any) -> dict[int, Array]:
         if not array.size or not ((array > 0) & np.isfinite(array)).all():
             raise ArgumentError(
                 f"scaling: times of {ranks} ranks must be positive numbers of seconds, one or a "
-                f"list of repetitions; got {_told(seconds)}"
+                f"list of repetitions; got {_shown(seconds)}"
             )
         arrays[operator.index(ranks)] = array
     return dict(sorted(arrays.items()))
 
 
+def _of_estimates(estimates: Any, counts: Any) -> tuple[Any, Any, Any, Array]:
+    """Returns means, errors, numbers of rows, and the errors' own errors, NaN where unknown."""
+    items = [estimates]
+    if isinstance(estimates, Iterable):
+        items = list(estimates)
+    for item in items:
+        if not isinstance(item, Estimate | Measurement):
+            raise ArgumentError(
+                "convergence takes a list of estimates, or means with errors= and counts=; "
+                f"without errors=, one of the list is {_shown(item)}"
+            )
+        if np.ndim(item.mean):
+            raise ArgumentError(
+                f"convergence draws one value of an estimate, and this has {len(item.mean)}; "
+                "pass one of them, as in convergence([e.mean[0] for e in es], [e.stderr[0] for "
+                "e in es], counts=[e.count for e in es])"
+            )
+        if counts is None and isinstance(item, Measurement):
+            raise ArgumentError(
+                f"a Measurement has no number of rows, as {item}; pass those of all in counts="
+            )
+    if counts is None:
+        counts = [item.count for item in items]
+    means, errors = [item.mean for item in items], [item.stderr for item in items]
+    doubts = np.array([getattr(item, "stderr_error", np.nan) for item in items])
+    return means, errors, counts, doubts
+
+
 @shortened
 def _series(estimates: Any, errors: Any, counts: Any) -> _Series:
     """Returns estimates as arrays, by increasing number of rows."""
-    doubts = None
+    means, doubts = estimates, None
     if isinstance(estimates, Estimate | Measurement):
         raise ArgumentError(
             "convergence takes a list of estimates, of ever more rows, got one; as "
             "in [a, a + b, a + b + c]"
         )
     if errors is None:
-        items = list(estimates) if isinstance(estimates, Iterable) else [estimates]
-        for item in items:
-            if not isinstance(item, Estimate | Measurement):
-                raise ArgumentError(
-                    "convergence takes a list of estimates, or means with errors= and counts=; "
-                    f"without errors=, one of the list is {_told(item)}"
-                )
-            if np.ndim(item.mean):
-                raise ArgumentError(
-                    f"convergence draws one value of an estimate, and this has {len(item.mean)}; "
-                    "pass one of them, as in convergence([e.mean[0] for e in es], [e.stderr[0] for "
-                    "e in es], counts=[e.count for e in es])"
-                )
-        if counts is None:
-            missing = next((item for item in items if not isinstance(item, Estimate)), None)
-            if missing is not None:
-                raise ArgumentError(
-                    f"a Measurement has no number of rows, as {missing}; "
-                    f"pass those of all in counts="
-                )
-            counts = [item.count for item in items]
-        means, errors = [item.mean for item in items], [item.stderr for item in items]
-        doubts = np.array(
-            [item.stderr_error if isinstance(item, Estimate) else np.nan for item in items]
-        )
+        means, errors, counts, doubts = _of_estimates(estimates, counts)
     elif counts is None:
         raise ArgumentError(
             "convergence of means and errors needs counts=, the number of rows of each"
         )
-    else:
-        means = estimates
     series = {"estimates": means, "errors": errors, "counts": counts}
     arrays = {name: _numbers(f"convergence: {name}", values) for name, values in series.items()}
     if len({array.shape for array in arrays.values()}) > 1 or not arrays["counts"].size:
@@ -438,16 +439,19 @@ def _series(estimates: Any, errors: Any, counts: Any) -> _Series:
         )
     if not (arrays["counts"] >= 1).all():
         raise ArgumentError(
-            f"convergence: counts must be numbers of rows, at least 1, got {_told(counts)}"
+            f"convergence: counts must be numbers of rows, at least 1, got {_shown(counts)}"
         )
     if (arrays["errors"] < 0).any() or not (arrays["errors"] > 0).any():
         raise ArgumentError(
             "convergence: errors must be standard errors, none below 0 and some above, got "
-            f"{_told(errors)}; an estimate of one row has none"
+            f"{_shown(errors)}; an estimate of one row has none"
         )
     order = np.argsort(arrays["counts"], kind="stable")
-    n, mean, stderr = (arrays[name][order] for name in ("counts", "estimates", "errors"))
-    return _Series(n, mean, stderr, None if doubts is None else doubts[order])
+    if doubts is not None:
+        doubts = doubts[order]
+    return _Series(
+        arrays["counts"][order], arrays["estimates"][order], arrays["errors"][order], doubts
+    )
 
 
 def _numbers(what: str, value: Any) -> Array:
@@ -455,7 +459,7 @@ def _numbers(what: str, value: Any) -> Array:
     try:
         array = np.asarray(value, np.float64)
     except (TypeError, ValueError):
-        raise ArgumentError(f"{what} must be numbers, got {_told(value)}") from None
+        raise ArgumentError(f"{what} must be numbers, got {_shown(value)}") from None
     if array.ndim > 1:
         raise ArgumentError(
             f"{what} must be a number or a list of numbers, got shape {array.shape}"
@@ -463,10 +467,12 @@ def _numbers(what: str, value: Any) -> Array:
     return array.reshape(-1)
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     """Returns a value for a message, cut to a line."""
     text = repr(value)
-    return text if len(text) <= 100 else f"{type(value).__name__} {text[:80]}…"
+    if len(text) > 100:
+        text = f"{type(value).__name__} {text[:80]}…"
+    return text
 
 
 # ---- how it is drawn
@@ -506,15 +512,25 @@ def _figure(what: str, down: int, across: int, inches: tuple[float, float]) -> A
     return axes
 
 
+def _single(ax: Any, what: str, inches: tuple[float, float]) -> Any:
+    """Returns the axes of the script, or those of a new figure."""
+    if ax is None:
+        return _figure(what, 1, 1, inches)
+    return _checked(ax, what)
+
+
 def _pair(ax: Any, what: str, down: int, across: int) -> Any:
     """Returns two axes of the script, of which one may be None, or those of a new figure."""
     if ax is None:
-        return _figure(what, down, across, (7.6, 3.2) if across > 1 else (6.4, 4.8))
+        inches = (7.6, 3.2) if across > 1 else (6.4, 4.8)
+        return _figure(what, down, across, inches)
     _matplotlib(what)
-    pair = list(ax) if isinstance(ax, Iterable) else []
+    pair: list[Any] = []
+    if isinstance(ax, Iterable):
+        pair = list(ax)
     if len(pair) != 2 or not _those(pair):
         raise ArgumentError(
-            f"{what} draws into two axes, got ax={_told(ax)}; pass those of plt.subplots({down}, "
+            f"{what} draws into two axes, got ax={_shown(ax)}; pass those of plt.subplots({down}, "
             f"{across})[1], or (None, ax) or (ax, None) for one of its pictures alone"
         )
     for panel in _those(pair):
@@ -525,7 +541,7 @@ def _pair(ax: Any, what: str, down: int, across: int) -> Any:
 def _checked(ax: Any, what: str) -> Any:
     if not hasattr(ax, "errorbar"):
         raise ArgumentError(
-            f"{what}: ax must be axes of matplotlib, as plt.subplots()[1], got {_told(ax)}"
+            f"{what}: ax must be axes of matplotlib, as plt.subplots()[1], got {_shown(ax)}"
         )
     return ax
 
@@ -547,18 +563,36 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
+def _draw_mean(axes: Any, mean: float) -> None:
+    """Draws a dashed line at the mean of bars, with the number above the axes."""
+    ink = _ink(axes)
+    axes.axvline(mean, color=ink, linestyle="--", linewidth=1)
+    above = {
+        "xycoords": ("data", "axes fraction"),
+        "textcoords": "offset points",
+        "ha": "center",
+        "va": "bottom",
+    }
+    axes.annotate(f"mean {mean:,.6g}", (mean, 1), (0, 3), color=ink, **above)
+
+
+def _label_bars(axes: Any, counts: Sequence[int], spans: Sequence[tuple[int, int]]) -> None:
+    """Writes number and positions of rows beside each bar: outside of the axes, for which the
+    layout makes room.
+    """
+    beside = {"textcoords": "offset points", "va": "center", "color": _ink(axes)}
+    for rank, (count, (start, stop)) in enumerate(zip(counts, spans, strict=True)):
+        text = f"{count:,}"
+        if count:
+            text += f"  ({start:,} … {stop - 1:,})"
+        axes.annotate(text, (count, rank), (5, 0), **beside)
+
+
 def _draw_limit(axes: Any, x: Array, y: Array, name: str) -> None:
     """Draws a dashed line; only the first of a name is in the legend."""
-    is_new = name not in [line.get_label() for line in axes.lines]
-    axes.plot(
-        x,
-        y,
-        color=_ink(axes),
-        linestyle="--",
-        linewidth=1,
-        label=name if is_new else None,
-        zorder=1,
-    )
+    (line,) = axes.plot(x, y, color=_ink(axes), linestyle="--", linewidth=1, zorder=1)
+    if name not in [before.get_label() for before in axes.lines]:
+        line.set_label(name)
 
 
 def _draw_points(
@@ -612,9 +646,8 @@ def _use_seconds(axes: Any, *, linear: bool) -> None:
     else:
         axes.set_yscale("log")
         is_short = axes.dataLim.y1 < 4 * axes.dataLim.minposy
-        axes.yaxis.set_major_locator(
-            ticker.LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 6, 8) if is_short else (1, 2, 5))
-        )
+        digits = (1, 1.5, 2, 3, 4, 5, 6, 8) if is_short else (1, 2, 5)
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=digits))
         axes.yaxis.set_minor_formatter(ticker.NullFormatter())
     axes.yaxis.set_major_formatter(ticker.EngFormatter("s"))
 
@@ -622,15 +655,16 @@ def _use_seconds(axes: Any, *, linear: bool) -> None:
 def _mark_ranks(axes: Any) -> None:
     """Makes the horizontal axis logarithmic, with labels at the numbers of ranks that are drawn."""
     ticker = _matplotlib("scaling").ticker
-    there = sorted(
-        {int(x) for container in axes.containers for x in container.lines[0].get_xdata()}
-    )
-    powers = [1 << k for k in range(there[-1].bit_length()) if 1 << k >= there[0]]
+    drawn = [container.lines[0].get_xdata() for container in axes.containers]
+    ticks = np.unique(np.concatenate(drawn)).astype(int)
+    if len(ticks) > MOST_TICKS:
+        powers = 1 << np.arange(int(ticks[-1]).bit_length())
+        ticks = powers[powers >= ticks[0]]
     axes.set_xscale("log", base=2)
-    axes.set_xticks(there if len(there) <= MOST_TICKS else powers)
+    axes.set_xticks(ticks.tolist())
     axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:.0f}"))
     axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 
-def _add_legend(axes: Any) -> None:
-    axes.legend(frameon=False, labelcolor=_ink(axes))
+def _add_legend(axes: Any, **place: Any) -> None:
+    axes.legend(frameon=False, labelcolor=_ink(axes), **place)

@@ -52,6 +52,7 @@ from synknumba._ops.tree import (
     unmatched,
 )
 from synknumba._types import Array, Cache, Op, UserOp
+from synknumba._wire.control import small_parts
 from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, Program, Result, next_number
 from synknumba._wire.results import RankReturn, ResultReader
@@ -303,11 +304,7 @@ class KernelPlan(Plan):
             return self._segments[result.name].array(result.parts.dtype, result.parts.shape)
         if memory is None:
             memory = self.world.ranks.results
-        dtype = np.dtype(result.parts.dtype)
-        strides = memory.strides[0], *np.ndarray(result.shape, dtype).strides
-        return np.ndarray(
-            (len(memory), *result.shape), dtype, memory.data, result.parts.offset, strides
-        )
+        return small_parts(memory, result.parts)
 
     def _lender(self, result: Result, place: Segment) -> ResultLeases:
         assert result.parts is not None
@@ -349,7 +346,7 @@ class FunctionPlan(Plan):
         super().__init__(world, program, info, call)
         self.has_ops = has_ops
         self._part = "rank" if program.shards is None else "shard"
-        first, nbytes = program.small or (0, world.ranks.results.shape[1])
+        first, nbytes = program.returns.small or (0, world.ranks.results.shape[1])
         self._results = world.ranks.results
         room = self._results[:, first : first + nbytes]
         self._readers = [ResultReader(memory) for memory in room]
@@ -393,7 +390,7 @@ class FunctionPlan(Plan):
         return lambda count: finish([collector(count) for collector in collectors])
 
     def _combiner_without_rows(self) -> Collector:
-        ops = self.program.ops
+        ops = self.program.returns.ops
         if not self.has_ops:
             return lambda _: None
         if not flatten(ops)[0]:  # None throughout
@@ -433,15 +430,16 @@ class FunctionPlan(Plan):
                 "of ops of that structure; "
                 "None returns a list of all ranks' results."
             )
-        if structure == NONE and flatten(self.program.ops)[0]:
+        declared = self.program.returns.ops
+        if structure == NONE and flatten(declared)[0]:
             raise ReductionError(f"{self.info} returned None; add `return`, or leave outputs= out")
-        ops = spread(self.program.ops, structure)
+        ops = spread(declared, structure)
         if ops is None:
-            extra, missing = unmatched(self.program.ops, structure)
+            extra, missing = unmatched(declared, structure)
             reasons = [f"no op for {path}" for path in extra]
             reasons += (f"nothing returned for {path}" for path in missing)
             message = (
-                f"{self.info} returned {result_told(structure)}, and outputs={self.program.ops!r} "
+                f"{self.info} returned {result_told(structure)}, and outputs={declared!r} "
                 "does not fit that structure"
             )
             if reasons:

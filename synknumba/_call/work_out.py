@@ -42,9 +42,11 @@ from synknumba._wire.program import (
     Dynamic,
     Held,
     HeldRows,
+    KernelTraits,
     Param,
     PerRank,
     Program,
+    ReturnSpec,
     Sharded,
     next_number,
 )
@@ -117,9 +119,10 @@ class WorkedCall:
     def program(self, function: int) -> Program:
         """Returns the program for the ranks, given the number of the function there."""
         call, built, options = self.call, self.built, self.call.options
-        subset, reads = options.subset, frozenset[str]()
+        returns, kernel = ReturnSpec(self.ops, options.subset, self.small), KernelTraits()
         if self.is_kernel:
-            subset, reads = None, _only_read(self.planner.function, call)
+            returns = ReturnSpec()
+            kernel = KernelTraits(_only_read(self.planner.function, call), self.source)
         parameters = call.parameters | built.results
         if self.updates is not None:
             parameters |= self.updates.parameters
@@ -134,15 +137,12 @@ class WorkedCall:
             num_slices=options.num_slices,
             values=values + "q" * built.lent,
             solo=options.solo,
-            ops=self.ops,
-            subset=subset,
+            returns=returns,
+            kernel=kernel,
             lent=built.lent,
-            only_read=reads,
             shards=options.shards,
-            small=self.small,
             is_recorded=self.options.record,
             shows_slices=bool(options.progress),
-            sized_by=self.source,
         )
 
 

@@ -77,23 +77,25 @@ def _run(args: argparse.Namespace) -> int:
         return SUCCESS
     from synknumba._commands import bench_measure
 
-    sizes = bench_measure.QUICK if args.quick else bench_measure.FULL
+    sizes = bench_measure.FULL
+    if args.quick:
+        sizes = bench_measure.QUICK
     if args.seconds is not None:
         if not 0 < args.seconds < 86400:
             raise CommandError(
                 f"--seconds must be more than 0, and less than a day; got {args.seconds:g}"
             )
         sizes = replace(sizes, seconds=args.seconds)
-    if args.json and args.json != "-":
+    if args.json not in {None, "-"}:
         check_writable(args.json)
     report = bench_measure.measure(args.device, args.ranks, sizes, _progress)
     _progress("")
     if args.json == "-":
         print_json(report.as_json())
-    elif args.json:
+        return SUCCESS
+    if args.json:
         report.save(args.json)
-    if args.json != "-":
-        show(report)
+    show(report)
     return SUCCESS
 
 

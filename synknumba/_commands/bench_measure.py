@@ -85,10 +85,12 @@ class Measurement:
     def unit(self) -> Literal["us", "GB/s"]:
         return "GB/s" if self.moved else "us"
 
+    def _value(self, seconds: float) -> float:
+        return self.moved / seconds / 1e9 if self.moved else seconds * 1e6
+
     def result(self, rounds: list[list[float]]) -> Result:
         """Returns what the times of calls, in seconds, give."""
-        medians = [statistics.median(times) for times in rounds]
-        values = [self.moved / median / 1e9 if self.moved else median * 1e6 for median in medians]
+        values = [self._value(statistics.median(times)) for times in rounds]
         calls = sum(map(len, rounds))
         return Result(
             self.name,
@@ -122,7 +124,7 @@ def measure(device: str, most: int | None, sizes: Sizes, progress: Callable[[str
             *_calls(most),
             *_scaling(most, sizes.steps[kind]),
             *_bandwidth(most, kind, sizes),
-            *(_reduced(most, sizes) if most > 1 else ()),  # of one rank there is nothing to reduce
+            *_reduced(most, sizes),
         ]
         results = list(_timed(measurements, share, progress))
     for ranks in worlds[:-1]:
@@ -227,6 +229,8 @@ def _bandwidth(ranks: int, device: str, sizes: Sizes) -> Iterator[Measurement]:
 
 
 def _reduced(ranks: int, sizes: Sizes) -> Iterator[Measurement]:
+    if ranks == 1:  # there is nothing to reduce
+        return
     for nbytes in sizes.reduced:
         array = synk.variable(np.zeros(nbytes // 4, np.float32))
         yield Measurement("all_reduce", ranks, nbytes, partial(synk.all_reduce, array, "sum"))
@@ -250,6 +254,8 @@ def _machine() -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     versions = {"python": sys.version.split()[0]}
-    return versions | {
-        name: version for name in PACKAGES if (version := version_of(name)) is not None
-    }
+    for name in PACKAGES:
+        version = version_of(name)
+        if version is not None:
+            versions[name] = version
+    return versions

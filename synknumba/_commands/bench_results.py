@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from synknumba._commands.terminal import CommandError, print_table, write_json
+from synknumba._commands.terminal import CommandError, print_table, reason_of, write_json
 from synknumba._types import count_text
 
 Unit: TypeAlias = Literal["us", "GB/s"]
@@ -17,7 +17,6 @@ SCALING = "scaling"
 # What the JSON has to have, with the types.
 _REPORT = {"date": str, "versions": dict, "device": str}
 _MACHINE = {"cpu": str, "usable_cores": int, "gpus": list, "load": float}
-_POSITIVE = ("median", "low", "high")
 _JSON = {
     str: "a string",
     dict: "an object",
@@ -114,7 +113,7 @@ class Report:
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise CommandError(f"cannot read {path}: {error.strerror or error}") from error
+            raise CommandError(f"cannot read {path}: {reason_of(error)}") from error
         except ValueError as error:
             raise CommandError(
                 f"{path} is not JSON ({error}); name a file that `synknumba "
@@ -143,14 +142,18 @@ def _of_types(fields: dict[str, Any], types: Mapping[str, type]) -> dict[str, An
     """
     for name, expected in types.items():
         value = fields[name]
-        if type(value) is not expected and (type(value), expected) != (int, float):
+        if (type(value), expected) not in {(expected, expected), (int, float)}:
             raise TypeError(f"{name} must be {_JSON[expected]}, got {value!r}")
-        if name in _POSITIVE and not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive, got {value!r}")
-        if name == "gpus" and not all(isinstance(item, str) for item in value):
-            raise TypeError(f"gpus must be a list of strings, got {value!r}")
-        if name == "unit" and value not in get_args(Unit):
-            raise ValueError(f"unit must be {' or '.join(get_args(Unit))}, got {value!r}")
+        match name:
+            case "median" | "low" | "high":
+                if not 0 < value < math.inf:
+                    raise ValueError(f"{name} must be positive, got {value!r}")
+            case "gpus":
+                if not all(isinstance(item, str) for item in value):
+                    raise TypeError(f"gpus must be a list of strings, got {value!r}")
+            case "unit":
+                if value not in get_args(Unit):
+                    raise ValueError(f"unit must be {' or '.join(get_args(Unit))}, got {value!r}")
     return {name: fields[name] for name in types}
 
 
@@ -200,19 +203,14 @@ def _on_curve(result: Result, first: Result) -> tuple[str, ...]:
 
 def _place(result: Result) -> tuple[int, int, int]:
     """Returns where a result is in a table: by what was measured, size and ranks."""
-    return (
-        list(TOLD).index(result.name) if result.name in TOLD else len(TOLD),
-        result.size if result.name == "all_reduce" else 0,
-        result.ranks,
-    )
+    size = result.size if result.name == "all_reduce" else 0
+    return [*TOLD, result.name].index(result.name), size, result.ranks
 
 
 def scaling(report: Report) -> list[Result]:
     """Returns the results of the scaling curve, by number of ranks."""
-    return sorted(
-        (result for result in report.results if result.name == SCALING),
-        key=lambda result: result.ranks,
-    )
+    curve = [result for result in report.results if result.name == SCALING]
+    return sorted(curve, key=lambda result: result.ranks)
 
 
 def described(report: Report) -> Iterator[str]:
@@ -240,9 +238,8 @@ def sized(result: Result) -> str:
 
 def spread(result: Result) -> str:
     """Returns the least and the greatest median of a round."""
-    low, unit = result.shown(result.low), result.shown(result.high)
-    same = low.split()[1] == unit.split()[1]
-    return f"{low.split()[0] if same else low} – {unit}"
+    low, high = result.shown(result.low), result.shown(result.high)
+    return f"{low.removesuffix(' ' + high.split()[1])} – {high}"
 
 
 def compare(names: Sequence[str]) -> None:

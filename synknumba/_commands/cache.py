@@ -3,7 +3,9 @@
 import argparse
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from synknumba._commands.terminal import (
     FAILED,
@@ -55,50 +57,51 @@ def stores(path: Path) -> dict[str, KernelStore]:
 def _run(args: argparse.Namespace) -> int:
     path = directory()
     if path is None:
-        why = (
-            "SYNKNUMBA_CACHE turns it off"
-            if "SYNKNUMBA_CACHE" in os.environ
-            else "there is no home directory"
-        )
+        why = "there is no home directory"
+        if "SYNKNUMBA_CACHE" in os.environ:
+            why = "SYNKNUMBA_CACHE turns it off"
         raise CommandError(f"there is no cache: {why}; SYNKNUMBA_CACHE_DIR sets its directory")
-    return _show(path, as_json=args.json) if args.action == "info" else _clear(path, sure=args.yes)
+    if args.action == "info":
+        return _show(path, as_json=args.json)
+    return _clear(path, sure=args.yes)
+
+
+def _total(usages: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Returns the number of kernels of several stores, and their bytes."""
+    counts, sizes = zip(*usages, strict=True)
+    return sum(counts), sum(sizes)
 
 
 def _show(path: Path, *, as_json: bool) -> int:
-    used = {name: store.usage() for name, store in stores(path).items()}
+    kernels, package = (store.usage() for store in stores(path).values())
     if as_json:
-        usages = {
-            name: {"count": usage.kernels, "bytes": usage.nbytes} for name, usage in used.items()
-        }
-        print_json({"schema": SCHEMA, "path": str(path), "limit": LARGEST_TOTAL, **usages})
+        facts: dict[str, Any] = {"schema": SCHEMA, "path": str(path), "limit": LARGEST_TOTAL}
+        for name, usage in (("kernels", kernels), ("package", package)):
+            facts[name] = {"count": usage.kernels, "bytes": usage.nbytes}
+        print_json(facts)
         return SUCCESS
-    print(f"{'directory':<12}{path}{'' if path.is_dir() else ', which does not exist yet'}")
+    place = str(path)
+    if not path.is_dir():
+        place += ", which does not exist yet"
+    print(f"{'directory':<12}{place}")
     print(
-        f"{'kernels':<12}{used['kernels'].kernels}, {mib(used['kernels'].nbytes)} of at "
-        f"most {mib(LARGEST_TOTAL)}"
+        f"{'kernels':<12}{kernels.kernels}, {mib(kernels.nbytes)} of at most {mib(LARGEST_TOTAL)}"
     )
-    print(
-        f"{'package':<12}{used['package'].kernels} functions of synknumba itself, "
-        f"{mib(used['package'].nbytes)}"
-    )
+    print(f"{'package':<12}{package.kernels} functions of synknumba itself, {mib(package.nbytes)}")
     return SUCCESS
 
 
 def _clear(path: Path, *, sure: bool) -> int:
-    used = [store.usage() for store in stores(path).values()]
-    count, nbytes = sum(usage.kernels for usage in used), sum(usage.nbytes for usage in used)
+    count, nbytes = _total(store.usage() for store in stores(path).values())
     if not count:
         print(f"{path} has no kernels")
         return SUCCESS
     if not sure and not _confirmed(f"Remove {count} kernels, {mib(nbytes)}, from {path}? [y/N] "):
         print("nothing was removed")
         return FAILED
-    removed = [store.clear() for store in stores(path).values()]
-    print(
-        f"{sum(usage.kernels for usage in removed)} kernels, "
-        f"{mib(sum(usage.nbytes for usage in removed))}, removed from {path}"
-    )
-    remaining = count - sum(usage.kernels for usage in removed)
+    removed, freed = _total(store.clear() for store in stores(path).values())
+    print(f"{removed} kernels, {mib(freed)}, removed from {path}")
+    remaining = count - removed
     if remaining > 0:
         raise CommandError(
             f"{remaining} kernels could not be removed from {path}: permission denied, "

@@ -73,6 +73,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--ranks",
         type=rank_numbers,
+        default=(),
         metavar="N",
         help="ranks of `synk.fork()` where the script names no number; or several to compare "
         "its results on, as 1,2,3",
@@ -95,9 +96,9 @@ def _run(args: argparse.Namespace) -> int:
     if not args.is_module:
         _check_readable(args.script)
     compare_ranks.check_options(args)
-    if args.run_in is not None or len(args.ranks or ()) > 1:
+    if args.run_in is not None or len(args.ranks) > 1:
         return compare_ranks.compare(args)
-    ranks = args.ranks[0] if args.ranks else None
+    ranks = next(iter(args.ranks), None)
     # `fork()` takes cores: the checker looks at kernels in this process
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     findings: list[Finding] = []
@@ -129,7 +130,9 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check_readable(script: str) -> None:
-    file = os.path.join(script, "__main__.py") if os.path.isdir(script) else script
+    file = script
+    if os.path.isdir(script):
+        file = os.path.join(script, "__main__.py")
     try:
         with open(file, "rb"):
             pass

@@ -35,15 +35,16 @@ _COLLECTIVES = (
     "exchange",
 )
 # The calls that are compared; those that they make in turn are part of them.
-CALLS: list[tuple[Any, str]] = [
-    *((Function, name) for name in ("__call__", "submit", "as_serial")),
-    *((Sequence, name) for name in ("__call__", "submit")),
-    *((Vectorized, name) for name in ("__call__", "submit", "as_serial", "reduce")),
-    *((Expectation, name) for name in ("__call__", "submit", "as_serial")),
-    *((TrainFunction, name) for name in ("__call__", "submit")),
-    *((synknumba, name) for name in (*_COLLECTIVES, "set_value")),
-    (Variable, "set_value"),
-]
+_CALLS_OF: dict[Any, tuple[str, ...]] = {
+    Function: ("__call__", "submit", "as_serial"),
+    Sequence: ("__call__", "submit"),
+    Vectorized: ("__call__", "submit", "as_serial", "reduce"),
+    Expectation: ("__call__", "submit", "as_serial"),
+    TrainFunction: ("__call__", "submit"),
+    synknumba: (*_COLLECTIVES, "set_value"),
+    Variable: ("set_value",),
+}
+CALLS = [(owner, name) for owner, names in _CALLS_OF.items() for name in names]
 
 
 def compare(args: argparse.Namespace) -> int:
@@ -65,16 +66,15 @@ def compare(args: argparse.Namespace) -> int:
         for ranks, (summary, errors) in zip(
             summaries_of_rest, summaries(Store(Path(folder)), args.ranks, run), strict=True
         ):
+            sizes = count_text(first, "rank"), count_text(ranks, "rank")
             if not summary.problem and codes[ranks] != codes[first]:
                 sys.stderr.write(errors)
-                ends = [f"{codes[size]} on {count_text(size, 'rank')}" for size in (first, ranks)]
-                summary.problem = f"the script ends with status {ends[0]}, and {ends[1]}"
-            if summary.problem:
-                head = coloured(
-                    f"{count_text(first, 'rank')} and {count_text(ranks, 'rank')} differ",
-                    "problem",
-                    sys.stderr,
+                summary.problem = (
+                    f"the script ends with status {codes[first]} on {sizes[0]}, "
+                    f"and {codes[ranks]} on {sizes[1]}"
                 )
+            if summary.problem:
+                head = coloured(f"{' and '.join(sizes)} differ", "problem", sys.stderr)
                 sys.stderr.write(f"synknumba check: {head}: {summary.finding}\n")
                 return FOUND
             runs.append(summary)
@@ -88,10 +88,8 @@ def _end(number: int, _: object) -> NoReturn:
 def _conclude(sizes: list[int], runs: list[Summary], code: int) -> int:
     agree = min(summary.counted for summary in runs)
     numbers = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]} ranks"
-    sys.stderr.write(
-        f"synknumba check: {agree:,} {'call agrees' if agree == 1 else 'calls agree'} on "
-        f"{numbers}\n"
-    )
+    verb = "agrees" if agree == 1 else "agree"
+    sys.stderr.write(f"synknumba check: {count_text(agree, 'call')} {verb} on {numbers}\n")
     most = max(runs, key=lambda summary: summary.skipped)
     if most.skipped:
         sys.stderr.write(
@@ -99,7 +97,9 @@ def _conclude(sizes: list[int], runs: list[Summary], code: int) -> int:
             "between the runs, though no call before does: they depend on the number of ranks, or "
             f"are random and need a seed. The first is {most.reason}\n"
         )
-    return code or (FAILED if most.skipped and not agree else 0)
+    if code == 0 and most.skipped and not agree:
+        return FAILED
+    return code
 
 
 def _run(args: argparse.Namespace, folder: str, ranks: int, mode: str) -> tuple[int, str]:
@@ -114,12 +114,14 @@ def _run(args: argparse.Namespace, folder: str, ranks: int, mode: str) -> tuple[
         "--run-in",
         f"{mode}:{args.ranks[0]}:{folder}",
     ]
-    script = [*(["-m"] if args.is_module else []), args.script, *args.arguments]
+    script = [args.script, *args.arguments]
+    if args.is_module:
+        script.insert(0, "-m")
     warnings = [f"-W{option}" for option in sys.warnoptions]
     command = [sys.executable, *warnings, "-m", "synknumba", "check", *options, *script]
     # The order of sets of strings, and with it that of calls, must not differ between the runs.
-    environment = {"PYTHONHASHSEED": "0", **os.environ}
-    if environment["PYTHONHASHSEED"] == "random":
+    environment = dict(os.environ)
+    if environment.get("PYTHONHASHSEED", "random") == "random":
         environment["PYTHONHASHSEED"] = "0"
     if mode == "first":
         return subprocess.run(command, env=environment, check=False).returncode, ""  # noqa: S603  # the user's own script
@@ -154,15 +156,13 @@ def check_options(args: argparse.Namespace) -> None:
     """Raises CommandError for options that go with the checker of races and bounds only, or with
     the comparison only.
     """
-    if len(args.ranks or ()) > 1:
-        named = [
-            f"--{name}" for name in ("rows", "calls", "html") if getattr(args, name) is not None
-        ]
-        if named:
-            raise CommandError(
-                f"{named[0]} is for the checker of races and bounds; leave it out, or "
-                f"name one number of ranks"
-            )
+    if len(args.ranks) > 1:
+        for name in ("rows", "calls", "html"):
+            if getattr(args, name) is not None:
+                raise CommandError(
+                    f"--{name} is for the checker of races and bounds; leave it out, or "
+                    f"name one number of ranks"
+                )
     elif args.device != "cpu" and args.run_in is None:
         raise CommandError(
             "--device is for the comparison, with several numbers in --ranks, as "

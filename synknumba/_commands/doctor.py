@@ -81,17 +81,14 @@ def _run(args: argparse.Namespace) -> int:
         if not args.json:
             _show(finding)
     counts = Counter(finding.level for finding in reported)
-    status = next((level for level in ("problem", "warning") if counts[level]), "ok")
     if args.json:
-        print_json(
-            {
-                "schema": SCHEMA,
-                "status": status,
-                "findings": [asdict(finding) for finding in reported],
-            }
-        )
+        worst = [level for level in ("problem", "warning") if counts[level]]
+        status, *_ = *worst, "ok"
+        listed = [asdict(finding) for finding in reported]
+        print_json({"schema": SCHEMA, "status": status, "findings": listed})
     else:
-        problems, warnings = (_counted(counts[level], level) for level in ("problem", "warning"))
+        problems = _counted(counts["problem"], "problem")
+        warnings = _counted(counts["warning"], "warning")
         print(f"\n{problems}, {warnings}, {counts['ok']} ok, {counts['skipped']} not checked")
     return FOUND if counts["problem"] else SUCCESS
 

@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from synknumba._commands.findings import Check, Finding, ok, problem, skipped, warning
-from synknumba._commands.info import CUPY, numba_cuda, to_install
-from synknumba._device import GpuLibraries, cuda_version, driver_version, find_libraries, probe
+from synknumba._commands.info import (
+    installed_libraries,
+    is_too_new,
+    numba_cuda,
+    to_install,
+    toolkit_major,
+)
+from synknumba._device import GpuLibraries, cuda_version, driver_version, probe
 from synknumba._host.gpu_packages import install_extra, install_nccl, version_of
 
 DEVICES = Path("/dev")
@@ -56,7 +62,7 @@ def _driver() -> int | None:
 
 @cache
 def _libraries() -> GpuLibraries | None:
-    return find_libraries() if any(version_of(name) is not None for name in CUPY) else None
+    return installed_libraries()
 
 
 @cache
@@ -103,53 +109,55 @@ def _check_visible() -> Iterator[Finding]:
         if _driver() is not None:
             yield ok("visible GPUs", "CUDA_VISIBLE_DEVICES is not set: all of them")
         return
-    count = len(visible_gpus())
+    count, setting = len(visible_gpus()), f"CUDA_VISIBLE_DEVICES={visible!r}"
+    listed = sum(bool(number.strip()) for number in visible.split(","))
     if files and not count:
         yield warning(
             "visible GPUs",
-            f"CUDA_VISIBLE_DEVICES={visible!r} hides all {len(files)} GPUs",
+            f"{setting} hides all {len(files)} GPUs",
             "unset it, or list GPUs that exist, as in CUDA_VISIBLE_DEVICES=0,1",
         )
-    elif listed := [number for number in visible.split(",") if number.strip()]:
-        if count < len(listed) and files:
-            yield warning(
-                "visible GPUs",
-                f"CUDA_VISIBLE_DEVICES={visible!r} lists {len(listed)}, and {count} are found",
-                "list GPUs that exist: an unknown number hides those after it",
-            )
-        else:
-            yield ok("visible GPUs", f"CUDA_VISIBLE_DEVICES={visible!r}: {count} of {len(files)}")
+    elif not listed:
+        yield ok("visible GPUs", f"{setting}, and there is no GPU")
+    elif files and count < listed:
+        yield warning(
+            "visible GPUs",
+            f"{setting} lists {listed}, and {count} are found",
+            "list GPUs that exist: an unknown number hides those after it",
+        )
     else:
-        yield ok("visible GPUs", f"CUDA_VISIBLE_DEVICES={visible!r}, and there is no GPU")
+        yield ok("visible GPUs", f"{setting}: {count} of {len(files)}")
 
 
 def _check_gpus() -> Iterator[Finding]:
-    if _driver() is None:
+    driver = _driver()
+    if driver is None:
         yield skipped("GPUs", "not checked without a driver")
         return
     gpus, report = visible_gpus(), probe(thorough=True)
-    names = ", ".join(
-        f"{i}: {gpu['name']}, {gpu['bytes'] / 2**30:.0f} GiB" for i, gpu in enumerate(gpus)
-    )
     if report.problem:
         yield problem(
             "GPUs",
             report.problem,
-            to_install(_driver(), _libraries()) or "see what `nvidia-smi` says",
+            to_install(driver, _libraries()) or "see what `nvidia-smi` says",
         )
     elif not report.count:
         yield skipped("GPUs", "the driver shows no GPU; ranks run on CPU cores")
     else:
-        yield ok("GPUs", f"{report.count} ({names})" if names else str(report.count))
+        text = str(report.count)
+        if gpus:
+            sizes = (f"{gpu['name']}, {gpu['bytes'] / 2**30:.0f} GiB" for gpu in gpus)
+            text += f" ({', '.join(f'{i}: {size}' for i, size in enumerate(sizes))})"
+        yield ok("GPUs", text)
+    oldest = _oldest_capability(driver)
     for i, gpu in enumerate(gpus):
-        major = (_driver() or 0) // 1000
         if gpu["mode"] == _PROHIBITED:
             yield problem(
                 "GPUs",
                 f"GPU {i} is in the compute mode Prohibited",
                 f"nvidia-smi -i {i} -c DEFAULT, as root",
             )
-        if tuple(gpu["capability"]) < (_OLDEST_13 if _toolkit_major(major) >= 13 else _OLDEST):
+        if tuple(gpu["capability"]) < oldest:
             capability = ".".join(map(str, gpu["capability"]))
             yield problem(
                 "GPUs",
@@ -159,33 +167,29 @@ def _check_gpus() -> Iterator[Finding]:
             )
 
 
-def _toolkit_major(default: int) -> int:
-    """Returns the major version of the CUDA that CuPy brings; the driver's without CuPy."""
-    libraries = _libraries()
-    return (
-        int(libraries.runtime.split(".")[0])
-        if libraries is not None and libraries.runtime
-        else default
-    )
+def _oldest_capability(driver: int) -> tuple[int, int]:
+    """Returns the compute capability that the CUDA of CuPy, or without CuPy of the driver, needs at
+    least.
+    """
+    libraries, major = _libraries(), driver // 1000
+    if libraries is not None:
+        major = toolkit_major(libraries) or major
+    return _OLDEST_13 if major >= 13 else _OLDEST
 
 
 def _check_cupy() -> Iterator[Finding]:
     driver, libraries = _driver(), _libraries()
     if libraries is None:
-        if driver is None:
-            yield skipped("CuPy", "not installed, and not needed on CPU cores")
-        else:
-            yield problem("CuPy", "not installed; GPUs need it", install_extra(driver // 1000))
-        return
-    if libraries.problem or libraries.runtime is None:
+        yield _without_cupy(driver)
+    elif libraries.problem or libraries.runtime is None:
         yield problem(
             "CuPy",
             f"does not import: {libraries.problem}",
             to_install(driver, libraries) or install_extra(),
         )
-        return
-    major = int(libraries.runtime.split(".")[0])
-    if driver is not None and major > driver // 1000:
+    elif driver is None:
+        yield ok("CuPy", f"for CUDA {libraries.runtime}")
+    elif is_too_new(libraries, driver):
         yield problem(
             "CuPy",
             f"is for CUDA {libraries.runtime}, and the driver supports CUDA {cuda_version(driver)}",
@@ -193,10 +197,14 @@ def _check_cupy() -> Iterator[Finding]:
         )
     else:
         yield ok(
-            "CuPy",
-            f"for CUDA {libraries.runtime}"
-            + ("" if driver is None else f", which the driver ({cuda_version(driver)}) runs"),
+            "CuPy", f"for CUDA {libraries.runtime}, which the driver ({cuda_version(driver)}) runs"
         )
+
+
+def _without_cupy(driver: int | None) -> Finding:
+    if driver is None:
+        return skipped("CuPy", "not installed, and not needed on CPU cores")
+    return problem("CuPy", "not installed; GPUs need it", install_extra(driver // 1000))
 
 
 def _check_libraries() -> Iterator[Finding]:
@@ -212,15 +220,15 @@ def _check_libraries() -> Iterator[Finding]:
             to_install(_driver(), libraries) or install_extra(),
         )
     else:
-        yield ok(
-            "CUDA libraries",
-            ", ".join(f"{name} {version}" for name, version in libraries.libraries.items()),
-        )
+        versions = libraries.libraries.items()
+        yield ok("CUDA libraries", ", ".join(f"{name} {version}" for name, version in versions))
 
 
 def _check_numba_cuda() -> Iterator[Finding]:
     version = version_of("numba-cuda")
-    name = "Numba's own numba.cuda" if version is None else f"numba-cuda {version}"
+    name = "Numba's own numba.cuda"
+    if version is not None:
+        name = f"numba-cuda {version}"
     state = numba_cuda()
     if state.startswith("cannot be tried"):
         yield skipped("numba.cuda", f"{name} {state}")
@@ -236,71 +244,72 @@ def _check_numba_cuda() -> Iterator[Finding]:
             "see there; kernels of `from numba import cuda` need it, on cores too",
         )
         return
-    if version is None and version_of("numba-cuda-mlir") is not None:
-        yield ok(
-            "numba.cuda",
-            f"{name} imports; numba-cuda-mlir {version_of('numba-cuda-mlir')} compiles for GPUs",
-        )
-        return
-    if version is None and _driver() is not None:
-        yield problem(
-            "numba.cuda",
-            "numba-cuda is not installed; GPUs need it",
-            install_extra((_driver() or 0) // 1000),
-        )
-        return
-    if version is not None and version.startswith("0.30.") and _numpy() >= (2, 5):
-        yield (problem if _driver() is not None else warning)(
+    if version is None:
+        yield _without_numba_cuda(name)
+    elif version.startswith("0.30.") and _numpy() >= (2, 5):
+        find = warning if _driver() is None else problem
+        yield find(
             "numba.cuda",
             f"{name} fails to compile with NumPy {version_of('numpy')}",
             "pip install 'numpy<2.5'",
         )
-        return
-    yield ok("numba.cuda", f"{name} imports")
+    else:
+        yield ok("numba.cuda", f"{name} imports")
+
+
+def _without_numba_cuda(name: str) -> Finding:
+    driver, mlir = _driver(), version_of("numba-cuda-mlir")
+    if mlir is not None:
+        return ok("numba.cuda", f"{name} imports; numba-cuda-mlir {mlir} compiles for GPUs")
+    if driver is None:
+        return ok("numba.cuda", f"{name} imports")
+    return problem(
+        "numba.cuda", "numba-cuda is not installed; GPUs need it", install_extra(driver // 1000)
+    )
 
 
 def _numpy() -> tuple[int, ...]:
-    return tuple(
-        int(part) for part in (version_of("numpy") or "0.0").split(".")[:2] if part.isdigit()
-    )
+    """Returns the version of NumPy, as (2, 4)."""
+    version = version_of("numpy") or "0.0"
+    return tuple(map(int, filter(str.isdigit, version.split(".")[:2])))
 
 
 def _check_nccl() -> Iterator[Finding]:
-    libraries, count = _libraries(), len(visible_gpus())
-    reason = (
-        "" if libraries is None or libraries.no_nccl4py is None else f" ({libraries.no_nccl4py})"
-    )
-    if libraries is not None and libraries.nccl is not None:
-        yield ok("NCCL", f"{libraries.nccl}, by {libraries.bindings}{reason}")
-    elif count > 1:
+    libraries, count, reason = _libraries(), len(visible_gpus()), ""
+    if libraries is not None:
+        if libraries.no_nccl4py is not None:
+            reason = f" ({libraries.no_nccl4py})"
+        if libraries.nccl is not None:
+            yield ok("NCCL", f"{libraries.nccl}, by {libraries.bindings}{reason}")
+            return
+    if count > 1:
         yield warning(
             "NCCL",
             f"not found{reason}: collectives between GPUs go over the host, which is slower",
             install_nccl(),
         )
+    elif count == 1:
+        yield skipped("NCCL", "not found, and not needed for one GPU")
     else:
-        yield skipped(
-            "NCCL", "not found, and not needed " + ("for one GPU" if count else "without GPUs")
-        )
+        yield skipped("NCCL", "not found, and not needed without GPUs")
 
 
 def _check_peers() -> Iterator[Finding]:
     gpus = visible_gpus()
     if len(gpus) < 2:
-        yield skipped(
-            "peer access", f"needs two GPUs, and there {'is one' if gpus else 'are none'}"
-        )
+        count = "is one" if gpus else "are none"
+        yield skipped("peer access", f"needs two GPUs, and there {count}")
         return
-    lacking = [
-        (i, j)
-        for i, gpu in enumerate(gpus)
-        for j in range(len(gpus))
-        if i != j and j not in gpu["peers"]
-    ]
+    lacking: list[str] = []
+    for i, gpu in enumerate(gpus):
+        unread = {*range(len(gpus))}.difference(gpu["peers"], [i])
+        lacking += [f"{i} of {j}" for j in sorted(unread)]
     if not lacking:
         yield ok("peer access", f"each of {len(gpus)} GPUs reads the memory of the others")
         return
-    pairs = ", ".join(f"{i} of {j}" for i, j in lacking[:6]) + (", …" if len(lacking) > 6 else "")
+    pairs = ", ".join(lacking[:6])
+    if len(lacking) > 6:
+        pairs += ", …"
     yield warning(
         "peer access",
         f"GPUs cannot read each other's memory (GPU {pairs}): collectives go "

@@ -38,6 +38,17 @@ REQUIRED = (
     "cloudpickle",
 )
 CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")  # one name per CUDA
+# what `collect_cuda` tells, in the order of the JSON
+_CUDA_FACTS = (
+    "driver",
+    "runtime",
+    "cupy_problem",
+    "nccl",
+    "nccl_bindings",
+    "libraries",
+    "transport",
+    "install",
+)
 OPTIONAL = ("numba-cuda", "numba-cuda-mlir", *CUPY, "nccl4py", "mpi4py", "threadpoolctl")
 SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; only its size is read
 
@@ -74,8 +85,7 @@ def _run(args: argparse.Namespace) -> int:
 def collect() -> dict[str, Any]:
     """Returns what `info` tells, by keys that docs/command-line.md describes."""
     packages = {name: version_of(name) for name in (*REQUIRED, *OPTIONAL)}
-    path = directory()
-    usage = KernelStore(path).usage() if path is not None else None
+    njit = "SVML" if config.USING_SVML else None
     gpus = probe(thorough=True)
     return {
         "schema": SCHEMA,
@@ -87,35 +97,49 @@ def collect() -> dict[str, Any]:
         "cores": {"usable": usable_cores(), "present": os.cpu_count()},
         "shared_memory": _shared_memory(),
         "segments": describe_segments(),
-        "vector_math": {"kernels": list(describe()), "njit": "SVML" if config.USING_SVML else None},
-        "cache": None
-        if path is None or usage is None
-        else {"path": str(path), "kernels": usage.kernels, "bytes": usage.nbytes},
+        "vector_math": {"kernels": list(describe()), "njit": njit},
+        "cache": _cache(),
         "numba_cuda": numba_cuda(),
         "gpus": {"count": gpus.count, "problem": gpus.problem},
         **collect_cuda(gpus),
     }
 
 
+def _cache() -> dict[str, Any] | None:
+    path = directory()
+    if path is None:
+        return None
+    usage = KernelStore(path).usage()
+    return {"path": str(path), "kernels": usage.kernels, "bytes": usage.nbytes}
+
+
+def installed_libraries() -> GpuLibraries | None:
+    """Returns the libraries of CUDA that CuPy finds; None without CuPy."""
+    if all(version_of(name) is None for name in CUPY):
+        return None
+    return find_libraries()
+
+
 def collect_cuda(gpus: DeviceReport) -> dict[str, Any]:
     """Returns the versions of the driver and of CUDA's libraries, the transport of `fork()`, and
     what to install.
     """
-    driver = driver_version()
-    has_cupy = any(version_of(name) is not None for name in CUPY)
-    libraries = find_libraries() if has_cupy else None
-    return {
-        "driver": None if driver is None else cuda_version(driver),
-        "runtime": None if libraries is None else libraries.runtime,
-        "cupy_problem": None if libraries is None else libraries.problem,
-        "nccl": None if libraries is None else libraries.nccl,
-        "nccl_bindings": None if libraries is None else libraries.bindings,
-        "libraries": None
-        if libraries is None
-        else {title: libraries.libraries.get(name) for name, title in LIBRARIES.items()},
-        "transport": _transport(gpus.count, libraries),
-        "install": to_install(driver, libraries),
-    }
+    facts: dict[str, Any] = dict.fromkeys(_CUDA_FACTS)
+    driver, libraries = driver_version(), installed_libraries()
+    if driver is not None:
+        facts["driver"] = cuda_version(driver)
+    if libraries is not None:
+        versions = libraries.libraries
+        facts |= {
+            "runtime": libraries.runtime,
+            "cupy_problem": libraries.problem,
+            "nccl": libraries.nccl,
+            "nccl_bindings": libraries.bindings,
+            "libraries": {title: versions.get(name) for name, title in LIBRARIES.items()},
+        }
+    facts["transport"] = _transport(gpus.count, libraries)
+    facts["install"] = to_install(driver, libraries)
+    return facts
 
 
 def lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -130,45 +154,37 @@ def lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "/dev/shm", free
     yield "segments", facts["segments"]
     used, njit = facts["vector_math"]["kernels"], facts["vector_math"]["njit"]
-    kernels = (
-        f"vector versions by {' '.join(used)}" if used else "no vector versions of exp, log etc."
-    )
+    kernels = "no vector versions of exp, log etc."
+    if used:
+        kernels = f"vector versions by {' '.join(used)}"
     yield "math", f"{kernels} in kernels; {njit or 'none'} in njit functions"
-    cache = facts["cache"]
-    yield (
-        "cache",
-        (
-            "off: kernels are compiled in every process"
-            if cache is None
-            else f"{cache['path']}: {cache['kernels']} kernels, {mib(cache['bytes'])}"
-        ),
-    )
+    match facts["cache"]:
+        case None:
+            yield "cache", "off: kernels are compiled in every process"
+        case {"path": path, "kernels": count, "bytes": nbytes}:
+            yield "cache", f"{path}: {count} kernels, {mib(nbytes)}"
     yield "numba.cuda", facts["numba_cuda"]
-    gpus = facts["gpus"]
-    yield (
-        "GPUs",
-        str(gpus["count"]) if gpus["problem"] is None else f"cannot be used: {gpus['problem']}",
-    )
+    gpus = str(facts["gpus"]["count"])
+    if facts["gpus"]["problem"] is not None:
+        gpus = f"cannot be used: {facts['gpus']['problem']}"
+    yield "GPUs", gpus
     yield from cuda_lines(facts)
 
 
 def cuda_lines(cuda: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields the lines on CUDA."""
-    yield (
-        "driver",
-        "none: there is no libcuda.so.1" if cuda["driver"] is None else f"CUDA {cuda['driver']}",
-    )
+    driver = "none: there is no libcuda.so.1"
+    if cuda["driver"] is not None:
+        driver = f"CUDA {cuda['driver']}"
+    yield "driver", driver
     if cuda["libraries"] is not None:
-        yield (
-            "runtime",
-            f"CUDA {cuda['runtime']}"
-            if cuda["runtime"]
-            else f"CuPy does not import: {cuda['cupy_problem']}",
-        )
-        yield (
-            "NCCL",
-            f"{cuda['nccl']}, by {cuda['nccl_bindings']}" if cuda["nccl"] else "missing",
-        )
+        runtime, nccl = f"CuPy does not import: {cuda['cupy_problem']}", "missing"
+        if cuda["runtime"]:
+            runtime = f"CUDA {cuda['runtime']}"
+        if cuda["nccl"]:
+            nccl = f"{cuda['nccl']}, by {cuda['nccl_bindings']}"
+        yield "runtime", runtime
+        yield "NCCL", nccl
         for name, version in cuda["libraries"].items():
             yield name, version or "missing"
     yield "transport", cuda["transport"]
@@ -191,27 +207,36 @@ def to_install(driver: int | None, libraries: GpuLibraries | None) -> str | None
     """Returns what to install where a part of CUDA lacks; None if nothing does, or there are no
     GPUs to use it for.
     """
+    # of the CUDA that the driver supports
+    major = None if driver is None else driver // 1000
     if libraries is None:
-        return None if driver is None else f"for GPUs: {install_extra(driver // 1000)}"
-    if (
-        driver is not None
-        and libraries.runtime is not None
-        and int(libraries.runtime.split(".")[0]) > driver // 1000
-    ):
+        return None if major is None else f"for GPUs: {install_extra(major)}"
+    if driver is not None and is_too_new(libraries, driver):
         return (
-            f"a driver of CUDA {libraries.runtime.split('.')[0]}, or in a new environment the "
+            f"a driver of CUDA {toolkit_major(libraries)}, or in a new environment the "
             f"packages for this one, of CUDA {cuda_version(driver)}: pip install "
-            f"'synknumba[cuda{driver // 1000}]'"
+            f"'synknumba[cuda{major}]'"
         )
     if libraries.missing == ["NCCL"]:
         return install_nccl()
     if libraries.missing or libraries.problem:
-        return install_extra(None if driver is None else driver // 1000)
-    return (
-        "an NVIDIA driver, which is the system's and not from pip, to use GPUs"
-        if driver is None
-        else None
-    )
+        return install_extra(major)
+    if driver is None:
+        return "an NVIDIA driver, which is the system's and not from pip, to use GPUs"
+    return None
+
+
+def toolkit_major(libraries: GpuLibraries) -> int | None:
+    """Returns the major version of the CUDA that CuPy brings; None if that is not known."""
+    if not libraries.runtime:
+        return None
+    return int(libraries.runtime.split(".")[0])
+
+
+def is_too_new(libraries: GpuLibraries, driver: int) -> bool:
+    """Returns whether CuPy's CUDA is newer than what the driver supports."""
+    major = toolkit_major(libraries)
+    return major is not None and major > driver // 1000
 
 
 def _shared_memory() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from numba.core import config
 
 from synknumba._commands.findings import Check, Finding, ok, problem, skipped, warning
-from synknumba._commands.terminal import gib, mib
+from synknumba._commands.terminal import gib, mib, reason_of
 from synknumba._device import usable_cores
 from synknumba._errors import SynkError
 from synknumba._host import memory
@@ -66,23 +66,22 @@ def _python() -> Iterator[Finding]:
             "unset that; fork() needs it, also on GPUs",
         )
     else:
-        packages = ", ".join(
-            f"{name} {version_of(name) or 'without metadata'}"
-            for name in ("synknumba", "numba", "numpy")
-        )
-        yield ok("python", f"Python {version}, {packages}")
+        names = ("synknumba", "numba", "numpy")
+        packages = [f"{name} {version_of(name) or 'without metadata'}" for name in names]
+        yield ok("python", f"Python {version}, {', '.join(packages)}")
 
 
 def _variables() -> Iterator[Finding]:
-    names = sorted(name for name in os.environ if name.startswith("SYNKNUMBA_"))
-    for name in names:
-        if name not in VARIABLES:
+    settings = []
+    for name, value in sorted(os.environ.items()):
+        if name in VARIABLES:
+            settings.append(f"{name}={value}")
+        elif name.startswith("SYNKNUMBA_"):
             yield warning(
                 "variables",
                 f"{name} is set, which synknumba does not know",
                 f"it reads {', '.join(sorted(VARIABLES))}",
             )
-    settings = [f"{name}={os.environ[name]}" for name in names if name in VARIABLES]
     yield ok("variables", ", ".join(settings) or "no SYNKNUMBA_ variable is set")
 
 
@@ -104,11 +103,7 @@ def _shared_memory() -> Iterator[Finding]:
             "shared memory", str(error), "see the message; without shared memory there are no ranks"
         )
         return
-    is_memfd = (
-        "memfd:" in os.readlink(PROC / f"self/fd/{segment.fd}")
-        if (PROC / "self/fd").exists()
-        else False
-    )
+    is_memfd = _is_memory_file(segment.fd)
     segment.close()
     try:
         usage = shutil.disk_usage(SHM)
@@ -130,6 +125,12 @@ def _shared_memory() -> Iterator[Finding]:
         yield ok("shared memory", f"{size}; what does not fit there is in memory files (memfd)")
 
 
+def _is_memory_file(descriptor: int) -> bool:
+    """Returns whether a descriptor is one of `memfd_create`; False where /proc does not tell."""
+    descriptors = PROC / "self/fd"
+    return descriptors.exists() and "memfd:" in os.readlink(descriptors / str(descriptor))
+
+
 def _memory() -> Iterator[Finding]:
     room = memory.available()
     if room.nbytes < SMALL_SHM:
@@ -145,7 +146,7 @@ def _locked_memory() -> Iterator[Finding]:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
         yield ok("locked memory", "unlimited")
-    elif (SYS / "class/infiniband").is_dir() and any((SYS / "class/infiniband").iterdir()):
+    elif any((SYS / "class/infiniband").glob("*")):
         yield warning(
             "locked memory",
             f"{mib(soft)} (`ulimit -l`), and there is an InfiniBand adapter, for which MPI "
@@ -162,17 +163,18 @@ def _locked_memory() -> Iterator[Finding]:
 
 def _open_files() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard:,}"
-    if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
+    if hard == resource.RLIM_INFINITY:
+        yield ok("open files", f"{soft:,}, raised to unlimited when they are needed")
+    elif hard < FEW_FILES:
         yield warning(
             "open files",
-            f"at most {limit} (`ulimit -Hn`); a rank takes 6 while it starts, each "
+            f"at most {hard:,} (`ulimit -Hn`); a rank takes 6 while it starts, each "
             f"Data and Variable one or two",
             "raise the hard limit where the shell or the job starts, as by nofile in "
             "/etc/security/limits.conf",
         )
     else:
-        yield ok("open files", f"{soft:,}, raised to {limit} when they are needed")
+        yield ok("open files", f"{soft:,}, raised to {hard:,} when they are needed")
 
 
 def _room() -> Iterator[Finding]:
@@ -215,9 +217,11 @@ def _cores() -> Iterator[Finding]:
             f"docker run --cpus={usable}",
         )
     else:
-        limit = f"the affinity allows {allowed}" if allowed < present else ""
-        limit = f"the control group's quota allows {usable}" if usable < allowed else limit
-        yield ok("cores", f"{text}; {limit}" if limit else text)
+        if usable < allowed:
+            text += f"; the control group's quota allows {usable}"
+        elif allowed < present:
+            text += f"; the affinity allows {allowed}"
+        yield ok("cores", text)
 
 
 def _load() -> Iterator[Finding]:
@@ -243,16 +247,12 @@ def _fraction_of_quota() -> float | None:
         ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"),
     ):
         with suppress(OSError, ValueError):
-            words = (
-                int(word)
-                for name in names
-                for word in (SYS / "fs/cgroup" / name).read_text().split()
-            )
-            quota, period = words
-            if quota > 0:
-                return (
-                    quota / period if quota % period and quota < period * allowed_cores() else None
-                )
+            texts = [(SYS / "fs/cgroup" / name).read_text() for name in names]
+            quota, period = map(int, " ".join(texts).split())
+            if quota <= 0:
+                continue
+            is_less = quota < period * allowed_cores()
+            return quota / period if is_less and quota % period else None
     return None
 
 
@@ -280,18 +280,16 @@ def _cache() -> Iterator[Finding]:
     """Writes a file into the directory of the cache, or would."""
     path = directory()
     if path is None:
+        why, remedy = (
+            "off: there is no home directory",
+            "set SYNKNUMBA_CACHE_DIR to a directory of yours",
+        )
         if "SYNKNUMBA_CACHE" in os.environ:
-            yield warning(
-                "cache",
+            why, remedy = (
                 "off by SYNKNUMBA_CACHE: every process compiles its kernels",
                 "unset SYNKNUMBA_CACHE",
             )
-        else:
-            yield warning(
-                "cache",
-                "off: there is no home directory",
-                "set SYNKNUMBA_CACHE_DIR to a directory of yours",
-            )
+        yield warning("cache", why, remedy)
         return
     remedy = (
         "set SYNKNUMBA_CACHE_DIR to a directory of yours; until then every "
@@ -304,14 +302,12 @@ def _cache() -> Iterator[Finding]:
             pass
         free = shutil.disk_usage(path).free
     except OSError as error:
-        yield warning("cache", f"{path} cannot be written to: {error.strerror or error}", remedy)
+        yield warning("cache", f"{path} cannot be written to: {reason_of(error)}", remedy)
         return
     if not is_ours(status):
-        how = (
-            "belongs to another user"
-            if status.st_uid != os.geteuid()
-            else f"has mode {stat.S_IMODE(status.st_mode):o}"
-        )
+        how = "belongs to another user"
+        if status.st_uid == os.geteuid():
+            how = f"has mode {stat.S_IMODE(status.st_mode):o}"
         yield warning(
             "cache",
             f"{path} is not used: it {how}, and others could put code there",
@@ -365,9 +361,12 @@ def _leftovers() -> Iterator[Finding]:
             f"processes that have lost their script hold shared memory: {pids}",
             f"see what they are: ps {pids}",
         )
-    if not names and not orphans:
-        holders = f"; {len(held)} processes of yours use shared memory of synknumba" if held else ""
-        yield ok("leftovers", f"none{holders}")
+    if names or orphans:
+        return
+    text = "none"
+    if held:
+        text += f"; {len(held)} processes of yours use shared memory of synknumba"
+    yield ok("leftovers", text)
 
 
 def _holders() -> tuple[list[int], list[int]]:
@@ -379,16 +378,16 @@ def _holders() -> tuple[list[int], list[int]]:
     held, orphans = [], []
     for entry in PROC.glob("[0-9]*"):
         with suppress(OSError, IndexError, ValueError):
-            if entry.stat().st_uid != os.geteuid() or int(entry.name) == os.getpid():
+            pid = int(entry.name)
+            if entry.stat().st_uid != os.geteuid() or pid == os.getpid():
                 continue
-            if not any(_SEGMENT.search(line) for line in (entry / "maps").read_text().splitlines()):
+            if not any(map(_SEGMENT.search, (entry / "maps").read_text().splitlines())):
                 continue
-            held.append(int(entry.name))
+            held.append(pid)
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == 1 and not any(
-                _SEGMENT.search(os.readlink(fd)) for fd in (entry / "fd").iterdir()
-            ):
-                orphans.append(int(entry.name))
+            files = map(os.readlink, (entry / "fd").iterdir())
+            if parent == 1 and not any(map(_SEGMENT.search, files)):
+                orphans.append(pid)
     return sorted(held), sorted(orphans)
 
 
@@ -398,7 +397,7 @@ def _launcher() -> Iterator[Finding]:
     folders = os.pathsep.join(
         [os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]
     )
-    launchers = {name: path for name in LAUNCHERS if (path := shutil.which(name, path=folders))}
+    launchers = [path for name in LAUNCHERS if (path := shutil.which(name, path=folders))]
     version = version_of("mpi4py")
     if not launchers:
         yield skipped(
@@ -407,11 +406,11 @@ def _launcher() -> Iterator[Finding]:
     elif version is None:
         yield ok(
             "launcher",
-            f"{', '.join(launchers.values())}; mpi4py is not installed",
+            f"{', '.join(launchers)}; mpi4py is not installed",
             "for several machines: pip install 'synknumba[mpi]'",
         )
     else:
-        yield ok("launcher", f"{', '.join(launchers.values())}, and mpi4py {version}")
+        yield ok("launcher", f"{', '.join(launchers)}, and mpi4py {version}")
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (

@@ -39,7 +39,7 @@ def prove(ranks: int | None, device: str) -> Iterator[Finding]:
                 yield problem("world", wrong, "report this, with the output of `synknumba info`")
             else:
                 yield ok("world", f"{text} ({time.perf_counter() - began:.1f} s)")
-    for message in dict.fromkeys(str(message.message) for message in warned):
+    for message in dict.fromkeys([str(message.message) for message in warned]):
         yield warning("world", message, "see the message")
 
 
@@ -55,20 +55,19 @@ def _run(ranks: int | None, device: str) -> tuple[str, str]:
         shares = rows.reshape(size, ROWS).sum(axis=1)
         ones = synk.variable(np.ones(1000))
         synk.all_reduce(ones, "sum")
-        sums = [np.asarray(synk.get_value(rank, ones)) for rank in range(size)]
+        sums = np.array([synk.get_value(rank, ones) for rank in range(size)])
         where, transport = world.device, world.transport
-    if result.total != number * (number - 1) // 2 or not np.array_equal(
-        np.asarray(result.each), shares
-    ):
+    has_shares = np.array_equal(np.asarray(result.each), shares)
+    if result.total != number * (number - 1) // 2 or not has_shares:
         return (
             "",
             f"a kernel on {size} {where} ranks has added up 0 … {number - 1} to {result.total}",
         )
-    if any(not np.all(total == size) for total in sums):
+    if np.any(sums != size):
         return (
             "",
             f"an all_reduce of ones over {transport} has given "
-            f"{[float(total[0]) for total in sums]} on {size} ranks",
+            f"{sums[:, 0].tolist()} on {size} ranks",
         )
     return (
         f"{size} {where} ranks: a kernel on each of them, its sum, and an all_reduce "

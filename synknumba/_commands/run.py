@@ -65,11 +65,9 @@ def add_script(parser: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     code = launch.run(args.script, args.arguments, args.ranks_per_node, is_module=args.is_module)
-    # The error that has ended the script, if one has: numba.cuda's for a driver or a GPU that is
-    # not there.
-    if type(getattr(sys, "last_value", None)).__name__ == "CudaSupportError" and not os.environ.get(
-        "SYNKNUMBA_SIMT"
-    ):
+    # numba.cuda's error for a driver or a GPU that is not there
+    ended_by = type(getattr(sys, "last_value", None)).__name__
+    if ended_by == "CudaSupportError" and not os.environ.get("SYNKNUMBA_SIMT"):
         sys.stderr.write(
             "synknumba run: numba.cuda finds no GPU here; with SYNKNUMBA_SIMT=1 in the environment "
             "the kernels run on a core, and `synknumba check` looks for errors in them. Without "

@@ -115,7 +115,12 @@ def print_after_script(text: str) -> None:
 
 def cannot_write_output(error: OSError) -> str:
     """Says why standard output takes no more."""
-    return f"cannot write the output: {error.strerror or error}"
+    return f"cannot write the output: {reason_of(error)}"
+
+
+def reason_of(error: OSError) -> Any:
+    """Returns what the system says of an error, without its number."""
+    return error.strerror or error
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:
@@ -134,13 +139,16 @@ def coloured(text: str, kind: str, stream: IO[str] | None = None) -> str:
         kind: "ok", "warning", "problem", "skipped" or "bold".
         stream: where the text is printed.
     """
-    return f"\033[{_COLOURS[kind]}m{text}\033[0m" if has_colours(stream or sys.stdout) else text
+    if not has_colours(stream or sys.stdout):
+        return text
+    return f"\033[{_COLOURS[kind]}m{text}\033[0m"
 
 
 def has_colours(stream: IO[str]) -> bool:
     """Returns whether a stream shows colours: it is a terminal, and NO_COLOR is not set."""
-    # no-color.org
-    return not (os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb") and stream.isatty()
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":  # no-color.org
+        return False
+    return stream.isatty()
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -166,7 +174,7 @@ def write(path: str, make: Callable[[], object]) -> None:
     try:
         make()
     except OSError as error:
-        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+        raise CommandError(f"cannot write {path}: {reason_of(error)}") from error
 
 
 def check_writable(path: str) -> None:
@@ -178,9 +186,11 @@ def check_writable(path: str) -> None:
         raise CommandError(f"cannot write {path}: it is a directory; name a file")
     if not os.path.isdir(folder):
         raise CommandError(f"cannot write {path}: there is no directory {folder}")
-    if not os.access(
-        path if os.path.exists(path) else folder, os.W_OK | (0 if os.path.exists(path) else os.X_OK)
-    ):
+    if os.path.exists(path):
+        is_allowed = os.access(path, os.W_OK)
+    else:
+        is_allowed = os.access(folder, os.W_OK | os.X_OK)
+    if not is_allowed:
         raise CommandError(
             f"cannot write {path}: permission denied; name a file in another directory"
         )

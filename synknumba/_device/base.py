@@ -153,11 +153,10 @@ class Workspace(ABC):
 
     def in_order(self, slices: Sequence[SliceSteps]) -> list[Step]:
         """Returns the steps of all slices in the order to run them; by default by slice."""
-        return [
-            step
-            for slice_steps in slices
-            for step in (*slice_steps.loads, *slice_steps.work, *slice_steps.stores)
-        ]
+        steps: list[Step] = []
+        for slice_steps in slices:
+            steps += (*slice_steps.loads, *slice_steps.work, *slice_steps.stores)
+        return steps
 
     @abstractmethod
     def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
@@ -503,7 +502,7 @@ class Device(ABC):
         kernel = self._folds.get(op)
         if kernel is None:
             kernel = self._folds[op] = self.kernel(fold_kernel(op), {})
-        args = [kernel.convert(array) for array in (target.reshape(-1), source.reshape(1, -1))]
+        args = [kernel.convert(target.reshape(-1)), kernel.convert(source.reshape(1, -1))]
         return kernel.bind((blocks_for(target.size), 1, 1), (THREADS, 1, 1), 0, args, ())
 
     def locate(self, op: Op, values: Any, rows: Any, scores: Any, first: int) -> Sequence[Step]:
@@ -523,20 +522,15 @@ class Device(ABC):
         if not columns:
             return []
         if (op, dtype) not in self._locating:
-            self._locating[op, dtype] = [
-                self.kernel(function, {}) for function in locating_kernels(str(op), dtype)
-            ]
+            search, settle = locating_kernels(str(op), dtype)
+            self._locating[op, dtype] = [self.kernel(search, {}), self.kernel(settle, {})]
         search_kernel, settle_kernel = self._locating[op, dtype]
         grid, block = search_grid(count, columns), (LOCATING_THREADS, 1, 1)
         shape = grid[0], columns
         best_scores = self.view(self.memory(grid[0] * columns * dtype.itemsize), 0, dtype, shape)
         best_rows = self.view(self.memory(grid[0] * columns * 8), 0, np.dtype(np.int64), shape)
-        searching = [
-            search_kernel.convert(array) for array in (scores, first, best_scores, best_rows)
-        ]
-        settling = [
-            settle_kernel.convert(array) for array in (best_scores, best_rows, values, rows)
-        ]
+        searching = [*map(search_kernel.convert, (scores, first, best_scores, best_rows))]
+        settling = [*map(settle_kernel.convert, (best_scores, best_rows, values, rows))]
         return [
             search_kernel.bind(grid, block, 0, searching, ()),
             settle_kernel.bind((1, *grid[1:]), block, 0, settling, ()),

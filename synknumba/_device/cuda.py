@@ -146,9 +146,10 @@ class CudaDevice(Device):
             }
             return kinds.get(step.args[3], "copy"), int(step.args[2])
         if isinstance(step, OnStream) and step.keeps and step.func is launch_own:
-            return "gather rows" if step.args[1].name.startswith("rows") else str(
-                step.args[1].name
-            ), int(step.keeps[0].nbytes)
+            name = str(step.args[1].name)
+            if name.startswith("rows"):
+                name = "gather rows"
+            return name, int(step.keeps[0].nbytes)
         return super().told(step)
 
     def timeline(self, step: Step | None = None) -> int | None:
@@ -338,11 +339,13 @@ def _only(index: int) -> int:
     """Hides all other GPUs, so that the driver does not set them up. Returns the index of the
     remaining one.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = None if visible is None else visible.split(",")
-    if names is not None and index >= len(names):  # the driver reports it
-        return index
-    os.environ["CUDA_VISIBLE_DEVICES"] = str(index) if names is None else names[index].strip()
+    name, visible = str(index), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        names = visible.split(",")
+        if index >= len(names):  # the driver reports it
+            return index
+        name = names[index].strip()
+    os.environ["CUDA_VISIBLE_DEVICES"] = name
     return 0
 
 

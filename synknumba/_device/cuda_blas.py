@@ -68,25 +68,24 @@ def matmul(a: Any, b: Any) -> Any:
         or not (a.size and b.size)
     ):
         return a @ b  # not by cuBLAS, or in batches
-    left, right = (x.astype(dtype, copy=False) for x in (a, b))
-    left, right = (
-        left.reshape(1, -1) if a.ndim == 1 else left,
-        right.reshape(-1, 1) if b.ndim == 1 else right,
-    )
-    if left.shape[1] != right.shape[0]:
+    first, second = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
+    if a.ndim == 1:
+        first = first.reshape(1, -1)
+    if b.ndim == 1:
+        second = second.reshape(-1, 1)
+    if first.shape[1] != second.shape[0]:
         raise ValueError(
             f"matmul: shapes {a.shape} and {b.shape} do not fit: "
-            f"{left.shape[1]} is not {right.shape[0]}"
+            f"{first.shape[1]} is not {second.shape[0]}"
         )
-    out = cupy.empty((left.shape[0], right.shape[1]), dtype)
-    _multiply(left, right, out)
+    out = cupy.empty((first.shape[0], second.shape[1]), dtype)
+    _multiply(first, second, out)
     return out.reshape(*a.shape[:-1], *b.shape[1:])
 
 
-def _multiply(left: Any, right: Any, out: Any) -> None:
-    (left, left_turned, left_stride), (right, right_turned, right_stride) = map(
-        _stored, (left, right)
-    )
+def _multiply(first: Any, second: Any, out: Any) -> None:
+    first, first_turned, first_stride = _stored(first)
+    second, second_turned, second_stride = _stored(second)
     name = out.dtype.name
     unit, zero = (np.array(value, _FACTORS[name]) for value in (1, 0))
     code, (handle, workspace) = _TYPES[name], _handle()
@@ -100,10 +99,10 @@ def _multiply(left: Any, right: Any, out: Any) -> None:
     )
     _check(
         library.cublasGemmEx(
-            *(address(handle), right_turned, left_turned),
-            *(out.shape[1], out.shape[0], left.shape[1]),
-            *(address(unit.ctypes.data), address(right.data.ptr), code, right_stride),
-            *(address(left.data.ptr), code, left_stride),
+            *(address(handle), second_turned, first_turned),
+            *(out.shape[1], out.shape[0], first.shape[1]),
+            *(address(unit.ctypes.data), address(second.data.ptr), code, second_stride),
+            *(address(first.data.ptr), code, first_stride),
             *(address(zero.ctypes.data), address(out.data.ptr), code, out.shape[1]),
             *(_COMPUTE[name], _DEFAULT_ALGORITHM),
         )

@@ -267,12 +267,10 @@ class _GraphCall(RecordedCall):
         """Raises `RecordError` if the graph gives other numbers than the function."""
         leaves, structure = flatten(self._result)
         expected, expected_structure = flatten(usual)
-        same = structure == expected_structure and len(leaves) == len(expected)
-        pairs = [*zip(leaves, expected, strict=True)] if same else []
-        if same and all(
-            _alike(left, right) for left, right in (*pairs, *zip(self._written, after, strict=True))
-        ):
-            return
+        if structure == expected_structure and len(leaves) == len(expected):
+            recorded, usual_values = [*leaves, *self._written], [*expected, *after]
+            if all(map(_alike, recorded, usual_values)):
+                return
         raise RecordError(
             f"{self._name} cannot be recorded: run again on the same arrays, it gave other "
             "numbers. A recorded function must depend on its arguments only: take random numbers "
@@ -301,16 +299,16 @@ def _copied(result: Any) -> Any:
     )
 
 
-def _alike(left: Any, right: Any) -> bool:
-    if not (isinstance(left, cupy.ndarray) and isinstance(right, cupy.ndarray)):
-        return type(left) is type(right) and repr(left) == repr(right)
-    if left.shape != right.shape or left.dtype != right.dtype:
+def _alike(value: Any, usual: Any) -> bool:
+    if not (isinstance(value, cupy.ndarray) and isinstance(usual, cupy.ndarray)):
+        return type(value) is type(usual) and repr(value) == repr(usual)
+    if value.shape != usual.shape or value.dtype != usual.dtype:
         return False
-    tolerance = _TOLERANCE.get(left.dtype.name)
-    if tolerance is None or not left.size:
-        return bool((left == right).all())
-    both = cupy.isfinite(left) & cupy.isfinite(right)
-    apart = cupy.where(both, cupy.abs(left - right), 0).max()
-    most = cupy.where(both, cupy.abs(right), 0).max()
-    special = both | (left == right) | (cupy.isnan(left) & cupy.isnan(right))
+    tolerance = _TOLERANCE.get(value.dtype.name)
+    if tolerance is None or not value.size:
+        return bool((value == usual).all())
+    both = cupy.isfinite(value) & cupy.isfinite(usual)
+    apart = cupy.where(both, cupy.abs(value - usual), 0).max()
+    most = cupy.where(both, cupy.abs(usual), 0).max()
+    special = both | (value == usual) | (cupy.isnan(value) & cupy.isnan(usual))
     return bool((apart <= tolerance * most) & special.all())

@@ -87,15 +87,17 @@ def record(
         return None
 
 
+def _prints(step: Step) -> bool:
+    """Returns whether a step launches a kernel that prints."""
+    return isinstance(step, CudaLaunch) and step.kernel is not None and step.kernel.prints()
+
+
 def _record(
     steps: Sequence[Step], stream: Any, box: Mailbox, wait: Wait, *, alone: bool
 ) -> Recording:
-    prints = any(
-        step.kernel is not None and step.kernel.prints()
-        for step in steps
-        if isinstance(step, CudaLaunch)
-    )
-    rest, copies = (list(steps), None) if prints else _split(steps)
+    rest, copies = list(steps), None
+    if not any(map(_prints, steps)):
+        rest, copies = _split(steps)
     fills: list[Step] = []
     targets: list[int] = []
     joins = [step for step in rest if isinstance(step, Join)]

@@ -170,26 +170,23 @@ class Streams:
 @final
 class CudaWorkspace(Workspace):
     def __init__(self, streams: Streams, locked: LockedMemory, *, sliced: bool) -> None:
-        self.turns = 2 if sliced else 1
         self._streams = streams
-        self._load, self._store = (
-            (streams.load, streams.store) if sliced else (streams.work, streams.work)
-        )
+        self.turns, self._load, self._store = 1, streams.work, streams.work
+        if sliced:
+            self.turns, self._load, self._store = 2, streams.load, streams.store
         self._locked = locked
         self._storage: dict[object, Any] = {}
         self._staging: dict[object, Array] = {}
 
     def in_order(self, slices: Sequence[SliceSteps]) -> list[Step]:
-        return (
-            _side_by_side(slices, self._streams)
-            if self.turns > 1 and slices
-            else super().in_order(slices)
-        )
+        if self.turns > 1 and slices:
+            return _side_by_side(slices, self._streams)
+        return super().in_order(slices)
 
     def expect(self, host: Array, rows: Selection) -> None:
-        self._locked.reaches(
-            host[rows.as_slice()] if isinstance(rows, Range) and rows.step == 1 else host
-        )
+        if isinstance(rows, Range) and rows.step == 1:
+            host = host[rows.as_slice()]
+        self._locked.reaches(host)
 
     def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
         array = self.scratch(slot, host.dtype, (rows.count, *host.shape[1:]))

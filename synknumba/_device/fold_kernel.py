@@ -121,16 +121,16 @@ def _reason(error: Exception, op: UserOp) -> str:
     short = explain(error, op.function)
     if short is not None:
         return str(short)
-    lines = [line.strip() for line in str(error).splitlines()]
-    lines = [line for line in lines if line and not line.startswith("Failed in ")] or [
-        type(error).__name__
-    ]
+    lines = [line for line in map(str.strip, str(error).splitlines()) if line]
+    lines = [line for line in lines if not line.startswith("Failed in ")]
     calls = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
     if not calls:
-        return lines[0]
+        return next(iter(lines), type(error).__name__)
     # the kernel's own statement
     returned = re.fullmatch(r"setitem\(array\(\w+, 1d, C\), int64, (.+)\)", calls[0])
-    return f"it returns {returned[1]}, not a number" if returned else f"Numba has no {calls[0]}"
+    if returned:
+        return f"it returns {returned[1]}, not a number"
+    return f"Numba has no {calls[0]}"
 
 
 def fold(op: UserOp, parts: Array) -> Any:
@@ -148,11 +148,9 @@ def combined(op: Op, parts: Array, weights: Any) -> Any:
     """Returns the combination of the ranks' parts, of shape (W, …), by any op; `weights` are the
     rows of each, for a mean.
     """
-    return (
-        fold(op, parts)
-        if isinstance(op, UserOp)
-        else reduction.combine(op, parts, np.asarray(weights, np.int64))
-    )
+    if isinstance(op, UserOp):
+        return fold(op, parts)
+    return reduction.combine(op, parts, np.asarray(weights, np.int64))
 
 
 def _kernel(op: UserOp) -> Kernel:

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from synknumba._host import nccl_bindings
@@ -87,10 +88,11 @@ class GpuLibraries:
     @property
     def missing(self) -> list[str]:
         """Names of the libraries that cannot be loaded, NCCL first."""
-        missing_names = [
-            library_name for name, library_name in LIBRARIES.items() if name not in self.libraries
-        ]
-        return missing_names if self.nccl else ["NCCL", *missing_names]
+        titles = []
+        if not self.nccl:
+            titles.append("NCCL")
+        titles += [title for name, title in LIBRARIES.items() if name not in self.libraries]
+        return titles
 
 
 def find_libraries() -> GpuLibraries:
@@ -106,17 +108,21 @@ def find_libraries() -> GpuLibraries:
         answer = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.TimeoutExpired, IndexError, ValueError):
         return GpuLibraries(None, None, {}, "the process that imports CuPy ended without an answer")
-    runtime, nccl, bindings = answer["runtime"], answer["nccl"], answer["bindings"]
+    bindings = answer["bindings"]
     if "nccl4py" in names and bindings != "nccl4py" and answer["problem"] is None:
         no_nccl4py = "nccl4py does not import, or finds no NCCL"
     return GpuLibraries(
-        None if runtime is None else cuda_version(runtime),
-        None if nccl is None else _nccl_version(nccl),
+        _if_any(cuda_version, answer["runtime"]),
+        _if_any(_nccl_version, answer["nccl"]),
         answer["libraries"],
         answer["problem"],
         bindings,
         no_nccl4py,
     )
+
+
+def _if_any(text: Callable[[int], str], number: int | None) -> str | None:
+    return None if number is None else text(number)
 
 
 def driver_version() -> int | None:
@@ -128,11 +134,9 @@ def driver_version() -> int | None:
     except OSError:
         return None
     version = ctypes.c_int(0)
-    return (
-        version.value
-        if driver.cuDriverGetVersion(ctypes.byref(version)) == 0 and version.value
-        else None
-    )
+    if driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
+        return None
+    return version.value or None
 
 
 def cuda_version(number: int) -> str:

@@ -69,10 +69,10 @@ def _count_gpus(*, thorough: bool) -> DeviceReport:
         )
     count = ctypes.c_int(0)
     driver.cuDeviceGetCount(ctypes.byref(count))
-    problem = _missing_packages(thorough=thorough) if count.value else None
-    return DeviceReport(
-        count.value, problem, tuple(_id_of(driver, index) for index in range(count.value))
-    )
+    if count.value == 0:
+        return DeviceReport(0)
+    ids = tuple(_id_of(driver, index) for index in range(count.value))
+    return DeviceReport(count.value, _missing_packages(thorough=thorough), ids)
 
 
 def _id_of(driver: ctypes.CDLL, index: int) -> str:
@@ -152,8 +152,17 @@ def probed(*, thorough: bool = False) -> Iterator[DeviceReport]:
         theirs.close()
         with ours.makefile("rb") as stream:
             answer = stream.read()
-        count, problem, ids = json.loads(answer) if answer else (0, _silence(pid), ())
-        yield DeviceReport(0, problem) if problem else DeviceReport(count, problem, tuple(ids))
+        yield _report(answer, pid)
+
+
+def _report(answer: bytes, pid: int) -> DeviceReport:
+    """Returns what a child has answered, or why it has not."""
+    if not answer:
+        return DeviceReport(0, _silence(pid))
+    count, problem, ids = json.loads(answer)
+    if problem:
+        return DeviceReport(0, problem)
+    return DeviceReport(count, None, tuple(ids))
 
 
 def _answer(ours: socket.socket, theirs: socket.socket, *, thorough: bool) -> NoReturn:
@@ -170,20 +179,17 @@ def _answer(ours: socket.socket, theirs: socket.socket, *, thorough: bool) -> No
 
 def _silence(pid: int) -> str:
     """Returns why a child has ended without an answer."""
-    try:
+    by = ""
+    with suppress(ChildProcessError):  # the script ignores SIGCHLD, or waits for any child
         end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    except ChildProcessError:  # the script ignores SIGCHLD, or waits for any child
-        end = None
-    number = (
-        end.si_status if end is not None and end.si_code in {os.CLD_KILLED, os.CLD_DUMPED} else None
-    )
-    if number in {signal.SIGKILL, signal.SIGTERM}:
-        return (
-            f"the process that asks the NVIDIA driver for GPUs was ended by "
-            f"{signal.Signals(number).name}, by somebody or "
-            "where memory is short; call fork() again"
-        )
-    by = "" if number is None else f", by signal {number},"
+        if end is not None and end.si_code in {os.CLD_KILLED, os.CLD_DUMPED}:
+            if end.si_status in {signal.SIGKILL, signal.SIGTERM}:
+                return (
+                    "the process that asks the NVIDIA driver for GPUs was ended by "
+                    f"{signal.Signals(end.si_status).name}, by somebody or where memory is short; "
+                    "call fork() again"
+                )
+            by = f", by signal {end.si_status},"
     return f"the NVIDIA driver crashed{by} when it was initialised; see what `nvidia-smi` says"
 
 
@@ -194,10 +200,8 @@ def _end(pid: int) -> None:
 
 def _driver_is_absent() -> bool:
     """Whether there is no device file of a GPU, so that nothing need be loaded or forked."""
-    return not any(
-        Path(path).exists()
-        for path in ("/dev/nvidiactl", "/dev/dxg", "/dev/nvidia0", "/dev/nvhost-ctrl")
-    )
+    files = "/dev/nvidiactl", "/dev/dxg", "/dev/nvidia0", "/dev/nvhost-ctrl"
+    return not any(map(os.path.exists, files))
 
 
 def usable_cores() -> int:
@@ -212,11 +216,8 @@ def usable_cores() -> int:
     ):
         # without a quota, version 2 has the word "max", and version 1 has −1
         with suppress(OSError, ValueError):
-            quota, period = (
-                int(word)
-                for name in names
-                for word in Path("/sys/fs/cgroup", name).read_text().split()
-            )
+            texts = [Path("/sys/fs/cgroup", name).read_text() for name in names]
+            quota, period = map(int, " ".join(texts).split())
             if quota > 0:
                 return max(1, min(cores, -(-quota // period)))
     return cores

@@ -13,7 +13,17 @@ from typing import Any, NoReturn, final
 from synknumba._device import probed, usable_cores
 from synknumba._errors import SynkError, WorldError
 from synknumba._host.signals import held_signals
-from synknumba._machines.messages import Answers, Ask, End, Finish, Forward, Quit, Report, WorldSpec
+from synknumba._machines.messages import (
+    Answers,
+    Ask,
+    End,
+    Finish,
+    Forward,
+    Quit,
+    Report,
+    SharedBlock,
+    WorldSpec,
+)
 from synknumba._machines.relay import Ended, LostError, failure
 from synknumba._wire import channel, doorbell
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
@@ -118,11 +128,8 @@ class Agent:
             error.add_note(f"raised on machine {self._index} ({self._host})")
             self.tell(Report(refused=_picklable(error)))
         else:
-            segment, patience = world.control.segment, world.control.patience
-            spins = patience.pauses, patience.rank, patience.coordinator
-            memory = segment.id, segment.size
-            report = Report(warned=tuple(warned), memory=memory, patience=spins)
-            self.tell(report, [segment.fd])
+            report = Report(warned=tuple(warned), block=SharedBlock.of(world.control))
+            self.tell(report, [world.control.segment.fd])
 
     def _carry_out(self, message: Forward | Finish, descriptors: list[int]) -> None:
         world = self._world

@@ -16,7 +16,17 @@ from synknumba._device import DeviceReport, usable_cores
 from synknumba._errors import WorldError
 from synknumba._host.children import lives
 from synknumba._machines.link import Link
-from synknumba._machines.messages import Answers, Ask, End, Forward, Quit, Ready, Report, WorldSpec
+from synknumba._machines.messages import (
+    Answers,
+    Ask,
+    End,
+    Forward,
+    Quit,
+    Ready,
+    Report,
+    SharedBlock,
+    WorldSpec,
+)
 from synknumba._machines.routes import Route
 from synknumba._machines.state import ScriptState
 from synknumba._types import CompilerName, DeviceKind
@@ -105,6 +115,91 @@ class _Programs:
 
 
 @final
+class _RelayProcess:
+    """The relay of the script's machine, as its process reaches it.
+
+    Args:
+        link: socket of the relay.
+        pid: its process id.
+        host: name of the machine.
+
+    Attributes:
+        name: the process in words.
+    """
+
+    def __init__(self, link: Link, pid: int, host: str) -> None:
+        self.link = link
+        self.name = (
+            f"the relay of machine 0 (pid {pid} on {host}), which serves the other machines,"
+        )
+        self._pid = pid
+        # of questions: an answer may come after its question was given up
+        self._serials = itertools.count(1)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has ended."""
+        return not lives(self._pid)
+
+    def kill(self) -> None:
+        """Ends the process at once."""
+        if not self.is_dead:
+            os.kill(self._pid, signal.SIGKILL)
+
+    def limit(self) -> Callable[[], None]:
+        """Returns a check that raises `TimeoutError` in END_SECONDS, or when the relay has
+        ended.
+        """
+        deadline = time.monotonic() + END_SECONDS
+
+        def watch() -> None:
+            if time.monotonic() > deadline or self.is_dead:
+                raise TimeoutError
+
+        return watch
+
+    def send(self, message: object, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
+        """Sends a message."""
+        try:
+            self.link.send(message, descriptors, watch)
+        except (EOFError, ConnectionError) as error:
+            raise self.ended() from error
+
+    def receive(
+        self, kind: type, watch: Callable[[], None], serial: int = 0
+    ) -> tuple[Any, list[int]]:
+        """Receives the next message of a kind; of answers, those to the question with a serial
+        number.
+        """
+
+        def is_wanted(message: Any) -> bool:
+            return isinstance(message, kind) and getattr(message, "serial", 0) == serial
+
+        try:
+            return self.link.receive(is_wanted, watch)
+        except (EOFError, ConnectionError) as error:
+            raise self.ended() from error
+
+    def ask(self, what: str, wake: Callable[[], None]) -> dict[int, Any]:
+        """Asks the machines something, and returns what each has answered; calls `wake` once the
+        question is on its way.
+        """
+        watch, serial = self.limit(), next(self._serials)
+        try:
+            self.send(Ask(what, serial), (), watch)
+            wake()
+            answers, _ = self.receive(Answers, watch, serial)
+        except (OSError, WorldError):
+            return {}
+        content: dict[int, Any] = answers.of
+        return content
+
+    def ended(self) -> WorldError:
+        """Returns the error for a relay that has ended."""
+        return WorldError(f"{self.name} has ended; see what it has printed. Start the job again")
+
+
+@final
 class Coordinator:
     """The other machines of a job, in the script's process.
 
@@ -117,17 +212,13 @@ class Coordinator:
 
     def __init__(self, sock: socket.socket, pid: int, ready: Ready, ranks_each: int | None) -> None:
         self.hosts, self.ranks_each = ready.hosts, ranks_each
-        self._link, self._pid = Link(sock), pid
-        self._environment = dict(
-            os.environ
-        )  # that launchers have given to all machines, or to each its own
+        self._relay = _RelayProcess(Link(sock), pid, ready.hosts[0])
+        # that launchers have given to all machines, or to each its own
+        self._environment = dict(os.environ)
         self._firsts: tuple[int, ...] = ()  # rank of each machine, and the number of ranks
         self._control: ControlBlock | None = None  # of the world that is open
         self._programs = _Programs()
         self._is_stopping = False
-        self._serials = itertools.count(
-            1
-        )  # of questions: an answer may come after its question was given up
         self._owner = os.getpid()
         self.exit_code = 0  # of the script
 
@@ -144,15 +235,12 @@ class Coordinator:
     @property
     def relay(self) -> str:
         """The process through which other machines are reached, in words."""
-        return (
-            f"the relay of machine 0 (pid {self._pid} on {self.hosts[0]}), which "
-            f"serves the other machines,"
-        )
+        return self._relay.name
 
     @property
     def is_dead(self) -> bool:
         """Whether the relay has ended."""
-        return not lives(self._pid)
+        return self._relay.is_dead
 
     # ---- a world
 
@@ -174,10 +262,10 @@ class Coordinator:
         Raises:
             WorldError: a machine does not answer.
         """
-        self._link.drop_messages()  # of a world that has ended
-        answers = self._ask("devices")
+        self._relay.link.drop_messages()  # of a world that has ended
+        answers = self._relay.ask("devices", self._wake)
         if self.is_dead:
-            raise self._ended()
+            raise self._relay.ended()
         machines = range(1, len(self.hosts))
         silent = [self._name(machine) for machine in machines if machine not in answers]
         if silent:
@@ -199,8 +287,7 @@ class Coordinator:
     ) -> None:
         """Starts the ranks of a world; see `OtherMachines`."""
         self._firsts, self._programs = firsts, _Programs()
-        self._link.drop_messages()  # of a world that has ended
-        segment, patience = control.segment, control.patience
+        self._relay.link.drop_messages()  # of a world that has ended
         spec = WorldSpec(
             firsts=firsts,
             device=device,
@@ -214,15 +301,14 @@ class Coordinator:
             ),  # imports skip all others
             environment=_changes(self._environment),
             state=ScriptState.now(),
-            memory=(segment.id, segment.size),
-            patience=(patience.pauses, patience.rank, patience.coordinator),
+            block=SharedBlock.of(control),
         )
         self._control = control
-        self._send(spec, [segment.fd], _no_limit)
+        self._relay.send(spec, [control.segment.fd], _no_limit)
 
     def await_start(self, watch: Callable[[], None]) -> Sequence[Warned]:
         """Waits until other ranks have started; raises the error of those that could not."""
-        report, _ = self._receive(Report, watch)
+        report, _ = self._relay.receive(Report, watch)
         if report.lost is not None or report.refused is not None:
             self._control = None
         if report.refused is not None:
@@ -243,14 +329,14 @@ class Coordinator:
         forward = self._programs.forward(command, payload)
         if not forward.attached:
             descriptors = ()
-        self._send(forward, descriptors, watch)
+        self._relay.send(forward, descriptors, watch)
         self._is_stopping = self._is_stopping or forward.is_stop
 
     def read(
         self, watch: Callable[[], None]
     ) -> tuple[list[tuple[int, Parcel, list[int]]], Sequence[Warned], Lost | None]:
         """Receives the news of a round: of ranks, with descriptors, warnings, and what has died."""
-        report, descriptors = self._receive(Report, watch)
+        report, descriptors = self._relay.receive(Report, watch)
         if report.lost is not None:  # news of others come without descriptors
             channel.close_all(descriptors)
             return [], report.warned, report.lost
@@ -263,7 +349,7 @@ class Coordinator:
     def where(self) -> dict[int, str]:
         """Returns the stacks of the ranks of other machines."""
         stacks: dict[int, str] = {}
-        for answer in self._ask("where").values():
+        for answer in self._relay.ask("where", self._wake).values():
             stacks |= answer
         return stacks
 
@@ -271,87 +357,35 @@ class Coordinator:
         """Ends the ranks of other machines, if they have not been ended; waits until they have."""
         if self._control is None or not self.is_mine:
             return
-        watch = self._limit()
+        watch = self._relay.limit()
         try:
             if not self._is_stopping:
-                self._send(End(), (), watch)
+                self._relay.send(End(), (), watch)
                 self._wake()
             self._control, self._is_stopping = None, False
-            self._receive(End, watch)
+            self._relay.receive(End, watch)
         except (OSError, WorldError):
-            self._end_relay()
+            self._relay.kill()
 
     def close(self) -> None:
         """Ends the job: the script has ended."""
         if not self.is_mine:
             return
-        watch = self._limit()
+        watch = self._relay.limit()
         try:
-            self._send(Quit(), (), watch)
-            self._receive(Quit, watch)
+            self._relay.send(Quit(), (), watch)
+            self._relay.receive(Quit, watch)
         except (OSError, WorldError):
             return
         finally:
-            self._link.close()
+            self._relay.link.close()
         if self.exit_code:
             time.sleep(EXIT_SECONDS)
-
-    def _limit(self) -> Callable[[], None]:
-        """Returns a check that raises `TimeoutError` in END_SECONDS, or when the relay has
-        ended.
-        """
-        deadline = time.monotonic() + END_SECONDS
-
-        def watch() -> None:
-            if time.monotonic() > deadline or self.is_dead:
-                raise TimeoutError
-
-        return watch
-
-    def _end_relay(self) -> None:
-        if not self.is_dead:
-            os.kill(self._pid, signal.SIGKILL)
-
-    def _ask(self, what: str) -> dict[int, Any]:
-        watch, serial = self._limit(), next(self._serials)
-        try:
-            self._send(Ask(what, serial), (), watch)
-            self._wake()
-            answers, _ = self._receive(Answers, watch, serial)
-        except (OSError, WorldError):
-            return {}
-        content: dict[int, Any] = answers.of
-        return content
 
     def _wake(self) -> None:
         """Wakes the relay where it sleeps between rounds."""
         if self._control is not None:
             self._control.doorbells[self.line].post()
-
-    def _send(self, message: object, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
-        try:
-            self._link.send(message, descriptors, watch)
-        except (EOFError, ConnectionError) as error:
-            raise self._ended() from error
-
-    def _receive(
-        self, kind: type, watch: Callable[[], None], serial: int = 0
-    ) -> tuple[Any, list[int]]:
-        """Receives the next message of a kind; of answers, those to the question with a serial
-        number.
-        """
-
-        def is_wanted(message: Any) -> bool:
-            return isinstance(message, kind) and getattr(message, "serial", 0) == serial
-
-        try:
-            return self._link.receive(is_wanted, watch)
-        except (EOFError, ConnectionError) as error:
-            raise self._ended() from error
-
-    def _ended(self) -> WorldError:
-        """Returns the error for a relay that has ended."""
-        return WorldError(f"{self.relay} has ended; see what it has printed. Start the job again")
 
 
 def _changes(environment: dict[str, str]) -> dict[str, str | None]:

@@ -115,15 +115,9 @@ def run(
         return _refused(
             f"MPI could not be initialised on {socket.gethostname()}; see above{advice}"
         )
-    if not ready.problem and len(ready.hosts) != size:
-        remedy = _for_srun if variable.startswith("SLURM") else _for_mpiexec
-        return _refused(
-            f"the launcher has started {size} processes ({variable}={size}), but MPI "
-            f"knows {len(ready.hosts)}: {remedy(ready.vendor)}",
-            is_told=is_first,
-        )
-    if ready.problem:
-        return _refused(ready.problem, is_told=is_first)
+    problem = _problem_of(ready, size, variable)
+    if problem:
+        return _refused(problem, is_told=is_first)
     if ready.index > 0:
         try:
             Agent(sock, ready.index, ready.hosts).serve()
@@ -138,6 +132,17 @@ def run(
     atexit.register(_end_job, coordinator)
     coordinator.exit_code = _run_script(script, arguments, is_module=is_module)
     return coordinator.exit_code
+
+
+def _problem_of(ready: Ready, size: int, variable: str) -> str:
+    """Returns why a job cannot be served, of which a variable says how many processes it has."""
+    if ready.problem or len(ready.hosts) == size:
+        return ready.problem
+    remedy = _for_srun if variable.startswith("SLURM") else _for_mpiexec
+    return (
+        f"the launcher has started {size} processes ({variable}={size}), but MPI "
+        f"knows {len(ready.hosts)}: {remedy(ready.vendor)}"
+    )
 
 
 def _for_srun(vendor: str) -> str:

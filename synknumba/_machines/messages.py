@@ -3,11 +3,13 @@ travel inside MPI messages.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
+from synknumba._host.segment import Segment
 from synknumba._machines.routes import Route
 from synknumba._machines.state import ScriptState
 from synknumba._types import CompilerName, DeviceKind
+from synknumba._wire.control import ControlBlock, Patience
 from synknumba._wire.messages import Parcel, Warned
 from synknumba._world.machines import Lost
 
@@ -20,6 +22,24 @@ class Ready:
     hosts: tuple[str, ...]  # name of each machine
     problem: str = ""
     vendor: str = ""  # of MPI
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBlock:
+    """A control block, whose descriptor comes with the message."""
+
+    segment: int  # id
+    nbytes: int
+    patience: Patience  # of the processes that use it
+
+    @classmethod
+    def of(cls, control: ControlBlock) -> Self:
+        """Describes a block to another process."""
+        return cls(control.segment.id, control.segment.size, control.patience)
+
+    def map(self, descriptor: int) -> Segment:
+        """Maps its memory."""
+        return Segment.attach(self.segment, descriptor, self.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +57,7 @@ class WorldSpec:
     # variables that the script has changed; None for one that it has removed
     environment: dict[str, str | None]
     state: ScriptState
-    memory: tuple[int, int]  # of the control block of the coordinator's machine: id and bytes
-    patience: tuple[int, int, int]  # of the processes there
+    block: SharedBlock  # of the coordinator's machine
 
     @property
     def world_size(self) -> int:
@@ -93,16 +112,14 @@ class Report:
         news: of the ranks, with the rank.
         warned: warnings of the ranks.
         lost: what has ended the world; None if nothing has.
-        memory: of the control block that was made: id and bytes, with a descriptor.
-        patience: of the processes that use it.
+        block: the control block that an agent has made; else None.
         refused: why the ranks could not be started; None if they have, or in rounds.
     """
 
     news: tuple[tuple[int, Parcel], ...] = ()
     warned: tuple[Warned, ...] = ()
     lost: Lost | None = None
-    memory: tuple[int, int] = (0, 0)
-    patience: tuple[int, int, int] = (0, 0, 0)
+    block: SharedBlock | None = None
     refused: BaseException | None = None
 
     @property

@@ -88,8 +88,7 @@ class FirstRelay(Relay):
         try:
             message, descriptors = channel.receive(self.socket, self.watch_parent)
             if isinstance(message, WorldSpec):
-                nbytes = message.memory[1]
-                self._memory = Segment.attach(message.memory[0], descriptors[0], nbytes)
+                self._memory = message.block.map(descriptors[0])
         except ConnectionError:
             raise
         except (OSError, MemoryError) as error:
@@ -124,7 +123,7 @@ class FirstRelay(Relay):
             self._answer_start(report)
             return
         control = world.control
-        control.network[0] = world.moved
+        control.note_moved(world.moved)
         has_news = not report.is_quiet
         if has_news and report.has_losses:
             control.note_loss(self._sequence, self._line)
@@ -208,8 +207,9 @@ class FirstRelay(Relay):
         self._sequence, self._number = 0, doorbell.NO_COMMAND
         self.world = world = RelayWorld(self.comm, rounds, spec)
         self._line = spec.firsts[1]
-        world.attach(self._memory, spec.patience, self._line + 1)
-        self._spins = spec.patience[:2]
+        patience = spec.block.patience
+        world.attach(self._memory, patience, self._line + 1)
+        self._spins = patience.pauses, patience.rank
         self._answers = _MachineAnswers(self.comm, world)
         world.under_way.append(self._answers)
         self._answers.expect()

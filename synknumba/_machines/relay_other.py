@@ -9,7 +9,6 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._host.segment import Segment
 from synknumba._machines import machine_comm, relay
 from synknumba._machines.machine_comm import BYTE, Envelope, MachineComm, pickled, unpickled
 from synknumba._machines.messages import QUIET, Answers, End, Finish, Report, WorldSpec
@@ -136,10 +135,10 @@ class OtherRelay(Relay):
         self.tell(spec)
         report, descriptors = channel.receive(self.socket, self._pulse)
         assert isinstance(report, Report)
-        if descriptors:
-            segment = Segment.attach(report.memory[0], descriptors[0], report.memory[1])
+        if report.block is not None:
             (peer,) = world.peers
-            world.attach(segment, report.patience, peer.after - peer.first)
+            memory = report.block.map(descriptors[0])
+            world.attach(memory, report.block.patience, peer.after - peer.first)
         self.answer(report)
 
     def run_ranks(self, world: RelayWorld, order: Order) -> Report:

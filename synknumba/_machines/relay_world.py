@@ -183,10 +183,9 @@ class RelayWorld:
         assert self._control is not None  # the ranks have started
         return self._control
 
-    def attach(self, segment: Segment, patience: tuple[int, int, int], lines: int) -> None:
+    def attach(self, segment: Segment, patience: Patience, lines: int) -> None:
         """Maps the control block, with lines of those who answer its rounds."""
-        world_size, spins = self.spec.world_size, Patience(*patience)
-        self._control = ControlBlock(world_size, spins, lines=lines, segment=segment)
+        self._control = ControlBlock(self.spec.world_size, patience, lines=lines, segment=segment)
 
     def forget(self, forward: Forward) -> None:
         """Drops what a command drops."""

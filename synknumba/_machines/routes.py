@@ -207,7 +207,7 @@ class Route:
                 arrays=tuple(_arrays(program)),
             ),
             small_bytes=_small_bytes(program) if is_kernel else -1,
-            small_start=program.small[0] if program.small else 0,
+            small_start=program.returns.small[0] if program.returns.small else 0,
             scalar_bytes=struct.calcsize("<" + program.scalars),
         )
 

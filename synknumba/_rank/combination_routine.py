@@ -24,6 +24,7 @@ from synknumba._rank.outputs import total
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
 from synknumba._types import Array, Cache
+from synknumba._wire.control import small_parts
 from synknumba._wire.program import Combination, Combined, Joined
 from synknumba._wire.relaunch import Again
 
@@ -201,7 +202,11 @@ class JoinRoutine(Repeated):
     def __call__(self) -> None:
         program, place = self._program, self._place
         if self._arrays is None:
-            self._arrays = self._parts(), place.host(program.target)
+            if program.is_small:
+                parts = small_parts(place.control.results, program.parts)
+            else:
+                parts = place.host(program.parts)
+            self._arrays = parts, place.host(program.target)
         parts, target = self._arrays
         if isinstance(program.op, str) and target.nbytes > SHARED_BYTES:
             start, stop = Partition.even(place.world_size).part(target.size, place.rank)
@@ -209,17 +214,6 @@ class JoinRoutine(Repeated):
             reduction.combine_into(program.op, flat, self._weights, target.reshape(-1)[start:stop])
         elif place.rank == 0:
             target[...] = fold_kernel.combined(self._program.op, parts, self._weights)
-
-    def _parts(self) -> Array:
-        program, place = self._program, self._place
-        if not program.is_small:
-            return place.host(program.parts)
-        # as the coordinator reads them
-        memory, parts = place.control.results, program.parts
-        dtype = np.dtype(parts.dtype)
-        strides = (memory.strides[0], *np.ndarray(parts.shape, dtype).strides)
-        shape = (len(memory), *parts.shape)
-        return np.ndarray(shape, dtype, memory.data, parts.offset, strides)
 
     def forget_buffers(self) -> None:
         self._arrays = None

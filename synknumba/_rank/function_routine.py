@@ -105,7 +105,7 @@ class FunctionRoutine(Routine):
     def __init__(self, program: Program, place: Place, function: Callable[..., Any]) -> None:
         super().__init__(program, place)
         self._function = function
-        first, nbytes = program.small or (0, RESULT_BYTES)
+        first, nbytes = program.returns.small or (0, RESULT_BYTES)
         memory = place.control.results[place.rank, first : first + nbytes]
         name = getattr(function, "__name__", "the function")
         self._writer = ResultWriter(memory, nbytes, place.device, name)
@@ -165,7 +165,7 @@ class FunctionRoutine(Routine):
     @property
     def _selects_or_splits(self) -> bool:
         """Whether results are not the function's: some of them, or one for each shard."""
-        return self.program.subset is not None or self.program.shards is not None
+        return self.program.returns.subset is not None or self.program.shards is not None
 
     def apart(self, packed: bytes) -> FunctionBinding | None:
         """Returns the steps of a recorded function that has been called with these values; None
@@ -211,7 +211,7 @@ class FunctionRoutine(Routine):
     def _call_slice(
         self, call: Callable[[], Any], rows: SliceRows | None, done: int, *, alone: bool
     ) -> None:
-        result, subset = call(), self.program.subset
+        result, subset = call(), self.program.returns.subset
         end_child()
         if subset is not None:
             result = self._selected(result, subset)
@@ -408,7 +408,7 @@ class FunctionRoutine(Routine):
                 f"{self._function.__name__} returned results of different "
                 f"structure for different slices"
             )
-        ops = spread(self.program.ops, structure)
+        ops = spread(self.program.returns.ops, structure)
         if ops is None:
             return results[0][0]  # the coordinator raises the error for ops that do not fit
         weights = [1 if rows is None else rows.count for _, rows in results]

@@ -254,7 +254,7 @@ class KernelRoutine(Routine):
         shapes = {
             name: argument.shape for (name, param), argument in pairs if isinstance(param, ARRAYS)
         }
-        return Extent.of(None if rows is None else rows.count, shapes, self.program.sized_by)
+        return Extent.of(None if rows is None else rows.count, shapes, self.program.kernel.sized_by)
 
     def _bind_launch(self, extent: Extent, arguments: list[Any]) -> Step:
         grid, block = self._launch.resolve(*extent)

@@ -340,7 +340,7 @@ class Routine(Repeated):
         stays = array.version and not isinstance(rows, Listed) and not self.program.is_cut
         # where inputs are the host's memory, their arrays are read-only
         refuses_writes = self.place.device.traits.shares_memory
-        is_read = refuses_writes or _name_of(slot) in self.program.only_read
+        is_read = refuses_writes or _name_of(slot) in self.program.kernel.only_read
         memory_slot = slot if is_read or not stays else ("kept", slot)
         buffer = make(memory_slot)
         if buffer.store is not None:

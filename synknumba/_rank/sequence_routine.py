@@ -113,7 +113,7 @@ class SequenceRoutine(Repeated):
         self.variables = program.variables()
         self._routines = routines
         self._numbers = Numbers(
-            sequence.depth(program.parts), program.scalars, program.slots, program.lines
+            sequence.depth(program.parts), program.scalars, program.slots, program.lines.numbers
         )
         scalars = place.control.values[_HEAD.size :][: self._numbers.scalars.nbytes]
         self._scalars: Array = scalars.view(np.int64)  # of a round

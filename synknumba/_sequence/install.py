@@ -40,10 +40,12 @@ from synknumba._wire.sequence import (
     RECORDED,
     SUCCESS,
     Access,
+    BodyLines,
     Formulas,
     Key,
     Part,
     SequenceProgram,
+    UsedMemory,
     board_words,
     free_of_recorded,
     ordered,
@@ -129,12 +131,10 @@ class Installer(Recorder):
             board=HostArray(board.id, np.dtype(np.int64), (words,)),
             entry_bytes=self.used,
             starts=tuple(turns.starts),
-            lines=self.lines,
-            places=self.places,
+            memory=UsedMemory(frozenset(self._segments), frozenset(self.variables.memory)),
+            lines=BodyLines(self.lines, self.places),
             free=free_of_recorded(self.parts),
             carried=tuple(tuple(carried.items()) for carried in turns.carried),
-            segment_ids=frozenset(self._segments),
-            variable_numbers=frozenset(self.variables.memory),
         )
         self.arrays.find_changing()
         return InstalledSequence(

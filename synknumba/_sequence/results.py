@@ -14,6 +14,7 @@ from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, NONE, flatten, parts_like, unflatten
 from synknumba._sequence.symbolic_results import SymbolicResult, handle_of
 from synknumba._types import Array
+from synknumba._wire.control import small_parts
 from synknumba._wire.program import Result
 
 SEQUENTIAL: Final = 8  # NumPy sums fewer parts than this in order, along any axis
@@ -161,10 +162,7 @@ def combined(handle: SymbolicResult, memory: Array) -> Array:
     assert result.parts is not None
     if result.op in reduction.UFUNCS and memory.shape[1] < SEQUENTIAL:
         dtype = np.dtype(result.parts.dtype)
-        strides = *memory.strides[:2], *np.ndarray(result.shape, dtype).strides
-        parts = np.ndarray(
-            (*memory.shape[:2], *result.shape), dtype, memory.data, result.parts.offset, strides
-        )
+        parts = small_parts(memory, result.parts)
         sums: Array = reduction.UFUNCS[result.op].reduce(parts, 1, dtype)
         return sums
     return np.stack([plan.collector_in(entry, result.name)(handle.count) for entry in memory])

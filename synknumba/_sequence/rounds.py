@@ -55,7 +55,8 @@ class RoundLoop:
         learn: Learn,
     ) -> None:
         self._world, self._program, self._info, self._learn = world, program, info, learn
-        self._numbers = Numbers(depth(program.parts), program.scalars, program.slots, program.lines)
+        lines = program.lines.numbers
+        self._numbers = Numbers(depth(program.parts), program.scalars, program.slots, lines)
         self._positions = positions
         self._head = struct.Struct("<" + HEAD)
         self._carried = sorted({index for turn in program.carried for index, _ in turn})

@@ -1,10 +1,12 @@
 """Where the time of a trace went: by function and rank."""
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from operator import itemgetter
+from typing import TypeAlias, final
 
 import numpy as np
 
@@ -12,6 +14,9 @@ from synknumba import _html
 from synknumba._rank.spans import COMPILE, RECORD
 from synknumba._timeline.tracks import SCRIPT, Record
 from synknumba._types import aligned
+
+Kinds: TypeAlias = defaultdict[str, list[Record]]  # spans by kind
+_TS = itemgetter("ts")  # begin of a span
 
 # heads of tables
 _FUNCTIONS = (
@@ -52,7 +57,12 @@ class FunctionTimes:
     def imbalance(self) -> float:
         """Time of the busiest rank, divided by the mean of all; NaN without ranks."""
         times = [*self.ranks.values()]
-        return max(times) / (sum(times) / len(times)) if times and sum(times) else float("nan")
+        return _ratio(self.busiest, sum(times) / max(len(times), 1))
+
+    @property
+    def busiest(self) -> float:
+        """Time of the busiest rank; NaN without ranks."""
+        return max(self.ranks.values(), default=math.nan)
 
     @property
     def rate(self) -> float:
@@ -60,8 +70,7 @@ class FunctionTimes:
         known.
         """
         times = (seconds - self.compiling.get(rank, 0.0) for rank, seconds in self.ranks.items())
-        most = max(times, default=0.0)
-        return self.nbytes / most if most and self.nbytes else float("nan")
+        return _ratio(self.nbytes, max(times, default=0.0))
 
     def cells(self) -> tuple[str, ...]:
         """The row of a table, below `_FUNCTIONS`."""
@@ -70,7 +79,7 @@ class FunctionTimes:
             f"{self.rounds:,}",
             in_words(self.waited),
             in_words(self.waited / self.rounds),
-            in_words(max(self.ranks.values())) if self.ranks else "",
+            in_words(self.busiest),
             _number(self.imbalance),
             _count(self.nbytes),
             _rate(self.rate),
@@ -89,14 +98,16 @@ class StepTimes:
 
     def cells(self) -> tuple[str, ...]:
         """The row of a table, below `_STEPS`."""
-        rate = self.nbytes / self.seconds if self.nbytes and self.seconds else float("nan")
+        name = self.name
+        if self.on_device:
+            name += " (GPU)"
         return (
-            f"{self.name} (GPU)" if self.on_device else self.name,
+            name,
             f"{self.count:,}",
             in_words(self.seconds),
             in_words(self.seconds / self.count),
             _count(self.nbytes),
-            _rate(rate),
+            _rate(_ratio(self.nbytes, self.seconds)),
         )
 
 
@@ -162,57 +173,56 @@ class Summary:
 
 def summarise(records: Sequence[Record]) -> Summary:
     """Returns where the time of a trace went."""
-    names = {record["pid"]: record["args"]["name"] for record in records if _is_name(record)}
-    spans = [record for record in records if record["ph"] == "X"]
-    kinds: dict[str, list[Record]] = defaultdict(list)
-    for span in spans:
-        kinds[span["cat"]].append(span)
-    waited: dict[str, list[Record]] = defaultdict(list)
-    for span in kinds["wait"]:
-        waited[span["name"]].append(span)
+    names: dict[int, str] = {}  # of processes
+    spans: list[Record] = []
+    kinds: Kinds = defaultdict(list)
+    lost_rounds = lost_steps = 0
+    for record in records:
+        if record["ph"] == "M" and record["name"] == "process_name":
+            names[record["pid"]] = record["args"]["name"]
+        elif record["ph"] == "X":
+            spans.append(record)
+            kinds[record["cat"]].append(record)
+    for span in kinds["lost"]:
+        lost_rounds += span["args"]["rounds"]
+        lost_steps += span["args"]["steps"]
+    seconds = (max(map(_end, spans), default=0.0) - min(map(_TS, spans), default=0.0)) / 1e6
+    messages = _total(kinds["message"])
+    ranks = [name for name in names.values() if name != SCRIPT]
+    return Summary(
+        max(seconds - _total(kinds["lost"]), 0.0),
+        functions=tuple(sorted(_functions(kinds, names), key=lambda times: -times.waited)),
+        steps=tuple(sorted(_steps(kinds), key=lambda times: -times.seconds)),
+        binding=max(_total(kinds["bind"]) - messages, 0.0),  # messages are sent meanwhile
+        combining=_total(kinds["combine"]),
+        messages=messages,
+        lost_rounds=lost_rounds,
+        lost_steps=lost_steps,
+        ranks=tuple(sorted(ranks, key=_rank)),
+    )
+
+
+def _functions(kinds: Kinds, names: dict[int, str]) -> Iterator[FunctionTimes]:
     called = _by_name(kinds["call"])
     worked: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for span in kinds["round"]:
         worked[span["name"]][names[span["pid"]]] += span["dur"] / 1e6
     compiling = _compiling(kinds["step"], kinds["round"], names)
-    functions = [
-        FunctionTimes(
-            name,
-            len(mine),
-            _total(mine),
-            dict(worked[name]),
-            sum(map(_bytes, called[name])),
-            compiling[name],
-        )
-        for name, mine in waited.items()
-    ]
-    first = min((span["ts"] for span in spans), default=0.0)
-    last = max((span["ts"] + span["dur"] for span in spans), default=0.0)
-    seconds = (last - first) / 1e6
-    compiled = _total([step for step in kinds["step"] if step["name"] == COMPILE])
-    steps = [
-        StepTimes(
-            name,
-            len(mine),
-            _total(mine) - compiled * ((kind, name) == ("step", "bind")),
-            sum(_bytes(span) for span in mine),
-            kind == "device",
-        )
-        for kind in ("step", "device")
-        for name, mine in _by_name(kinds[kind]).items()
-    ]
-    messages = _total(kinds["message"])
-    return Summary(
-        max(seconds - _total(kinds["lost"]), 0.0),
-        functions=tuple(sorted(functions, key=lambda times: -times.waited)),
-        steps=tuple(sorted(steps, key=lambda times: -times.seconds)),
-        binding=max(_total(kinds["bind"]) - messages, 0.0),  # messages are sent meanwhile
-        combining=_total(kinds["combine"]),
-        messages=messages,
-        lost_rounds=sum(record["args"]["rounds"] for record in kinds["lost"]),
-        lost_steps=sum(record["args"]["steps"] for record in kinds["lost"]),
-        ranks=tuple(sorted((name for name in names.values() if name != SCRIPT), key=_rank)),
-    )
+    for name, waits in _by_name(kinds["wait"]).items():
+        nbytes = sum(map(_bytes, called[name]))
+        ranks = dict(worked[name])
+        yield FunctionTimes(name, len(waits), _total(waits), ranks, nbytes, compiling[name])
+
+
+def _steps(kinds: Kinds) -> Iterator[StepTimes]:
+    steps = _by_name(kinds["step"])
+    compiled = _total(steps.get(COMPILE, ()))
+    for on_device, groups in ((False, steps), (True, _by_name(kinds["device"]))):
+        for name, spans in groups.items():
+            seconds = _total(spans)
+            if name == "bind" and not on_device:  # in which kernels are compiled
+                seconds -= compiled
+            yield StepTimes(name, len(spans), seconds, sum(map(_bytes, spans)), on_device)
 
 
 def _compiling(
@@ -221,11 +231,11 @@ def _compiling(
     """Returns the time of each rank in compilation, by the function in whose round it was."""
     seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     by_rank: dict[int, list[Record]] = defaultdict(list)
-    for record in sorted(rounds, key=lambda record: record["ts"]):
+    for record in sorted(rounds, key=_TS):
         by_rank[record["pid"]].append(record)
     for step in steps:
         mine = by_rank[step["pid"]]
-        at = bisect_right(mine, step["ts"], key=lambda record: record["ts"]) - 1
+        at = bisect_right(mine, step["ts"], key=_TS) - 1
         if step["name"] in {COMPILE, RECORD} and at >= 0:
             seconds[mine[at]["name"]][names[step["pid"]]] += step["dur"] / 1e6
     return seconds
@@ -235,8 +245,8 @@ def _rank(name: str) -> int:
     return int(name.split()[1])
 
 
-def _is_name(record: Record) -> bool:
-    return bool(record["ph"] == "M" and record["name"] == "process_name")
+def _end(span: Record) -> float:
+    return float(span["ts"] + span["dur"])
 
 
 def _by_name(spans: Sequence[Record]) -> dict[str, list[Record]]:
@@ -247,7 +257,7 @@ def _by_name(spans: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def _total(spans: Sequence[Record]) -> float:
-    return float(np.sum([span["dur"] for span in spans])) / 1e6
+    return float(np.sum([*map(itemgetter("dur"), spans)])) / 1e6
 
 
 def _bytes(record: Record) -> int:
@@ -255,13 +265,20 @@ def _bytes(record: Record) -> int:
 
 
 def in_words(value: float) -> str:
-    """Returns a time with its unit."""
+    """Returns a time with its unit; "" for NaN."""
+    if math.isnan(value):
+        return ""
     for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if value >= 100 * unit:
             return f"{value / unit:.0f} {name}"
         if value >= unit:
             return f"{value / unit:.3g} {name}"
     return f"{value * 1e9:.0f} ns" if value else "0"
+
+
+def _ratio(part: float, whole: float) -> float:
+    """Returns NaN if one of them is 0 or NaN."""
+    return part / whole if part and whole else math.nan
 
 
 def _percent(part: float, total: float) -> str:
@@ -273,7 +290,7 @@ def _count(value: int) -> str:
 
 
 def _number(value: float) -> str:
-    return "" if np.isnan(value) else f"{value:.3g}"
+    return "" if math.isnan(value) else f"{value:.3g}"
 
 
 def _rate(value: float) -> str:

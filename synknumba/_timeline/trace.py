@@ -23,9 +23,8 @@ from synknumba._world.open_world import open_world, when_started
 
 MOST_RECORDS = 10_000_000  # for which a rank reserves 2.4 GiB
 VARIABLE = "SYNKNUMBA_TRACE"
-_OWNER = (
-    "SYNKNUMBA_TRACE_OWNER"  # process that writes the file of this name; its children write others
-)
+# process that writes the file of this name; its children write others
+_OWNER = "SYNKNUMBA_TRACE_OWNER"
 
 
 @final
@@ -41,7 +40,7 @@ class Trace:
         self._records = records
         self._worlds: list[Events] = []
         self._began = 0
-        self._found: list[Record] | None = None
+        self._kept: list[Record] | None = None  # once it is over
         self._pid = os.getpid()
 
     def __enter__(self) -> Self:
@@ -50,18 +49,20 @@ class Trace:
         return self
 
     def __repr__(self) -> str:
-        if self._found is None:
-            return "<Trace, under way>" if self._began else "<Trace, not begun>"
+        if not self._began:
+            return "<Trace, not begun>"
+        if self._kept is None:
+            return "<Trace, under way>"
         summary = self.summary()
         rounds = sum(times.rounds for times in summary.functions)
-        return (
-            f"<Trace of {summary.seconds:.6g} s, {rounds:,} "
-            f"rounds{'' if self.path is None else f', in {self.path}'}>"
-        )
+        text = f"Trace of {summary.seconds:.6g} s, {rounds:,} rounds"
+        if self.path is not None:
+            text += f", in {self.path}"
+        return f"<{text}>"
 
     def _repr_html_(self) -> str | None:
         """Shows the summary in a notebook; nothing but its text while the trace is not over."""
-        return None if self._found is None else self.summary()._repr_html_()
+        return None if self._kept is None else self.summary()._repr_html_()
 
     def __exit__(
         self,
@@ -92,16 +93,16 @@ class Trace:
 
     def stop(self) -> None:
         """Ends the trace, and writes the file; idempotent."""
-        if self._found is not None or os.getpid() != self._pid:
+        if self._kept is not None or os.getpid() != self._pid:
             return
         try:
             _pause()
         finally:
             self._leave()
-            self._found = tracks(self._worlds, self._began)
+            self._kept = tracks(self._worlds, self._began)
             _go_on(open_world())  # with those around this one
             if self.path is not None:
-                write(self.path, self._found, self._told())
+                write(self.path, self._kept, self._metadata())
 
     def summary(self) -> Summary:
         """Returns where the time went; after the end of the trace.
@@ -119,20 +120,19 @@ class Trace:
             raise WorldError(
                 "the trace has not begun; make calls in its block, with synk.trace() as made: ..."
             )
-        if self._found is None:
+        if self._kept is None:
             raise WorldError("the trace is not over; ask after its with block")
-        return self._found
+        return self._kept
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the file; its name ends in .json, or in .json.gz to pack it."""
-        write(_checked(path), self.records(), self._told())
+        write(_checked(path), self.records(), self._metadata())
 
-    def _told(self) -> dict[str, Any]:
-        lost = sum(
-            record["args"]["rounds"] + record["args"]["steps"]
-            for record in self.records()
-            if record.get("cat") == "lost"
-        )
+    def _metadata(self) -> dict[str, Any]:
+        lost = 0
+        for record in self.records():
+            if record.get("cat") == "lost":
+                lost += record["args"]["rounds"] + record["args"]["steps"]
         reasons = [events.reason for events in self._worlds if events.reason is not None]
         return {"made by": MAKER, "lost": lost, "ended": reasons}
 
@@ -202,7 +202,9 @@ def trace(path: str | os.PathLike[str] | None = None, *, records: int = 100_000)
     number = as_index(records)
     if not 1 <= number <= MOST_RECORDS:
         raise ArgumentError(f"records must be an int from 1 to {MOST_RECORDS:,}, got {records!r}")
-    return Trace(None if path is None else _checked(path), number)
+    if path is None:
+        return Trace(None, number)
+    return Trace(_checked(path), number)
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:
@@ -226,7 +228,8 @@ def _checked(path: str | os.PathLike[str]) -> Path:
             f"the trace {os.fspath(path)!r} is a folder; name a file, as in "
             f"{os.fspath(path)}/run.json"
         )
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
+    written = file if file.exists() else file.parent
+    if not os.access(written, os.W_OK):
         raise ArgumentError(
             f"the trace {os.fspath(path)!r} cannot be written: permission "
             f"denied; name a file elsewhere"
@@ -259,13 +262,10 @@ def _numbered(path: str) -> str:
 
 def _stop(whole_script: Trace) -> None:
     try:
-        if (
-            whole_script.path is not None
-            and whole_script.path.exists()
-            and whole_script.path.stat().st_mtime >= _since()
-        ):
+        path = whole_script.path
+        if path is not None and path.exists() and path.stat().st_mtime >= _since():
             # another process that was started with this one has written it
-            whole_script.path = Path(_numbered(str(whole_script.path)))
+            whole_script.path = Path(_numbered(str(path)))
         with suppress(SynkError):
             whole_script.stop()
     except OSError as error:  # at exit it would be shown as a fault of this package
@@ -280,14 +280,10 @@ def _since() -> float:
     boot, started, pid = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME), 0, os.getpid()
     with suppress(OSError):  # a process of another user's
         while True:
-            fields = (
-                Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            )
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+            fields = stat.rpartition(")")[2].split()
             # proc(5): ppid and starttime, the fourth and the 22nd
-            pid, started = (
-                int(fields[1]),
-                int(fields[19]),
-            )
+            pid, started = int(fields[1]), int(fields[19])
             if setting not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 break
     return boot + started / ticks

@@ -36,11 +36,8 @@ CALLS, MESSAGES = range(2)  # threads of the script's process
 ROUNDS, DEVICE = range(2)  # threads of a rank's process
 SCRIPT = "script"
 MAKER = "synknumba"  # in a file
-LARGEST = (
-    1 << 30
-    # bytes of a packed trace that are read, of some 5 million events: gzip packs up to 1,000 into
-    # one
-)
+# bytes of a packed trace that are read, of some 5 million events: gzip packs up to 1,000 into one
+LARGEST = 1 << 30
 
 
 def tracks(worlds: list[Events], began: int) -> list[Record]:
@@ -52,41 +49,31 @@ def tracks(worlds: list[Events], began: int) -> list[Record]:
         part = _kept(events)
         records += _of_script(events, began, part)
         for rank, traced in sorted(events.ranks.items()):
-            # Ranks of another machine have another clock: both are compared with the time of day.
-            late = traced.clock - events.clock if traced.host != _host() else 0
+            late = 0
+            if not _is_here(traced):  # another clock: both are compared with the time of day
+                late = traced.clock - events.clock
             records += _of_rank(rank, traced, events, began - late, part.since - late)
     return records
 
 
-def _host() -> str:
-    return os.uname().nodename
+def _is_here(traced: Traced) -> bool:
+    """Returns whether a rank is on this machine."""
+    return traced.host == os.uname().nodename
 
 
 def _named(pid: int, name: str, threads: dict[int, str], index: int) -> Iterator[Record]:
     yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
     yield {"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": index}}
     for tid, thread_name in threads.items():
-        yield {
-            "ph": "M",
-            "pid": pid,
-            "tid": tid,
-            "name": "thread_name",
-            "args": {"name": thread_name},
-        }
+        named = {"name": "thread_name", "args": {"name": thread_name}}
+        yield {"ph": "M", "pid": pid, "tid": tid, **named}
 
 
 def _span(
     pid: int, tid: int, kind: str, name: str, began: int, ended: int, args: Mapping[str, Any]
 ) -> Record:
-    record: Record = {
-        "ph": "X",
-        "pid": pid,
-        "tid": tid,
-        "cat": kind,
-        "name": name,
-        "ts": began / 1000,
-    }
-    record["dur"] = max(ended - began, 0) / 1000
+    record: Record = {"ph": "X", "pid": pid, "tid": tid, "cat": kind, "name": name}
+    record |= {"ts": began / 1000, "dur": max(ended - began, 0) / 1000}
     if details := {key: value for key, value in args.items() if value is not None}:
         record["args"] = details
     return record
@@ -109,12 +96,16 @@ class _Kept(NamedTuple):
 def _kept(events: Events) -> _Kept:
     rounds, lost = events.rounds()
     # The oldest rounds of ranks are older than the script's, unless messages have taken their
-    # place.
-    # others may number them otherwise
-    here = [_rounds_of(traced) for traced in events.ranks.values() if traced.host == _host()]
-    firsts = [int(records[0, 0]) for records in here if len(records)]
-    first = max(1 if lost else 0, int(np.searchsorted(rounds[:, 0], max(firsts, default=0))))
-    after = max(events.gone, int(rounds[first - 1, 2]) if first else 0)
+    # place. Ranks of other machines may number them otherwise.
+    oldest = 0
+    for traced in events.ranks.values():
+        records = _rounds_of(traced)
+        if _is_here(traced) and len(records):
+            oldest = max(oldest, int(records[0, 0]))
+    first = max(int(lost > 0), int(np.searchsorted(rounds[:, 0], oldest)))
+    after = events.gone
+    if first:
+        after = max(after, int(rounds[first - 1, 2]))
     if not after:
         return _Kept(rounds, 0, 0)
     since = next((began for began, *_ in events.calls if began > after), after + 1)
@@ -169,7 +160,7 @@ def _of_script(events: Events, began: int, part: _Kept) -> Iterator[Record]:
 
 def _of_rank(rank: int, traced: Traced, events: Events, began: int, since: int) -> Iterator[Record]:
     name, pid, threads = f"rank {rank}", traced.pid, {ROUNDS: "rounds"}
-    if traced.host != _host():
+    if not _is_here(traced):
         name = f"{name} on {traced.host}"
         pid += rank << 32  # other machines have the same numbers
     if any(span.on_device for span in traced.spans):
@@ -188,8 +179,11 @@ def _of_rank(rank: int, traced: Traced, events: Events, began: int, since: int) 
     for span in traced.spans:
         if span.began < since:
             continue
-        kind, tid = ("device", DEVICE) if span.on_device else ("step", ROUNDS)
-        details = {"bytes": span.nbytes or None, "step": None if span.step < 0 else span.step}
+        kind, tid, details = "step", ROUNDS, {"bytes": span.nbytes or None}
+        if span.on_device:
+            kind, tid = "device", DEVICE
+        if span.step >= 0:
+            details["step"] = span.step
         yield _span(pid, tid, kind, span.name, span.began - began, span.ended - began, details)
 
 
@@ -201,11 +195,12 @@ def write(path: Path, records: list[Record], metadata: dict[str, Any]) -> None:
         {"traceEvents": records, "displayTimeUnit": "ns", "otherData": metadata},
         separators=(",", ":"),
     ).encode()
-    packed = gzip.compress(text, 6) if path.suffix == ".gz" else text
+    if path.suffix == ".gz":
+        text = gzip.compress(text, 6)
     file = path.open("wb", buffering=0)
     try:
         with file:
-            rest = memoryview(packed)
+            rest = memoryview(text)
             while rest:
                 rest = rest[file.write(rest) :]
     except OSError as error:

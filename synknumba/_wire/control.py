@@ -31,6 +31,7 @@ import numpy as np
 from synknumba._host.segment import Segment
 from synknumba._types import Array
 from synknumba._wire import doorbell
+from synknumba._wire.program import HostArray
 
 MESSAGE = -1  # the command is a message on the socket
 
@@ -48,7 +49,7 @@ SEMAPHORE_BYTES = 32  # sizeof(sem_t) on 64-bit Linux (glibc's and musl's bits/s
 IDLE_SECONDS = 1.0  # interval at which a sleeping rank checks that the coordinator is alive
 
 
-FAILED, LOST, LOST_LINE = range(3)  # words of `ControlBlock.failed`
+FAILED, LOST, LOST_LINE, MOVED = range(4)  # words of `ControlBlock.notes`
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -90,11 +91,11 @@ class Semaphore:
         """
         until = time.clock_gettime_ns(_CLOCK) + int(seconds * 1e9)
         when = ctypes.byref(_Timespec(until // 10**9, until % 10**9))
-        if (
-            _clockwait(self._pointer, _CLOCK, when)
-            if _clockwait
-            else _libc.sem_timedwait(self._pointer, when)
-        ) == 0:
+        if _clockwait:
+            failed = _clockwait(self._pointer, _CLOCK, when)
+        else:
+            failed = _libc.sem_timedwait(self._pointer, when)
+        if not failed:
             return True
         code = ctypes.get_errno()
         if code in {errno.ETIMEDOUT, errno.EINTR}:
@@ -124,6 +125,19 @@ def align(nbytes: int, to: int = 64) -> int:
     return -(-nbytes // to) * to
 
 
+def small_parts(results: Array, part: HostArray) -> Array:
+    """Returns a view of the ranks' parts of a small result: shape (…, W, *part.shape).
+
+    Args:
+        results: small results of all ranks: uint8, shape (…, W, bytes).
+        part: one rank's part among its small results.
+    """
+    dtype = np.dtype(part.dtype)
+    shape = *results.shape[:-1], *part.shape
+    strides = *results.strides[:-1], *np.ndarray(part.shape, dtype).strides
+    return np.ndarray(shape, dtype, results.data, part.offset, strides)
+
+
 def _line_word(line: int, word: int) -> int:
     return doorbell.RANK_LINES + line * doorbell.WORDS_PER_RANK + word
 
@@ -150,10 +164,10 @@ class ControlBlock:
         base: address of the block.
         values: values of a call: uint8, shape (VALUE_BYTES,).
         results: small results: uint8, shape (W, RESULT_BYTES).
-        failed: number of the last round in which a rank has failed, of the last one in which a
-            rank's device has become useless, and that rank's line: int64, shape (3,).
+        notes: number of the last round in which a rank has failed, of the last one in which a
+            rank's device has become useless, that rank's line, and bytes of rows that other
+            machines were sent, and have sent back: int64, shape (4,).
         slices: slices that each line has done of a call that shows them: int64, shape (lines,).
-        network: bytes of rows that other machines were sent, and have sent back: int64, shape (1,).
         done: semaphore on which the coordinator sleeps.
         doorbells: semaphore of each line.
     """
@@ -171,8 +185,8 @@ class ControlBlock:
         self.patience = patience
         values = align((doorbell.RANK_LINES + lines * doorbell.WORDS_PER_RANK) * 8)
         results = align(values + VALUE_BYTES, 4096)
-        failed = results + world_size * RESULT_BYTES
-        size = failed + 64
+        notes = results + world_size * RESULT_BYTES
+        size = notes + 64
         exists = segment is not None
         self.segment = segment or Segment(MARGIN + size + MARGIN)
         memory = self.segment.array("u1", (size,), offset=MARGIN)
@@ -180,9 +194,8 @@ class ControlBlock:
             memory[:] = 0  # touches every page, so that no call pays for a page fault
         self.base: int = memory.ctypes.data
         self.values: Array = memory[values : values + VALUE_BYTES]
-        self.results: Array = memory[results:failed].reshape(world_size, RESULT_BYTES)
-        self.failed: Array = memory[failed : failed + 24].view(np.int64)
-        self.network: Array = memory[failed + 24 : failed + 32].view(np.int64)
+        self.results: Array = memory[results:notes].reshape(world_size, RESULT_BYTES)
+        self.notes: Array = memory[notes : notes + 32].view(np.int64)
         words: Array = memory[:values].view(np.int64)
         self.slices: Array = words[_line_word(0, doorbell.SLICES) :: doorbell.WORDS_PER_RANK][
             :lines
@@ -261,22 +274,31 @@ class ControlBlock:
 
     def note_failure(self, sequence: int) -> None:
         """Notes, on a rank, that it has failed in this round."""
-        self.failed[FAILED] = sequence
+        self.notes[FAILED] = sequence
 
     def note_loss(self, sequence: int, line: int) -> None:
         """Notes, on a rank, that its device is useless from this round on."""
-        self.failed[LOST_LINE] = line
-        self.failed[LOST] = sequence
+        self.notes[LOST_LINE] = line
+        self.notes[LOST] = sequence
 
     def has_failed(self, sequence: int) -> bool:
         """Whether a rank has failed in this round."""
-        return bool(self.failed[FAILED] == sequence)
+        return bool(self.notes[FAILED] == sequence)
 
     def is_lost(self, sequence: int) -> bool:
         """Whether a rank's device has become useless in this round, and that rank has answered."""
-        return bool(self.failed[LOST] == sequence) and int(
-            self.failed[LOST_LINE]
-        ) in self.with_news(sequence)
+        if self.notes[LOST] != sequence:
+            return False
+        return int(self.notes[LOST_LINE]) in self.with_news(sequence)
+
+    def note_moved(self, nbytes: int) -> None:
+        """Notes how many bytes of rows have gone to other machines and back."""
+        self.notes[MOVED] = nbytes
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of rows that have gone to other machines and back."""
+        return int(self.notes[MOVED])
 
     def with_news(self, sequence: int) -> list[int]:
         """Returns the lines that have answered this round with a message."""

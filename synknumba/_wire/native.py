@@ -194,10 +194,11 @@ def words_of(kind: types.Type, value: Any) -> list[bytes]:
 def _machine_types(kinds: tuple[types.Type, ...]) -> tuple[str, ...]:
     """Returns the machine types of a function's arguments; addresses are passed as integers are."""
     declared = cpu_target.target_context.call_conv.get_function_type(types.none, kinds)
-    return tuple(
-        "i64" if isinstance(machine_type, ir.PointerType) else str(machine_type)
-        for machine_type in declared.args[2:]
-    )
+    return tuple(map(_machine_type, declared.args[2:]))
+
+
+def _machine_type(kind: Any) -> str:
+    return "i64" if isinstance(kind, ir.PointerType) else str(kind)
 
 
 @cache

@@ -304,6 +304,35 @@ class OwnSource:
 
 
 @dataclass(frozen=True, slots=True)
+class ReturnSpec:
+    """What the ranks pass on of a Python function's result.
+
+    Attributes:
+        ops: tree of ops, in the structure of the result.
+        subset: the requested top-level results; None for all.
+        small: place (first, number of bytes) of small results in the control block; None for all of
+            a rank's.
+    """
+
+    ops: Any = None
+    subset: tuple[int | str, ...] | None = None
+    small: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTraits:
+    """What the text of a kernel and its launch rule say.
+
+    Attributes:
+        only_read: parameters that it provably does not write.
+        sized_by: the array whose rows or elements a launch has threads for, as `Extent.source`.
+    """
+
+    only_read: frozenset[str] = frozenset()
+    sized_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """Description of a call, up to its values, for the ranks.
 
@@ -320,25 +349,14 @@ class Program:
     num_slices: int = 1  # of each shard
     values: str = ""  # `struct` format of the values of a call, one letter each
     solo: bool = False  # whether only rank 0 runs, with all rows
-    ops: Any = None  # of a Python function: the tree of ops of its results
-    subset: tuple[int | str, ...] | None = (
-        None  # of a Python function: the requested top-level results; None for all
-    )
-    own: OwnSource | None = (
-        None  # each rank's own rows of sliceable variables; None if there are none
-    )
+    returns: ReturnSpec = ReturnSpec()
+    kernel: KernelTraits = KernelTraits()
+    # each rank's own rows of sliceable variables; None if there are none
+    own: OwnSource | None = None
     lent: int = 0  # number of values, the last ones, that are ids of segments to write results to
-    only_read: frozenset[str] = frozenset()  # parameters that a kernel provably does not write
     shards: int | None = None
-    small: tuple[int, int] | None = (
-        None  # place (first, number of bytes) of a Python function's small results; None for all
-    )
     is_recorded: bool = False  # of a Python function: whether GPUs repeat its work without Python
     shows_slices: bool = False  # whether ranks show how many slices they have done
-    sized_by: str | None = (
-        # of a kernel: the array whose rows or elements a launch has threads for, as `Extent.source`
-        None
-    )
 
     @property
     def is_cut(self) -> bool:
@@ -360,12 +378,11 @@ class Program:
 
         That is so where a rank has one slice, and only reads the rows.
         """
-        writes = any(isinstance(param, Sharded) and param.writable for param in self.leaves())
-        return (
-            None
-            if self.rows.kind != "line" or self.is_cut or writes
-            else calcsize("<" + self.scalars)
-        )
+        if self.rows.kind != "line" or self.is_cut:
+            return None
+        if any(isinstance(param, Sharded) and param.writable for param in self.leaves()):
+            return None
+        return calcsize("<" + self.scalars)
 
     @property
     def shard_partition(self) -> Partition:

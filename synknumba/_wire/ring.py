@@ -32,6 +32,6 @@ class Ring:
         """
         written, room = (int(self._words[word]) for word in (doorbell.WRITTEN, doorbell.ROOM))
         records = self._words[doorbell.RECORDS :].reshape(room, doorbell.RECORD_WORDS)
-        return np.roll(records, -(written % room), 0) if written > room else records[:written], max(
-            0, written - room
-        )
+        if written <= room:
+            return records[:written], 0
+        return np.roll(records, -(written % room), 0), written - room

@@ -147,6 +147,27 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
+class BodyLines:
+    """Files and lines of a sequence's body, as "file:line", for messages.
+
+    Attributes:
+        numbers: where a number is computed, by the part's name and the formula.
+        calls: where a call is made, by its number.
+    """
+
+    numbers: Mapping[tuple[str, Formula], str] = field(default_factory=dict)
+    calls: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UsedMemory:
+    """Ids of segments, and numbers of variables' memory, that the parts of a sequence use."""
+
+    segments: frozenset[int] = frozenset()
+    variables: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceProgram:
     """A sequence.
 
@@ -160,9 +181,7 @@ class SequenceProgram:
         starts: index of the first part of each of these iterations.
         scalars: `struct` letters of the scalars.
         slots: number of results that ranks share.
-        lines: file and line of the body that computes a number, by the part's name and the formula,
-            for messages.
-        places: file and line of the body that makes a call, by its number, for messages.
+        lines: of the body, for messages.
         board: where ranks show their counts and put down results: int64, `board_words(W, slots)`
             long.
         entry_bytes: bytes of a rank's small results that are kept.
@@ -179,22 +198,19 @@ class SequenceProgram:
     slots: int
     board: HostArray
     entry_bytes: int
-    programs: frozenset[int] = frozenset()
     starts: tuple[int, ...] = (0,)
-    segment_ids: frozenset[int] = frozenset()
-    variable_numbers: frozenset[int] = field(default_factory=frozenset)
-    lines: Mapping[tuple[str, Formula], str] = field(default_factory=dict)
-    places: Mapping[int, str] = field(default_factory=dict)
+    memory: UsedMemory = UsedMemory()
+    lines: BodyLines = BodyLines()
     free: tuple[Part | Loop, ...] = ()
     carried: tuple[tuple[tuple[int, Formula], ...], ...] = ((),)
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that the parts use."""
-        return self.segment_ids | {self.board.segment}
+        return self.memory.segments | {self.board.segment}
 
     def variables(self) -> frozenset[int]:
         """Returns the numbers of the variables' memory that the parts use."""
-        return self.variable_numbers
+        return self.memory.variables
 
     def turns(self, parts: "Sequence[Part | Loop]") -> "list[Sequence[Part | Loop]]":
         """Returns these parts, or `free`, by the iterations that `starts` tells apart."""
@@ -317,7 +333,7 @@ def place_text(program: SequenceProgram, times: int, path: Path) -> str:
         text += f", a call of {part.name}"
     elif part is not None:
         text += f", call {part.call}: {part.name}"
-        if line := program.places.get(part.call):
+        if line := program.lines.calls.get(part.call):
             text += f" ({line})"
     return text
 
@@ -428,10 +444,15 @@ def waits(accesses: Sequence[Access | None]) -> tuple[list[Wait | None], set[int
 
 
 def _wait(now: int, needed: dict[bool, int], finished: dict[bool, int]) -> Wait | None:
-    for_all, for_nearby = needed[False] > finished[False], needed[True] > finished[True]
-    if for_all:
-        return Wait(now - max(needed[False], needed[True] if for_nearby else -1))
-    return Wait(now - needed[True], nearby=True) if for_nearby else None
+    missing = {False: -1, True: -1}
+    for nearby in missing:
+        if needed[nearby] > finished[nearby]:
+            missing[nearby] = needed[nearby]
+    if missing[False] >= 0:
+        return Wait(now - max(missing.values()))
+    if missing[True] >= 0:
+        return Wait(now - missing[True], nearby=True)
+    return None
 
 
 def ordered(
@@ -459,8 +480,12 @@ def free_of_recorded(parts: "Sequence[Part | Loop]") -> "tuple[Part | Loop, ...]
     """Returns parts with the fewer waits that suffice once all functions are recorded; () if
     that makes no difference.
     """
-    return tuple(ordered(parts, RECORDED)) if any(map(_has_recorded, parts)) else ()
+    if not any(map(_has_recorded, parts)):
+        return ()
+    return tuple(ordered(parts, RECORDED))
 
 
 def _has_recorded(part: Part | Loop) -> bool:
-    return any(map(_has_recorded, part.parts)) if isinstance(part, Loop) else part.is_recorded
+    if isinstance(part, Loop):
+        return any(map(_has_recorded, part.parts))
+    return part.is_recorded

@@ -210,7 +210,7 @@ class Life:
         given.
         """
         memory = Memory(segment_module.total_bytes(), ranks, held, free)
-        return Counts(self.control.worked, memory, int(self.control.network[0]))
+        return Counts(self.control.worked, memory, self.control.moved_bytes)
 
     def free(self) -> None:
         """Frees the coordinator's resources for the ranks, after the ranks have ended."""

@@ -272,7 +272,7 @@ def test_a_rank_that_dies():
             rows(np.ones(10))
     assert len(spans(made, "wait")) == 2
     assert not spans(made, "round")
-    assert "rank 1" in made._told()["ended"][0]
+    assert "rank 1" in made._metadata()["ended"][0]
 
 
 @synk.function

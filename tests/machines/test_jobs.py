@@ -565,7 +565,7 @@ def test_ctrl_c_while_messages_are_on_their_way(tmp_path):
         from synknumba._machines import link as module
         from synknumba._world import machines
 
-        held, link, armed = module.held_signals, machines.current[0]._link, []
+        held, link, armed = module.held_signals, machines.current[0]._relay.link, []
 
         @contextlib.contextmanager
         def interrupting():  # in the middle of a message, where held signals are let through

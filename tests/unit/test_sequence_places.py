@@ -9,6 +9,7 @@ from synknumba._wire.sequence import (
     LINE,
     NOT_BEGUN,
     Access,
+    BodyLines,
     Loop,
     Part,
     SequenceProgram,
@@ -45,7 +46,7 @@ def test_words_that_a_rank_shows(words, place):
 
 
 def test_the_line_of_the_body():
-    program = replace(PROGRAM, places={1: "steps.py:7", 4: "inner.py:3"})
+    program = replace(PROGRAM, lines=BodyLines(calls={1: "steps.py:7", 4: "inner.py:3"}))
     assert (
         place_text(program, 10, [(5, 0)]) == "in iteration 5 of 10 of loop, call 1: a (steps.py:7)"
     )

@@ -41,7 +41,9 @@ def problem(name: CompilerName | None = None) -> str | None:
     if name is not None:
         return _problem_of(name)
     why = _problem_of(_NUMBA)
-    return None if why is None or _problem_of(_MLIR) is None else why
+    if why is not None and _problem_of(_MLIR) is None:
+        return None
+    return why
 
 
 def _problem_of(name: CompilerName) -> str | None:
@@ -150,9 +152,9 @@ class Compilers:
         its place.
         """
         if self._found is None:
-            self._found = (
-                _NUMBA if _problem_of(_NUMBA) is None or _problem_of(_MLIR) is not None else _MLIR
-            )
+            self._found = _NUMBA
+            if _problem_of(_NUMBA) is not None and _problem_of(_MLIR) is None:
+                self._found = _MLIR
         return self._found
 
     def _compiler(self, name: CompilerName) -> tuple[Compiler, Any]:

@@ -299,7 +299,9 @@ class GpuKernelCache(ABC):
                 return "a value that it reads has changed in the meantime"
         except Exception as error:  # noqa: BLE001  # pickling may raise anything: the kernel runs all the same
             return f"it cannot be stored ({type(error).__name__}: {error})"
-        return None if store.write(key, payload) else f"{store.path} cannot be written to"
+        if not store.write(key, payload):
+            return f"{store.path} cannot be written to"
+        return None
 
 
 def is_plain(arg: Any) -> bool:
@@ -319,20 +321,21 @@ def settings_of(config: Any) -> list[tuple[str, str]]:
     """Returns the settings of a package's `config` module: a part of a key for what they change
     in the code.
     """
-    named = {
-        name: value
-        for name, value in vars(config).items()
-        if name.isupper() and name not in _OTHER_SETTINGS
-    }
-    return [(name, str(value)) for name, value in sorted(named.items())]
+    settings = vars(config)
+    names = sorted(filter(str.isupper, settings.keys() - _OTHER_SETTINGS))
+    return [(name, str(settings[name])) for name in names]
 
 
 def describe_files(paths: Iterable[str | None]) -> list[tuple[str, int, int]]:
     """Returns the path, the size and the time of the last change of each file: a part of a key
     for what files hold.
     """
-    stated = [(str(path), Path(path).stat()) for path in paths if path is not None]
-    return [(path, status.st_size, status.st_mtime_ns) for path, status in stated]
+    files = []
+    for path in paths:
+        if path is not None:
+            status = Path(path).stat()
+            files.append((path, status.st_size, status.st_mtime_ns))
+    return files
 
 
 def driver_text() -> str:

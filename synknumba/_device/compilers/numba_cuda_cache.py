@@ -73,11 +73,9 @@ class CudaCache(GpuKernelCache):
         return dumps(kernel)
 
     def not_kept(self, kernel: Any) -> str | None:
-        return (
-            "its code depends on the size of the launch"
-            if getattr(kernel, "launch_config_sensitive", True)
-            else None
-        )
+        if getattr(kernel, "launch_config_sensitive", True):
+            return "its code depends on the size of the launch"
+        return None
 
 
 def attach(dispatcher: Any) -> CudaCache | None:

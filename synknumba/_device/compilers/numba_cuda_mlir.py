@@ -18,6 +18,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from textwrap import shorten
 from typing import Any, final
 
@@ -76,9 +77,7 @@ class MlirKernel(CompiledKernel):
         return _as_device_array(arg)
 
     def prints(self) -> bool:
-        compiled = [
-            kernel for dispatcher in self._dispatchers.values() for kernel in _compiled(dispatcher)
-        ]
+        compiled = [*chain.from_iterable(map(_compiled, self._dispatchers.values()))]
         for kernel in compiled:
             if id(kernel) not in self._printing:
                 self._printing[id(kernel)] = may_print(kernel.metadata)

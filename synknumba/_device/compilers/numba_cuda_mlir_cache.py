@@ -116,14 +116,14 @@ class MlirCache(GpuKernelCache):
     def not_kept(self, kernel: Any) -> str | None:
         if kernel is None:
             return "its code depends on the size of the launch, or on the values of arguments"
-        lost = next((name for name in _LOST if kernel.metadata.get(name)), None)
-        if lost is not None:
-            return (
-                "it is linked with files, which may change"
-                if lost.startswith("linked")
-                else f"it needs {lost}"
-            )
-        return None if kernel.metadata.get("ptx") else "it is optimised when it is linked"
+        for name in _LOST:
+            if kernel.metadata.get(name):
+                if name.startswith("linked"):
+                    return "it is linked with files, which may change"
+                return f"it needs {name}"
+        if not kernel.metadata.get("ptx"):
+            return "it is optimised when it is linked"
+        return None
 
 
 def attach(dispatcher: Any, kinds: tuple[Any, ...], options: Mapping[str, Any]) -> MlirCache | None:
