@@ -373,7 +373,7 @@ class VariableState:
         storage = self._values.storage
         if storage is None:
             return
-        is_here = storage.lives_in(open_world()) and storage.life.reason is None
+        is_here = storage.lives_in(open_world()) and storage.life.ending.reason is None
         if is_here or self._values.known(self.label) is not None:
             return
         shapes = self.root_shapes()

@@ -121,7 +121,11 @@ class Values:
             if self.are_equal():
                 parts = parts[:1] * len(parts)
             return self.kept(parts)
-        if self.snapshot is not None and life.reason is not None and life.not_kept is None:
+        if (
+            self.snapshot is not None
+            and life.ending.reason is not None
+            and life.ending.not_kept is None
+        ):
             return self.snapshot
         raise VariableLost(
             f"the values of {label} {_why_lost(life)}. Give it a value to use it again: "
@@ -136,16 +140,16 @@ class Values:
         """
         if storage.segment is None or self.torn:
             return False
-        if storage.life.reason is None or not self.written:
+        if storage.life.ending.reason is None or not self.written:
             return True
         return self.snapshot is None or not storage.life.keeps_snapshots
 
 
 def _why_lost(life: Life) -> str:
-    if life.not_kept is not None:
-        return f"could not be fetched when its world was closed: {life.not_kept}"
-    if life.reason is not None:
-        return f"ended with the ranks ({life.reason}), and there is no snapshot of them"
+    if life.ending.not_kept is not None:
+        return f"could not be fetched when its world was closed: {life.ending.not_kept}"
+    if life.ending.reason is not None:
+        return f"ended with the ranks ({life.ending.reason}), and there is no snapshot of them"
     return (
         f"were not fetched when its world was closed, since they have more "
         f"than {CLOSE_BYTES >> 30} GiB"

@@ -25,6 +25,7 @@ the ranks: plain values always, other objects once the script has replaced them.
 import builtins
 import dis
 import glob
+import itertools
 import os
 import sys
 import sysconfig
@@ -96,29 +97,25 @@ class ReadValues:
 
     Attributes:
         looks: how each value is found again, and the value.
-        key: names and keys of the values: equal for equal values of one revision.
+        named: name of each value, and a key that equal values share.
         of_modules: values that are read from modules of the script, by module and name.
         revision: how often one of these has changed in the world; 0 for what reads none.
     """
 
-    __slots__ = ("key", "looks", "of_modules", "revision")
+    __slots__ = ("looks", "named", "of_modules", "revision")
 
     def __init__(self, roots: Iterable[object]) -> None:
         functions = list(reached(roots))
-        reads = {
-            (id(read.space), read.name): read
-            for function in functions
-            for read in reads_of(function)
-            if not isinstance(read.value, ModuleType)
-        }
-        self.looks: list[tuple[Look, Any, Any]] = [_kept_look(read) for read in reads.values()]
-        self.key: tuple[Any, ...] = tuple(
-            (read.name, _key_of_any(read.value)) for read in reads.values()
-        )
-        self.revision = 0
         by_reference = {
             id(function.__globals__) for function in functions if _goes_by_reference(function)
         }
+        reads: dict[tuple[int, str], Read] = {}
+        for read in itertools.chain.from_iterable(map(reads_of, functions)):
+            if not isinstance(read.value, ModuleType):
+                reads[id(read.space), read.name] = read
+        self.looks: list[tuple[Look, Any, Any]] = list(map(_kept_look, reads.values()))
+        self.named = tuple((read.name, _key_of_any(read.value)) for read in reads.values())
+        self.revision = 0
         self.of_modules: dict[tuple[str, str], Any] = {}
         for read in reads.values():
             if read.value is MISSING:
@@ -127,14 +124,15 @@ class ReadValues:
             if module is not None:
                 self.of_modules[module, read.name] = read.value
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal values of one revision."""
+        return self.named, self.revision
+
     def differing(self, before: "ReadValues") -> list[str]:
         """Returns the names whose values are not as they were before."""
-        old: dict[str, Any] = dict(item for item in before.key if isinstance(item, tuple))
-        return [
-            item[0]
-            for item in self.key
-            if isinstance(item, tuple) and old.get(item[0], MISSING) != item[1]
-        ]
+        old: dict[str, Any] = dict(before.named)
+        return [name for name, key in self.named if old.get(name, MISSING) != key]
 
 
 @final
@@ -145,8 +143,7 @@ class RankValues:
         """Notes the values in modules of the script, right before the fork."""
         self._assigned: dict[tuple[str, str], Any] = {
             (name, attribute): held(value)
-            for name, module in list(sys.modules.items())
-            if name != "__main__" and is_the_scripts(getattr(module, "__file__", None))
+            for name, module in imported_modules()
             for attribute, value in list(vars(module).items())
         }
         self._replaced = set[tuple[str, str]]()  # names that have had another value since
@@ -163,7 +160,7 @@ class RankValues:
         replaced = {
             name
             for name, value in new.items()
-            if name in self._assigned and _differs(self._assigned[name], value)
+            if _differs(self._assigned.get(name, held(value)), value)
         }
         if replaced:
             self._revision["now"] += 1
@@ -175,14 +172,15 @@ class RankValues:
         if new:
             revision = self._revision["now"]
             values.looks.append((self._revision.get, "now", revision))
-            values.key = (*values.key, revision)
             values.revision = revision
         return values
 
 
 def is_plain(value: Any) -> bool:
     """Returns whether a value cannot change, and is equal to others in a plain way."""
-    return isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(map(is_plain, value)))
+    if isinstance(value, _PLAIN):
+        return True
+    return isinstance(value, tuple) and all(map(is_plain, value))
 
 
 @final
@@ -209,8 +207,10 @@ def held(value: Any) -> Any:
     """Returns a weak reference to a value, so that it is freed with its last name; itself if
     there are none to its type.
     """
+    if isinstance(value, _LASTING):
+        return value
     try:
-        return value if isinstance(value, _LASTING) else ref(value)
+        return ref(value)
     except TypeError:
         return value
 
@@ -246,8 +246,10 @@ def key_of(value: Any) -> Any:
     """Returns a key that tells 0.0 from −0.0 and 1 from True, and is equal for two NaN."""
     if isinstance(value, tuple):
         return type(value), *map(key_of, value)
-    if isinstance(value, float | complex) and (value != value or value == 0):  # noqa: PLR0124  # NaN
-        return type(value), repr(value)
+    if isinstance(value, float | complex):
+        is_nan = value != value  # noqa: PLR0124
+        if is_nan or value == 0:
+            return type(value), repr(value)
     if isinstance(value, np.generic):
         return value.dtype, value.tobytes()
     return type(value), value
@@ -265,8 +267,9 @@ def _module_of(space: Any, by_reference: Collection[int]) -> str | None:
     if names is space and id(space) not in by_reference:
         return None
     module = str(names.get("__name__"))
-    is_imported = module != "__main__" and own(sys.modules.get(module)) is names
-    return module if is_imported else None
+    if module == "__main__" or own(sys.modules.get(module)) is not names:
+        return None
+    return module
 
 
 def _goes_by_reference(function: FunctionType) -> bool:
@@ -274,8 +277,9 @@ def _goes_by_reference(function: FunctionType) -> bool:
     value: Any = sys.modules.get(function.__module__)
     for name in function.__qualname__.split("."):
         value = getattr(value, name, None)
-    is_device_function = type(value).__name__ == "CUDADispatcher" and value.py_func is function
-    return value is function or is_device_function
+    if type(value).__name__ == "CUDADispatcher":  # a device function
+        value = value.py_func
+    return value is function
 
 
 def reads_of(function: FunctionType) -> Iterator[Read]:
@@ -295,7 +299,7 @@ def reads_of(function: FunctionType) -> Iterator[Read]:
         for name in globals_of(code)
         if name in space or not hasattr(builtins, name)
     ]
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+    for name, cell in zip(code.co_freevars, _cells_of(function), strict=True):
         try:
             reads.append(Read(cell, name, _of_cell, cell, cell.cell_contents))
         except ValueError:  # not yet assigned
@@ -304,11 +308,7 @@ def reads_of(function: FunctionType) -> Iterator[Read]:
     for read in reads:
         yield read
         module = read.value
-        if (
-            isinstance(module, ModuleType)
-            and is_a_module_of_the_script(module)
-            and module not in modules
-        ):
+        if is_a_module_of_the_script(module) and module not in modules:
             modules.append(module)
             inner = vars(module)
             reads += [
@@ -340,17 +340,19 @@ def functions_in(holder: Any) -> list[Any]:
     if is_a_function_of_the_script(holder):
         return [read.value for read in reads_of(holder)]
     if isinstance(holder, type):
-        of_the_script = is_the_scripts(file_of(holder.__module__))
-        return [*vars(holder).values(), *holder.__bases__] if of_the_script else []
+        if not is_the_scripts(file_of(holder.__module__)):
+            return []
+        return [*vars(holder).values(), *holder.__bases__]
     if isinstance(holder, list | tuple | dict) and len(holder) <= _MOST_ITEMS:
         return list(dict.values(holder) if isinstance(holder, dict) else holder)
     if isinstance(holder, ModuleType):
         return []
+    parts = inside(holder)
+    if parts:
+        return parts
     # compiled by Numba, or an instance
-    return inside(holder) or [
-        (own(holder) or {}).get("py_func"),
-        type(holder),
-    ]
+    attributes = own(holder) or {}
+    return [attributes.get("py_func"), type(holder)]
 
 
 def inside(holder: Any) -> list[Any]:
@@ -373,14 +375,19 @@ def with_values(function: Any, change: Callable[[Any], Any]) -> FunctionType:
     """Returns a copy of a function whose globals and closure variables keep their values of now,
     each changed.
     """
-    names, cells = {**function.__globals__}, tuple(CellType() for _ in function.__closure__ or ())
+    names, old_cells = {**function.__globals__}, _cells_of(function)
+    cells = tuple(CellType() for _ in old_cells)
     copied = copy_of(function, names, cells or None)
     for name in {*function.__code__.co_names} & {*names}:
         names[name] = change(names[name])
-    for cell, old in zip(cells, function.__closure__ or (), strict=True):
+    for cell, old in zip(cells, old_cells, strict=True):
         with suppress(ValueError):  # not yet assigned
             cell.cell_contents = change(old.cell_contents)
     return copied
+
+
+def _cells_of(function: FunctionType) -> tuple[CellType, ...]:
+    return function.__closure__ or ()
 
 
 def own(holder: Any) -> dict[str, Any] | None:
@@ -411,15 +418,22 @@ def is_a_function_of_the_script(value: Any) -> bool:
     return isinstance(value, FunctionType) and is_the_scripts(value.__code__.co_filename)
 
 
-def is_a_module_of_the_script(module: ModuleType) -> bool:
-    return is_the_scripts(getattr(module, "__file__", None))
+def is_a_module_of_the_script(value: Any) -> bool:
+    return isinstance(value, ModuleType) and is_the_scripts(getattr(value, "__file__", None))
+
+
+def imported_modules() -> Iterator[tuple[str, ModuleType]]:
+    """Yields the script's modules but for `__main__`, with their names."""
+    for name, module in list(sys.modules.items()):
+        if name != "__main__" and is_a_module_of_the_script(module):
+            yield name, module
 
 
 def file_of(module: str) -> str | None:
     """Returns the file of a module that is loaded; "__main__" for that one."""
-    return (
-        "__main__" if module == "__main__" else getattr(sys.modules.get(module), "__file__", None)
-    )
+    if module == "__main__":
+        return "__main__"
+    return getattr(sys.modules.get(module), "__file__", None)
 
 
 @cache
