@@ -7,7 +7,7 @@ from synknumba._errors import VariableLost
 from synknumba._types import Array
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.kept_values import CLOSE_BYTES, Kept
-from synknumba._world.life import Life
+from synknumba._world.life import Ending
 from synknumba._world.open_world import snapshots_taken
 
 Arrays: TypeAlias = list[Array]  # of a variable on one rank
@@ -68,7 +68,8 @@ class Values:
         """
         newer = self.seen != snapshots_taken()
         self.seen = snapshots_taken()
-        if newer or (entry_values is not None and (self.snapshot is not None or keeps_snapshots)):
+        is_kept = self.snapshot is not None or keeps_snapshots
+        if newer or (is_kept and entry_values is not None):
             self.snapshot = entry_values
 
     def initial(self) -> Arrays:
@@ -94,9 +95,7 @@ class Values:
     def in_memory(self) -> list[Arrays]:
         """Returns views of the arrays of all ranks, which are in shared memory."""
         storage = self.placed()
-        leaves = range(len(storage.layout.leaves))
-        ranks = range(storage.world.world_size)
-        return [[storage.array(leaf, rank) for leaf in leaves] for rank in ranks]
+        return list(map(storage.arrays, range(storage.world.world_size)))
 
     # ---- for another world
 
@@ -115,20 +114,16 @@ class Values:
             return Kept((self.initial(),))
         if self.given is not None:
             return self.given
-        life = self.storage.life
         if self._remain_in_memory(self.storage):
             parts = self.in_memory()
             if self.are_equal():
                 parts = parts[:1] * len(parts)
             return self.kept(parts)
-        if (
-            self.snapshot is not None
-            and life.ending.reason is not None
-            and life.ending.not_kept is None
-        ):
+        ending = self.storage.life.ending
+        if self.snapshot is not None and ending.has_failed:
             return self.snapshot
         raise VariableLost(
-            f"the values of {label} {_why_lost(life)}. Give it a value to use it again: "
+            f"the values of {label} {_why_lost(ending)}. Give it a value to use it again: "
             f"v.set_value(value), or synk.scatter(v, value) "
             "to divide its rows. Call world.snapshot() now and then to keep the "
             "values of all variables."
@@ -145,11 +140,11 @@ class Values:
         return self.snapshot is None or not storage.life.keeps_snapshots
 
 
-def _why_lost(life: Life) -> str:
-    if life.ending.not_kept is not None:
-        return f"could not be fetched when its world was closed: {life.ending.not_kept}"
-    if life.ending.reason is not None:
-        return f"ended with the ranks ({life.ending.reason}), and there is no snapshot of them"
+def _why_lost(ending: Ending) -> str:
+    if ending.not_kept is not None:
+        return f"could not be fetched when its world was closed: {ending.not_kept}"
+    if ending.reason is not None:
+        return f"ended with the ranks ({ending.reason}), and there is no snapshot of them"
     return (
         f"were not fetched when its world was closed, since they have more "
         f"than {CLOSE_BYTES >> 30} GiB"
