@@ -31,6 +31,7 @@ Scripts have a `World` (`world.py`), which passes on to the engine what users ma
 """  # noqa: E501
 
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -137,11 +138,11 @@ class Engine:
         self._looking = threading.RLock()
         # checks, before the ranks are started again, that they can be
         self._respawn: Callable[[], None] | None = None
-        self._start(None, timeout)
+        self._start(None, _limit(timeout))
 
     # ---- lives
 
-    def _start(self, before: Life | None, timeout: float | None) -> None:
+    def _start(self, before: Life | None, timeout: float) -> None:
         """Starts the ranks, for the first time or again after the life `before`."""
         began = time.monotonic_ns()
         life = Life(
@@ -515,10 +516,9 @@ class Engine:
 
     def _close_now(self, *, at_exit: bool, patient: bool) -> None:
         """Ends the ranks, while the world is held."""
-        flights = self.life.flights
         try:
-            if not self.ranks.under_way and (patient or flights.current is None):
-                flights.land_last(at_exit=at_exit)
+            if patient and not self.ranks.under_way:
+                self.life.flights.land_last(at_exit=at_exit)
         finally:
             self._end_ranks(at_exit=at_exit)
 
@@ -541,7 +541,7 @@ class Engine:
     def _keep_residents(self) -> None:
         """Fetches the values of variables from GPUs."""
         timeout = self.ranks.timeout
-        self.ranks.timeout = min(timeout or FETCH_SECONDS, FETCH_SECONDS)
+        self.ranks.timeout = min(timeout, FETCH_SECONDS)
         try:
             for resident in self.life.residents:
                 resident.keep_at_close(self)
@@ -693,11 +693,13 @@ class Engine:
     @property
     def timeout(self) -> float | None:
         """Time limit of a call in seconds; None for no limit."""
+        if self.ranks.timeout == math.inf:
+            return None
         return self.ranks.timeout
 
     @timeout.setter
     def timeout(self, seconds: float | None) -> None:
-        self.ranks.timeout = as_timeout(seconds)
+        self.ranks.timeout = _limit(as_timeout(seconds))
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -739,3 +741,7 @@ class Engine:
         state = "closed" if self.life.closed else "open"
         ranks = count_text(self.world_size, f"{self.device} rank")
         return f"<World of {ranks}{where}, {state}>"
+
+
+def _limit(timeout: float | None) -> float:
+    return math.inf if timeout is None else timeout

@@ -47,7 +47,7 @@ class _Options:
     Attributes:
         weights: weights of the ranks; () to measure them, None for equal shares.
         compiler: None for the default.
-        asked: text of all arguments.
+        arguments: text of all arguments.
     """
 
     timeout: float | None
@@ -57,7 +57,7 @@ class _Options:
     transport: str
     compiler: CompilerName | None
     respawn: bool
-    asked: str
+    arguments: str
 
 
 @known_options
@@ -127,8 +127,8 @@ def fork(
         *(world_size, device, devices, transport, compiler),
         *(profile, timeout, prefix_output, respawn, weights),
     )
-    asked = repr(list(map(shown, arguments)))
-    opened = _opened_by_same_call(asked)
+    text = repr(list(map(shown, arguments)))
+    opened = _opened_by_same_call(text)
     if opened is not None:
         return world_of(opened)
     if machines_module.ranks_compared:
@@ -142,7 +142,7 @@ def fork(
         transport=_known_transport(transport),
         compiler=_known_compiler(compiler),
         respawn=respawn,
-        asked=asked,
+        arguments=text,
     )
     with starting():
         if open_world() is not None:
@@ -178,13 +178,13 @@ def _check_interpreter() -> None:
         raise DeviceError(f"fork() needs Numba's compiler, also on GPUs: {problem}")
 
 
-def _opened_by_same_call(asked: str) -> Engine | None:
+def _opened_by_same_call(text: str) -> Engine | None:
     """Returns the world that the same call has opened, at a prompt; raises `WorldError` if another
     one is open.
     """
     engine, at_prompt = open_world(), hasattr(sys, "ps1")
     if engine is not None:
-        if at_prompt and engine.setup.asked == asked:
+        if at_prompt and engine.setup.arguments == text:
             return engine
         raise WorldError(
             f"fork() called while {engine!r} is open; call close() first, or use "
@@ -192,7 +192,7 @@ def _opened_by_same_call(asked: str) -> Engine | None:
         )
     if at_prompt:
         ended = world_to_start_again()
-        if ended is not None and ended.setup.asked == asked:
+        if ended is not None and ended.setup.arguments == text:
             return current_world()
     return None
 
@@ -219,7 +219,7 @@ def _start(placement: Placement, options: _Options) -> Engine:
         compiler=options.compiler,
         profile=options.profile,
         prefix_output=options.prefix_output,
-        asked=options.asked,
+        arguments=options.arguments,
     )
     engine = Engine(setup, timeout=options.timeout)
     if options.weights is not None:
@@ -360,8 +360,7 @@ def _choose_transport(choice: str, kind: DeviceKind, shared_gpu: int | None) -> 
 
 def _known_compiler(compiler: Any) -> CompilerName | None:
     """Returns the name of a compiler, or None for the default; raises ArgumentError otherwise."""
-    known = (None, *get_args(CompilerName))
-    if not isinstance(compiler, str | None) or compiler not in known:
+    if not isinstance(compiler, str | None) or compiler not in (None, *get_args(CompilerName)):
         raise ArgumentError(
             f'compiler must be "numba.cuda" or "numba-cuda-mlir", or None for the one that can be '
             f"used, got {shown(compiler)}"

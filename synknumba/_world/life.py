@@ -66,7 +66,7 @@ class Setup:
         compiler: compiler for GPUs; None for the default.
         profile: whether ranks write profiles.
         prefix_output: whether to put the rank's number before each line that a rank prints.
-        asked: text of the arguments of `fork()`.
+        arguments: text of the arguments of `fork()`.
     """
 
     world_size: int
@@ -78,7 +78,7 @@ class Setup:
     compiler: CompilerName | None = None
     profile: bool = False
     prefix_output: bool = False
-    asked: str = ""
+    arguments: str = ""
 
     @property
     def edges(self) -> tuple[int, ...]:
@@ -112,6 +112,11 @@ class Ending:
     requested: str = ""
     not_kept: str | None = None
     counts: Counts | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the ranks ended by a failure, and not in a close that could not fetch values."""
+        return self.reason is not None and self.not_kept is None
 
 
 @final
@@ -162,7 +167,7 @@ class Life:
         setup: Setup,
         machines: OtherMachines | None,
         tally: Tally,
-        timeout: float | None,
+        timeout: float,
         ended: Ended,
         *,
         keeps_snapshots: bool,

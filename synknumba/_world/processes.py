@@ -263,11 +263,7 @@ class Processes:
         self.forwarder.look_after()
         deadline = time.monotonic() + grace
         while True:
-            for line, pid in enumerate(self.pids):
-                if not pid:
-                    # already reaped; waitpid(0) would wait for any child in the script's process
-                    # group
-                    continue
+            for line, pid in self._running():
                 status = exit_status(pid)
                 if status is not None:
                     self.pids[line] = 0
@@ -275,6 +271,10 @@ class Processes:
             if time.monotonic() >= deadline:
                 return None
             time.sleep(0.01)
+
+    def _running(self) -> list[tuple[int, int]]:
+        """Returns line and process id of each rank that has not been reaped."""
+        return [(line, pid) for line, pid in enumerate(self.pids) if pid]
 
     @property
     def has_dead(self) -> bool:
@@ -287,8 +287,8 @@ class Processes:
         deadline = time.monotonic() + seconds
         pause = 0.0005
         while any(self.pids) and time.monotonic() < deadline:
-            for line, pid in enumerate(self.pids):
-                if pid and has_ended(pid):
+            for line, pid in self._running():
+                if has_ended(pid):
                     self.pids[line] = 0
             time.sleep(pause)
             pause = min(pause * 2, 0.02)
@@ -297,7 +297,7 @@ class Processes:
         """Kills all running ranks, with the processes that they have started, and waits."""
         if os.getpid() != self._owner:  # in a child that the script forked during a call
             return
-        killed = [pid for pid in self.pids if pid]
+        killed = [pid for _, pid in self._running()]
         allowed = [kill(pid) for pid in killed]
         if not all(allowed):
             self._cut_lifelines()  # the kernel ends them
@@ -313,11 +313,7 @@ class Processes:
         def running() -> dict[int, int]:
             # Another thread may be ending them, or starting them: those that are not forked yet
             # have no pid.
-            return {
-                line: pid
-                for line, pid in enumerate(self.pids)
-                if pid and self.first + line in ranks
-            }
+            return {line: pid for line, pid in self._running() if self.first + line in ranks}
 
         return {self.first + line: text for line, text in self._stacks.ask(running).items()}
 

@@ -13,6 +13,7 @@ still at work would answer the next round with the results of this one.
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -67,7 +68,7 @@ class Rounds:
         processes: processes of the ranks.
         tally: counters to update.
         watchdog: checks the ranks during waits.
-        timeout: time limit of a call in seconds; None for no limit.
+        timeout: time limit of a call in seconds.
         others: the ranks of other machines, whose rounds end with one line of the control block;
             None if there are none.
 
@@ -87,7 +88,7 @@ class Rounds:
         processes: Processes,
         tally: Tally,
         watchdog: Watchdog,
-        timeout: float | None = None,
+        timeout: float = math.inf,
         others: OtherMachines | None = None,
     ) -> None:
         self.timeout = timeout
@@ -157,7 +158,7 @@ class Rounds:
 
     def _check_start(self, waited: float, unheard: Collection[int]) -> None:
         """Raises an error if ranks have taken too long to start."""
-        if self.timeout is not None and waited > self.timeout:
+        if waited > self.timeout:
             stopped = self._stopped(unheard)
             if stopped:
                 raise CallTimeout(
@@ -323,7 +324,7 @@ class Rounds:
         """
         if self._control.all_arrived or self.watchdog.has_dead:
             return True
-        return self.timeout is not None and self._spent_in_flight() > self.timeout
+        return self._spent_in_flight() > self.timeout
 
     def _spent_in_flight(self) -> float:
         """Returns the seconds of the time limit that have passed since `ring`.
@@ -331,8 +332,8 @@ class Rounds:
         The limit is not checked while a call is in flight, so one that has passed begins again if
         the ranks were stopped meanwhile.
         """
-        spent, timeout = time.monotonic() - self._rung.counts_from, self.timeout
-        if timeout is None or spent <= timeout or not self._processes.were_stopped():
+        spent = time.monotonic() - self._rung.counts_from
+        if spent <= self.timeout or not self._processes.were_stopped():
             return spent
         self._rung.counts_from = time.monotonic()
         return 0.0
@@ -422,7 +423,7 @@ class Rounds:
             self.watchdog.check(info)
             now = time.monotonic()
             spent, last = spent + min(now - last, LOOK_SECONDS), now
-            if self.timeout is not None and spent > self.timeout:
+            if spent > self.timeout:
                 self._give_up(info)
             if self.look is not None:
                 self.look()
