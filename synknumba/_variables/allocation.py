@@ -113,6 +113,10 @@ class Allocation:
         of = self.layout.leaf(leaf)
         return HostArray(segment.id, of.dtype, of.shapes[rank], self._starts[rank][leaf])
 
+    def hosts(self, leaf: int) -> tuple[HostArray, ...]:
+        """Returns the location of each rank's array, as `host`."""
+        return tuple(self.host(leaf, rank) for rank in range(self.world.world_size))
+
     def array(self, leaf: int, rank: int) -> Array:
         """Returns a view of one rank's array; on cores of one machine only."""
         assert self.segment is not None
@@ -140,7 +144,7 @@ class Allocation:
         dtype = line_type(of.dtype, 0)[0]
         counts = tuple(line_type(of.dtype, of.size(rank))[1] for rank in ranks)
         if self.segment is not None:
-            places = [self.host(leaf, rank) for rank in ranks]
+            places = self.hosts(leaf)
         elif not places:
             return dtype, End(self.number, leaf, counts)
         hosts = tuple(

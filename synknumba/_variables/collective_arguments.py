@@ -11,7 +11,7 @@ from synknumba._host.casting import as_index
 from synknumba._ops.halo import Halo
 from synknumba._ops.tree import Structure, describe, flatten, parts_like, shape_told, unflatten
 from synknumba._types import Array, CollectiveOp, Shape, as_flag
-from synknumba._variables.state import VariableState
+from synknumba._variables.state import VariableState, rows_fit
 from synknumba._variables.variable import Branch, Variable, accepted, state_of
 from synknumba._world.open_world import current_world
 
@@ -200,7 +200,7 @@ class VariableGroup:
     def check_row_shapes(self) -> None:
         """Raises `PartitionError` if the ranks' rows differ in shape and cannot be concatenated."""
         for state, leaf, shapes in self._own_shapes():
-            if len({shape[1:] for shape in shapes}) > 1:
+            if not rows_fit(shapes):
                 raise PartitionError(
                     f"{self.what} concatenates rows, but those of {state.label_of(leaf)} differ "
                     f"in shape: {_by_rank(shapes)}"

@@ -31,7 +31,13 @@ from synknumba._variables.collective_arguments import (
 from synknumba._variables.collective_call import collective_call, run, run_known
 from synknumba._variables.collective_plans import CollectiveSpec
 from synknumba._variables.kept_values import held_rows, without_rows
-from synknumba._variables.state import VariableState, check_rank, transfers_of, write_all
+from synknumba._variables.state import (
+    VariableState,
+    check_rank,
+    joined_shape,
+    transfers_of,
+    write_all,
+)
 from synknumba._variables.variable import Variable
 from synknumba._world.open_world import open_world
 
@@ -269,7 +275,7 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
         group.check_row_shapes()
 
         def shape_of(shapes: tuple[Shape, ...], _: int) -> Shape:
-            return (sum(rows for rows, *_ in shapes), *shapes[0][1:])
+            return joined_shape(shapes)
 
         run(world, CollectiveSpec("all_gather"), group.states, targets, shape_of, differs=False)
     return vars if dest is None else dest

@@ -7,7 +7,6 @@ collectives, "host"       download to the staging segment, collective there as o
 exchanges, "host"         download of the rows that travel to the staging segment, upload
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias, final
@@ -33,6 +32,7 @@ from synknumba._variables.collective_plans import (
     program_in_place,
     program_of,
 )
+from synknumba._variables.kept_values import copies_of
 from synknumba._wire.program import HostArray, Reduced, Transfer, Transferred, next_number
 from synknumba._wire.sequence import RECORDED, SUCCESS, Access, Key
 from synknumba._world.engine import Engine
@@ -151,17 +151,15 @@ class GpuTransfers(VariableTransfers):
         staging = Staging(self._staging)
         hosts, arrays = [], []
         for rank in ranks:
-            for leaf, of in enumerate(storage.layout.leaves):
-                host = staging.place(of.dtype, of.shapes[rank])
-                hosts.append(host)
+            hosts.append([staging.place(of.dtype, of.shapes[rank]) for of in storage.layout.leaves])
+            for leaf, host in enumerate(hosts[-1]):
                 by_rank = on_rank(rank, host, self.world.world_size)
                 arrays.append(Transferred(storage.number, leaf, by_rank))
         staging.reserve(self.world)
         self._transfer(tuple(arrays), storage, up=False)
-        copies = iter([self._view(host).copy() for host in hosts])
+        copies = [copies_of(list(map(self._view, of_rank))) for of_rank in hosts]
         self._let_go(staging)
-        leaves = len(storage.layout.leaves)
-        return [list(itertools.islice(copies, leaves)) for _ in ranks]
+        return copies
 
     def _transfer(self, arrays: tuple[Transferred, ...], storage: Allocation, *, up: bool) -> None:
         key = ("transfer", up, arrays)
@@ -267,8 +265,7 @@ class GpuTransfers(VariableTransfers):
         The first rank of each machine has the result then; others, if there are any, copy it.
         """
         first_of = self._firsts()
-        ranks = range(self.world.world_size)
-        hosts = [tuple(pair.source.host(pair.leaf, rank) for rank in ranks) for pair in pairs]
+        hosts = [pair.source.hosts(pair.leaf) for pair in pairs]
         combined = _combined(spec, pairs, hosts)
         if len(set(first_of)) == len(first_of):
             return [combined]

@@ -204,7 +204,7 @@ class VariableState:
             return list(self.root_shapes())
         shape_of = _same_shape
         if self._values.sharded:
-            shape_of = _joined_shape
+            shape_of = _shape_of_rows
         layout = self._values.storage.layout
         return [shape_of(layout.own_shapes(leaf)) for leaf in self.leaves()]
 
@@ -235,7 +235,7 @@ class VariableState:
             self._start_from(wholes)
             return
         copies = list(map(np.array, wholes, self._dtypes))
-        self._values.given = Kept.divided(copies, self.storage().world.partition, self.halo)
+        self._values.copied = Kept.divided(copies, self.storage().world.partition, self.halo)
         self._values.written = self._values.torn = False
 
     def set_value(self, values: Arrays, rank: int | None) -> None:
@@ -352,9 +352,9 @@ class VariableState:
         self._use(storage)
         now.written = now.torn = False
         # `initial` is the caller's own memory, and is assigned next.
-        now.given = None
+        now.copied = None
         if initial is None and storage.segment is None:
-            now.given = values
+            now.copied = values
         now.enter(entry_values, keeps_snapshots=world.life.keeps_snapshots)
         return storage
 
@@ -400,7 +400,7 @@ class VariableState:
     def take_snapshot(self, world: Engine) -> Kept:
         """Returns the values for a snapshot; those of the last one if nothing was written since."""
         snapshot = self._values.snapshot
-        if snapshot is not None and self._values.given is snapshot:
+        if snapshot is not None and self._values.copied is snapshot:
             return snapshot
         return self._fetched(world)
 
@@ -410,11 +410,11 @@ class VariableState:
 
     def keep_at_close(self, world: Engine) -> None:
         """Fetches the values from GPUs whose world is about to be closed, unless they are many."""
-        if self._values.given is not None:
+        if self._values.copied is not None:
             return
         copies = 1 if self._values.are_equal() else world.world_size
         if self.nbytes * copies <= CLOSE_BYTES:
-            self._values.given = self._fetched(world)
+            self._values.copied = self._fetched(world)
 
     def check_process(self) -> None:
         """Raises `WorldError` if the variable is on ranks of the process that forked this one."""
@@ -501,7 +501,7 @@ class VariableState:
         transfers_of(world).deliver(storage, rows, without_halos=without_halos)
         is_complete = len(values) == world.world_size and not without_halos
         are_equal = is_complete and len(set(map(id, values.values()))) == 1
-        written, previous = self._values.written, self._values.given
+        written, previous = self._values.written, self._values.copied
         self.mark(differs=not are_equal, sharded=sharded)
         self._use(storage)
         self._values.written = written and not is_complete
@@ -511,7 +511,7 @@ class VariableState:
             copied: Kept | None = previous.with_own(values)  # beside halos that stay
         else:
             copied = self._copied(world, values, previous)
-        self._values.given, self._values.written = copied, copied is None
+        self._values.copied, self._values.written = copied, copied is None
 
     def _copied(self, world: Engine, values: ByRank, old: Kept | None) -> Kept | None:
         """Returns a copy of the values that GPUs have got, with those that other ranks keep;
@@ -555,7 +555,7 @@ class VariableState:
         its own rows; None: as before.
         """
         values = self._values
-        values.differs, values.written, values.given = differs, True, None
+        values.differs, values.written, values.copied = differs, True, None
         if sharded is not None and sharded is not values.sharded:
             values.sharded = sharded
             self._use(self.storage())
@@ -599,12 +599,12 @@ class VariableState:
         which this one was forked.
         """
         if not storage.world.is_inherited:
-            known = self._values.recall(self.label).fit(storage.world.partition, self.label)
+            kept = self._values.recall(self.label).fit(storage.world.partition, self.label)
         elif storage.segment is None:
             raise self._inherited()
         else:
-            known = Kept(self._values.in_memory(), halo=self.halo)
-        return known.own() if own else known.parts
+            kept = Kept(self._values.in_memory(), halo=self.halo)
+        return kept.own() if own else kept.parts
 
     def own_copies(self, world: Engine, ranks: Sequence[int]) -> list[Arrays]:
         """Returns copies of own rows on the given ranks; called between `begin` and `end`."""
@@ -631,7 +631,7 @@ class VariableState:
         storage = self._values.storage
         if storage is None or not storage.lives_in(world):
             return  # it was not on these ranks yet
-        self._values.written, self._values.given = True, None
+        self._values.written, self._values.copied = True, None
         self._values.torn = self._values.torn or torn
 
     def _inherited(self) -> WorldError:
@@ -683,11 +683,21 @@ def shapes_of(arrays: Iterable[Array]) -> tuple[Shape, ...]:
     return tuple(array.shape for array in arrays)
 
 
-def _joined_shape(shapes: Sequence[Shape]) -> Shape | None:
-    """Returns the shape of the ranks' rows, joined; None if they do not fit."""
-    if len({shape[1:] for shape in shapes}) > 1:
-        return None
+def rows_fit(shapes: Iterable[Shape]) -> bool:
+    """Returns whether the ranks' rows can be joined."""
+    return len({shape[1:] for shape in shapes}) <= 1
+
+
+def joined_shape(shapes: Sequence[Shape]) -> Shape:
+    """Returns the shape of the ranks' rows, joined."""
     return (sum(rows for rows, *_ in shapes), *shapes[0][1:])
+
+
+def _shape_of_rows(shapes: Sequence[Shape]) -> Shape | None:
+    """Returns the shape of the ranks' rows, joined; None if they do not fit."""
+    if not rows_fit(shapes):
+        return None
+    return joined_shape(shapes)
 
 
 def _same_shape(shapes: Sequence[Shape]) -> Shape | None:

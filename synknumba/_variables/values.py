@@ -26,18 +26,19 @@ class Values:
         differs: whether replicas may differ.
         written: whether ranks may have written since the coordinator gave or kept the values.
         torn: whether a failing call may have left them half-written.
-        given: the coordinator's copy of the present values; none on cores, where it can read them.
+        copied: the coordinator's copy of the present values; none on cores, where it can read them.
         snapshot: values of the last snapshot, or those that a later world began with.
-        seen: snapshots up to the creation, the last placement, or the last one of these values.
+        snapshots_known: snapshots up to the creation, the last placement, or the last of these
+            values.
     """
 
     __slots__ = (
+        "copied",
         "differs",
-        "given",
         "pending",
-        "seen",
         "sharded",
         "snapshot",
+        "snapshots_known",
         "storage",
         "torn",
         "written",
@@ -45,20 +46,20 @@ class Values:
 
     def __init__(self, pending: Arrays) -> None:
         self.snapshot: Kept | None = None
-        self.seen = snapshots_taken()
+        self.snapshots_known = snapshots_taken()
         self.restart(pending)
 
     def restart(self, pending: Arrays) -> None:
         """Makes values the initial ones of the next world; the snapshot stays."""
         self.pending: Arrays | None = pending
         self.storage: Allocation | None = None
-        self.given: Kept | None = None
+        self.copied: Kept | None = None
         self.sharded = self.differs = self.written = self.torn = False
 
     def keep_snapshot(self, values: Kept) -> None:
         """Sets what to go back to when a rank has died, which are the present values."""
-        self.seen = snapshots_taken()
-        self.snapshot = self.given = values
+        self.snapshots_known = snapshots_taken()
+        self.snapshot = self.copied = values
         self.written = False
 
     def enter(self, entry_values: Kept | None, *, keeps_snapshots: bool) -> None:
@@ -66,8 +67,8 @@ class Values:
 
         If they are lost, and a snapshot was taken since they were, it has none of this variable.
         """
-        newer = self.seen != snapshots_taken()
-        self.seen = snapshots_taken()
+        newer = self.snapshots_known != snapshots_taken()
+        self.snapshots_known = snapshots_taken()
         is_kept = self.snapshot is not None or keeps_snapshots
         if newer or (is_kept and entry_values is not None):
             self.snapshot = entry_values
@@ -112,8 +113,8 @@ class Values:
         """
         if self.storage is None:
             return Kept((self.initial(),))
-        if self.given is not None:
-            return self.given
+        if self.copied is not None:
+            return self.copied
         if self._remain_in_memory(self.storage):
             parts = self.in_memory()
             if self.are_equal():
