@@ -59,7 +59,7 @@ from synknumba._wire.results import RankReturn, ResultReader
 from synknumba._world.call_in_flight import Flight
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
-from synknumba._world.rounds import RankNews
+from synknumba._world.news import RankNews
 
 COMBINERS_KEPT = 1024  # of a function, one for each set of shapes that ranks return
 

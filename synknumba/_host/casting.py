@@ -108,10 +108,10 @@ def _is_weak(value: Any, dtype: _DType) -> bool:
     if isinstance(value, list | range) or (isinstance(value, tuple) and dtype.names is None):
         return all(_is_weak(item, dtype) for item in value)
     if dtype.names is not None:
-        fits = isinstance(value, tuple) and len(value) == len(dtype.names)
-        return fits and all(
-            _is_weak(item, dtype[name]) for item, name in zip(value, dtype.names, strict=True)
-        )
+        if not isinstance(value, tuple) or len(value) != len(dtype.names):
+            return False
+        fields = [dtype[name] for name in dtype.names]
+        return all(map(_is_weak, value, fields))
     if dtype.kind == "U":
         return type(value) is str and len(value) * 4 <= dtype.itemsize
     if dtype.kind == "S":

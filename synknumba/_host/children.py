@@ -64,11 +64,9 @@ def reap(
                 _late.discard(pid)
         waited = time.monotonic() - began
         remaining = mine & _late
-        if (
-            not remaining
-            or waited >= seconds
-            or (waited >= traced_seconds and all(map(_is_traced, remaining)))
-        ):
+        if not remaining or waited >= seconds:
+            return
+        if waited >= traced_seconds and all(map(_is_traced, remaining)):
             return
         time.sleep(pause)
         pause = min(pause * 1.5, 0.02)
@@ -124,14 +122,6 @@ def _is_traced(pid: int) -> bool:
     return status(pid).get("TracerPid", "0") != "0"
 
 
-def _is_over(pid: int) -> bool:
-    """Returns whether a child has ended; it is not reaped."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return True
-
-
 def status(pid: int) -> dict[str, str]:
     """Returns the fields of /proc/PID/status; none if the process has ended. Without /proc, the
     state of a child in words.
@@ -139,11 +129,9 @@ def status(pid: int) -> dict[str, str]:
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
-        return (
-            {}
-            if os.path.exists("/proc/self") or _is_over(pid)
-            else {"State": "unknown, since /proc is not mounted"}
-        )
+        if os.path.exists("/proc/self") or not lives(pid):
+            return {}
+        return {"State": "unknown, since /proc is not mounted"}
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 

@@ -63,9 +63,7 @@ class ArrayOperations(NDArrayOperatorsMixin):
             return result
         if not isinstance(result, tuple):
             return out[0]
-        return tuple(
-            part if target is None else target for part, target in zip(result, out, strict=True)
-        )
+        return tuple(map(_first_given, out, result))
 
     def sum(
         self, axis: Any = None, dtype: DTypeLike | None = None, out: Any = None, **options: Any
@@ -125,7 +123,12 @@ class ArrayOperations(NDArrayOperatorsMixin):
 
 def _reduced(method: Callable[..., Any], out: Any, **options: Any) -> Any:
     result = method(out=unwrap(out), **{name: unwrap(option) for name, option in options.items()})
-    return result if out is None else out
+    return _first_given(out, result)
+
+
+def _first_given(target: Any, result: Any) -> Any:
+    """Returns the array that the caller has given for a result, or else the result."""
+    return result if target is None else target
 
 
 def unwrap(value: Any) -> Any:
@@ -145,11 +148,10 @@ def declared(
     """
     if dtype is None or (shape is None and ndim is None):
         options = {"dtype": dtype, "shape": shape, "ndim": ndim}
-        got = (
-            ", ".join(f"{key}={item!r}" for key, item in options.items() if item is not None)
-            or "nothing"
+        got = [f"{key}={item!r}" for key, item in options.items() if item is not None]
+        raise DataError(
+            f"{label} needs value, or dtype with shape or ndim; got {', '.join(got) or 'nothing'}"
         )
-        raise DataError(f"{label} needs value, or dtype with shape or ndim; got {got}")
     if shape is not None:
         dims = checked_shape(label, shape)
     else:
@@ -184,8 +186,9 @@ def checked_dtype(label: str, dtype: DTypeLike) -> _DType:
 
 def checked_shape(label: str, shape: int | Shape) -> Shape:
     """Returns the shape as a tuple; a number gives one dimension."""
-    sizes = shape if isinstance(shape, tuple | list) else (shape,)
-    return tuple(checked_size(label, "shape", size) for size in sizes)
+    if not isinstance(shape, tuple | list):
+        shape = (shape,)
+    return tuple(checked_size(label, "shape", size) for size in shape)
 
 
 def checked_size(label: str, argument: str, size: Any) -> int:
@@ -203,7 +206,8 @@ def checked_size(label: str, argument: str, size: Any) -> int:
 
 def check_oversize(oversize: float) -> None:
     """Refuses an `oversize` that is not a number from 1 to 2."""
-    if not isinstance(oversize, int | float | np.integer | np.floating) or not 1 <= oversize <= 2:
+    is_number = isinstance(oversize, int | float | np.integer | np.floating)
+    if not is_number or not 1 <= oversize <= 2:
         raise DataError(f"oversize must be a number from 1 to 2, got {oversize!r}")
 
 
@@ -213,6 +217,16 @@ def oversized(size: int, oversize: float) -> int:
     if oversize == 1:
         return size
     return max(size, round(size * float(oversize)))
+
+
+def _with_dtype(value: ArrayLike) -> Any:
+    """Returns a value with a dtype; read once, since it may be a file or a long list."""
+    if isinstance(value, Data | np.ndarray | np.generic):
+        return value
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"a {type(value).__name__} cannot be read as an array: {error}") from error
 
 
 _versions = itertools.count(1)
@@ -296,14 +310,10 @@ class Data(ArrayOperations):
                 f"with dtype and set_value() later"
             )
         contents: Any = value
-        if dtype is None and not isinstance(value, Data | np.ndarray | np.generic):
-            try:  # read once, since it may be a file or a long list
-                contents = np.asarray(value)
-            except (TypeError, ValueError) as error:
-                raise DataError(
-                    f"a {type(value).__name__} cannot be read as an array: {error}"
-                ) from error
-        self._dtype = checked_dtype(self._label(), contents.dtype if dtype is None else dtype)
+        if dtype is None:
+            contents = _with_dtype(value)
+            dtype = contents.dtype
+        self._dtype = checked_dtype(self._label(), dtype)
         source = self._accept(contents, ndim, force_cast=force_cast)
         self._open(source.shape, oversize)
         fill(self._view, source)
@@ -469,8 +479,9 @@ class Data(ArrayOperations):
     def __setitem__(self, index: Any, value: Any) -> None:
         self._check_thawed()
         value = unwrap(value)
-        detach = isinstance(value, np.ndarray) and self._segment.generation > 0
-        self.data[unwrap(index)] = self._detached(value) if detach else value
+        if isinstance(value, np.ndarray) and self._segment.generation > 0:
+            value = self._detached(value)
+        self.data[unwrap(index)] = value
 
     def __len__(self) -> int:
         return len(self._view)
@@ -570,7 +581,9 @@ class Data(ArrayOperations):
     def _set_layout(self) -> None:
         # Everything that a plan depends on, in a plain attribute: the fast path of a call uses it
         # as a dict key. dtype.str of a structured dtype lacks its fields.
-        dtype = self._dtype.str if self._dtype.names is None else self._dtype
+        dtype: Any = self._dtype
+        if dtype.names is None:
+            dtype = dtype.str
         self._layout = (
             self._segment.id,
             self._segment.generation,
@@ -584,12 +597,18 @@ class Data(ArrayOperations):
         """Returns `array`, or a copy if it shares this memory: NumPy does not detect overlap
         through another mapping.
         """
-        return private_copy(array) if self._segment.overlaps(array) else array
+        if self._segment.overlaps(array):
+            return private_copy(array)
+        return array
 
     def _accept(self, value: Any, ndim: int | None, *, force_cast: bool) -> Array:
         """Returns `value` as an array that `fill` can store, or raises DataError."""
-        array = value.data if isinstance(value, Data) else value
-        return accept(array, self._dtype, ndim, self._label(), force_cast=force_cast)
+        if isinstance(value, Data):
+            value = value.data
+        return accept(value, self._dtype, ndim, self._label(), force_cast=force_cast)
+
+
+_NO_OPTIONS = {"dtype": None, "shape": None, "ndim": None, "force_cast": False, "oversize": 1.0}
 
 
 @known_options
@@ -646,19 +665,21 @@ def data(
     from synknumba._host.file_data import refuse_truncated  # which build on this module
     from synknumba._host.foreign import adopted, is_foreign, without_copy
 
-    if isinstance(value, str | os.PathLike) and _is_path(value):
+    if _is_path(value):
+        path: Any = value
         raise DataError(
-            f"value is the path {os.fspath(value)!r}, not an array; pass np.load(path), or "
+            f"value is the path {os.fspath(path)!r}, not an array; pass np.load(path), or "
             "np.load(path, mmap_mode='r') with copy=False for a file that stays where it is"
         )
+    options: dict[str, Any] = {
+        "dtype": dtype,
+        "shape": shape,
+        "ndim": ndim,
+        "force_cast": force_cast,
+        "oversize": oversize,
+    }
     if not as_flag(copy, "copy"):
-        if (shape, dtype, ndim, force_cast, oversize) != (
-            None,
-            None,
-            None,
-            False,
-            1.0,
-        ) or value is None:
+        if value is None or options != _NO_OPTIONS:
             raise DataError(
                 "copy=False takes an array as it is: pass value, and of the "
                 "others only minibatch and name"
@@ -668,18 +689,11 @@ def data(
         value = adopted(value, "value")
     if isinstance(value, np.ndarray):
         refuse_truncated(value, "value")
-    return Data(
-        value,
-        dtype=dtype,
-        shape=shape,
-        ndim=ndim,
-        minibatch=minibatch,
-        force_cast=force_cast,
-        oversize=oversize,
-        name=name,
-    )
+    return Data(value, minibatch=minibatch, name=name, **options)
 
 
 def _is_path(value: Any) -> bool:
     """Returns whether a value, which would become an array of a single text, leads to a file."""
-    return not isinstance(value, str) or value.endswith((".npy", ".npz")) or os.path.isfile(value)
+    if not isinstance(value, str):
+        return isinstance(value, os.PathLike)
+    return value.endswith((".npy", ".npz")) or os.path.isfile(value)

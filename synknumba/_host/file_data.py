@@ -30,7 +30,7 @@ from synknumba._errors import DataError, SharedMemoryError
 from synknumba._host.data import Data, next_version
 from synknumba._host.log import log
 from synknumba._host.segment import Segment, is_writable
-from synknumba._types import Array, WeakTable
+from synknumba._types import Array, Shape, WeakTable
 
 # of an array of Arrow; to search 800 mappings takes 1 ms, and to copy so many bytes 5 ms
 SEARCHED_BYTES = 16 << 20
@@ -49,22 +49,25 @@ class MappedFile:
     Attributes:
         path: where the file was when it was mapped, for messages.
         segment: the mapping of all of it.
+        is_fixed: whether the script has mapped it for reading only, and cannot change it.
     """
 
-    __slots__ = ("__weakref__", "_seen", "_version", "path", "segment")
+    __slots__ = ("__weakref__", "_seen", "_version", "is_fixed", "path", "segment")
 
-    def __init__(self, path: str, segment: Segment) -> None:
-        self.path, self.segment = path, segment
+    def __init__(self, path: str, segment: Segment, *, is_fixed: bool) -> None:
+        self.path, self.segment, self.is_fixed = path, segment, is_fixed
         self._seen: tuple[int, int] | None = None
         self._version = 0
 
     def version(self, stop: int) -> int:
-        """Returns the version of the contents; raises `DataError` if the file has fewer than
-        `stop` bytes.
+        """Returns the version of the contents, 0 if the script may change them; raises `DataError`
+        if the file has fewer than `stop` bytes.
         """
         status = os.fstat(self.segment.fd)
         if status.st_size < stop:
             raise _truncated(self.path, status.st_size, stop)
+        if not self.is_fixed:
+            return 0
         state = (status.st_mtime_ns, status.st_size)
         if state != self._seen:
             self._seen, self._version = state, next_version()
@@ -82,7 +85,7 @@ def _truncated(path: str, size: int, stop: int) -> DataError:
 class FileData(Data):
     """A `Data` over a mapped file: read-only, and frozen if the script's mapping is read-only."""
 
-    __slots__ = ("_dtype_key", "_file", "_is_fixed", "_offset", "_stop")
+    __slots__ = ("_file", "_place", "_stop")
 
     def __init__(
         self,
@@ -90,23 +93,26 @@ class FileData(Data):
         like: Array,
         offset: int,
         *,
-        is_fixed: bool,
         minibatch: bool = False,
         name: str | None = None,
     ) -> None:
-        """Makes the `Data` of `like`, an array whose first byte is `offset` bytes into the file.
-
-        `is_fixed` if the script cannot change the contents through its own mapping.
-        """
+        """Makes the `Data` of `like`, an array whose first byte is `offset` bytes into the file."""
         self.name = name
         self._minibatch = minibatch
         self._dtype = like.dtype.newbyteorder("=")
-        self._dtype_key = self._dtype.str if self._dtype.names is None else self._dtype
         self._file, self._segment = file, file.segment
-        self._offset, self._stop, self._is_fixed = offset, offset + like.nbytes, is_fixed
+        self._stop = offset + like.nbytes
         self._alloc_size = self._used = like.size
         self._view = self._segment.array(self._dtype, like.shape, offset)
         self._version = 0
+        dtype: Any = self._dtype
+        if dtype.names is None:
+            dtype = dtype.str
+        self._place: tuple[int, int, Shape, Any] = (self._segment.id, offset, like.shape, dtype)
+
+    @property
+    def _offset(self) -> int:  # type: ignore[override]  # of the file
+        return self._place[1]
 
     @property
     def path(self) -> str:
@@ -115,21 +121,13 @@ class FileData(Data):
 
     def renewed_version(self) -> int:
         """Returns the version of the contents now; 0 if the script may change them."""
-        self._version = self._file.version(self._stop) if self._is_fixed else 0
+        self._version = self._file.version(self._stop)
         return self._version
 
     @property
     def _layout(self) -> tuple[Any, ...]:  # type: ignore[override]  # looks at the file, each time
-        version = self._file.version(self._stop)
-        self._version = version if self._is_fixed else 0
-        return (
-            self._segment.id,
-            self._offset,
-            self._view.shape,
-            self._dtype_key,
-            self._version,
-            self._minibatch,
-        )
+        self._version = self._file.version(self._stop)
+        return (*self._place, self._version, self._minibatch)
 
     def _set_layout(self) -> None:
         pass  # see above
@@ -137,13 +135,13 @@ class FileData(Data):
     @property
     def frozen(self) -> bool:
         """Whether the script has mapped the file for reading only."""
-        return self._is_fixed
+        return self._file.is_fixed
 
     def freeze(self) -> None:
         """Does nothing if the file is mapped for reading only; refused otherwise, since the
         script may write to it.
         """
-        if not self._is_fixed:
+        if not self._file.is_fixed:
             raise DataError(
                 f"{self._label()} is over {self.path}, which the script may write to; map it "
                 f'with mode "r" to freeze it'
@@ -158,11 +156,6 @@ class FileData(Data):
             f"{self._label()} is over the file {self.path}, and is only read; take a copy, "
             f"as synk.data(np.array(d))"
         )
-
-
-def is_in_file(array: Array) -> bool:
-    """Returns whether an array may lie in a file that the script has mapped for reading only."""
-    return _root_in_file(array) is not None
 
 
 def over_file(array: Array, name: str) -> FileData | None:
@@ -204,7 +197,7 @@ def refuse_truncated(array: Array, name: str) -> None:
     if area is None:
         with suppress(OSError, ValueError, BufferError):  # no /proc, or closed
             (area,) = _areas_at(np.frombuffer(root, np.uint8).ctypes.data)
-        if area is None or area.file[1] == "0":
+        if area is None:
             return
         _areas[root] = area
     stop = np.lib.array_utils.byte_bounds(array)[1] - area.origin
@@ -227,25 +220,27 @@ def file_data(array: Array, *, minibatch: bool = False, name: str | None = None)
         raise NotShareableError(reason)
     root = _root(array)
     address = array.ctypes.data
-    location = _roots.get(root) if isinstance(root, mmap.mmap) else None
+    location = None
+    if isinstance(root, mmap.mmap):
+        location = _roots.get(root)
     if location is None:
         location = _find(address, address + array.nbytes)
         if isinstance(root, mmap.mmap):
             _roots[root] = location
-    file, start, is_fixed = location
+    file, start = location
     # the file has grown since another array of it was shared
     if address - start + array.nbytes > file.segment.size:
-        location = _find(address, address + array.nbytes)
-        file, start, is_fixed = location
-    data = FileData(file, array, address - start, is_fixed=is_fixed, minibatch=minibatch, name=name)
+        file, start = _find(address, address + array.nbytes)
+    data = FileData(file, array, address - start, minibatch=minibatch, name=name)
     file.version(address - start + array.nbytes)
     return data
 
 
 _areas: "WeakTable[mmap.mmap, _Area]" = WeakTable()
-_roots: WeakTable[mmap.mmap, tuple[MappedFile, int, bool]] = WeakTable()
-# by device and inode; callbacks in C remove those that have gone
-_files: dict[tuple[str, str], weakref.ref[MappedFile]] = {}
+_roots: WeakTable[mmap.mmap, tuple[MappedFile, int]] = WeakTable()
+# by device, inode and whether it is mapped for reading only; callbacks in C remove those that have
+# gone
+_files: dict[tuple[str, str, bool], weakref.ref[MappedFile]] = {}
 
 
 def _root(array: Array) -> Any:
@@ -253,22 +248,23 @@ def _root(array: Array) -> Any:
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
-    return base.obj if isinstance(base, memoryview) else base
+    if isinstance(base, memoryview):
+        return base.obj
+    return base
 
 
-def _root_in_file(array: Array) -> Any:
+def is_in_file(array: Array) -> bool:
+    """Returns whether an array may lie in a file that the script has mapped for reading only."""
     root = _root(array)
-    if root is None or isinstance(array, np.ma.MaskedArray):
-        return None
+    if isinstance(array, np.ma.MaskedArray):
+        return False
     # Arrow's memory may be of a file, pyarrow.memory_map
     if type(root).__module__ == "pyarrow.lib":
-        is_searched = array.nbytes >= SEARCHED_BYTES and not array.flags.writeable
-        return root if is_searched else None
-    if not isinstance(root, mmap.mmap):
-        return None
-    with suppress(BufferError, TypeError, ValueError):  # closed, or no buffer
-        return root if memoryview(root).readonly else None
-    return None
+        return array.nbytes >= SEARCHED_BYTES and not array.flags.writeable
+    if isinstance(root, mmap.mmap):
+        with suppress(BufferError, TypeError, ValueError):  # closed, or no buffer
+            return memoryview(root).readonly
+    return False
 
 
 def _unfit(array: Array) -> str:
@@ -297,13 +293,18 @@ class _Area:
     path: str
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether the memory is only read."""
+        return "w" not in self.access
+
+    @property
     def origin(self) -> int:
         """The address that byte 0 of the file would have."""
         return self.start - self.offset
 
 
 def _areas_at(*addresses: int) -> list[_Area | None]:
-    """Returns the mappings that have these addresses; None where there is none."""
+    """Returns the mappings of files that have these addresses; None where there is none."""
     areas: list[_Area | None] = [None] * len(addresses)
     with open(_MAPS, encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
@@ -311,33 +312,36 @@ def _areas_at(*addresses: int) -> list[_Area | None]:
             for index, address in enumerate(addresses):
                 if low <= address < high:
                     _, access, offset, device, inode, *path = line.rstrip("\n").split(maxsplit=5)
-                    areas[index] = _Area(
-                        low, access, int(offset, 16), (device, inode), path[0] if path else ""
-                    )
+                    if inode == "0":  # not of a file
+                        continue
+                    file = device, inode
+                    areas[index] = _Area(low, access, int(offset, 16), file, "".join(path))
     return areas
 
 
-def _find(start: int, stop: int) -> tuple[MappedFile, int, bool]:
-    """Returns the file that memory is mapped from, the address of its byte 0, and whether it is
-    mapped for reading only.
-    """
+def _find(start: int, stop: int) -> tuple[MappedFile, int]:
+    """Returns the file that memory is mapped from, and the address of its byte 0."""
     try:
         area, last = _areas_at(start, stop - 1)
     except OSError as error:
         raise NotShareableError(f"{_MAPS} cannot be read: {error}") from None
-    if area is None or last is None or area.file[1] == "0":
+    if area is None or last is None:
         raise NotShareableError("its memory is not that of a file")
     if (last.file, last.origin) != (area.file, area.origin):
         raise NotShareableError("it lies in several mappings")
-    if "w" in area.access and area.access.endswith("p"):
+    if not area.is_fixed and area.access.endswith("p"):
         raise NotShareableError('its mapping is private to this process (mode "c")')
     nbytes = stop - area.origin
-    reference = _files.get(area.file)
-    file = None if reference is None else reference()
+    key = (*area.file, area.is_fixed)
+    file = _files.get(key, _gone)()
     if file is None or file.segment.size < nbytes:
         file = _opened(area, nbytes)
-        _files[area.file] = weakref.ref(file, partial(_files.pop, area.file))
-    return file, area.origin, "w" not in area.access
+        _files[key] = weakref.ref(file, partial(_files.pop, key))
+    return file, area.origin
+
+
+def _gone() -> None:
+    """Stands for a reference to a file that is not known."""
 
 
 def _opened(area: _Area, nbytes: int) -> MappedFile:
@@ -354,17 +358,17 @@ def _opened(area: _Area, nbytes: int) -> MappedFile:
             status = os.fstat(fd)
             if status.st_ino == int(area.file[1]) and status.st_size < nbytes:
                 raise _truncated(path, status.st_size, nbytes)
-            fits = stat.S_ISREG(status.st_mode) and status.st_size >= nbytes
-            segment = Segment.of_file(os.dup(fd), status.st_size) if fits else None
+            if not stat.S_ISREG(status.st_mode) or status.st_size < nbytes:
+                continue
+            segment = Segment.of_file(os.dup(fd), status.st_size)
         except (OSError, SharedMemoryError):
             continue
         finally:
             os.close(fd)
-        if segment is not None:
-            (mine,) = _areas_at(np.lib.array_utils.byte_bounds(segment.array(np.uint8, (1,)))[0])
-            if mine is not None and mine.file == area.file:
-                return MappedFile(path, segment)
-            segment.close()
+        (mine,) = _areas_at(np.lib.array_utils.byte_bounds(segment.array(np.uint8, (1,)))[0])
+        if mine is not None and mine.file == area.file:
+            return MappedFile(path, segment, is_fixed=area.is_fixed)
+        segment.close()
     raise NotShareableError(f"its file, {area.path}, was replaced, or cannot be opened again")
 
 
@@ -376,8 +380,7 @@ def _candidates(path: str, inode: int) -> Iterator[int]:
         link = f"{_DESCRIPTORS}/{name}"
         with suppress(OSError):  # closed since
             if os.stat(link).st_ino == inode:
-                yield (
-                    os.dup(int(name))
-                    if not is_writable(int(name))
-                    else os.open(link, os.O_RDONLY | os.O_CLOEXEC)
-                )
+                if is_writable(int(name)):
+                    yield os.open(link, os.O_RDONLY | os.O_CLOEXEC)
+                else:
+                    yield os.dup(int(name))

@@ -6,7 +6,7 @@ pyarrow.ChunkedArray                                          its only chunk; se
 h5py.Dataset, zarr.Array in files                             `StoredData`: ranks read the rows
 """  # noqa: E501
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,10 +55,12 @@ def is_foreign(value: Any) -> bool:
 
 def _is_group(value: Any) -> bool:
     """Returns whether a value is a group or file of h5py, or a group of zarr."""
-    return type(value).__module__.startswith(("h5py.", "zarr.")) and type(value).__name__ in {
-        "File",
-        "Group",
-    }
+    return _is_stored(value) and type(value).__name__ in {"File", "Group"}
+
+
+def _is_stored(value: Any) -> bool:
+    """Returns whether a value is of h5py or zarr."""
+    return type(value).__module__.startswith(("h5py.", "zarr."))
 
 
 def adopted(value: Any, label: str) -> Array | Data:
@@ -71,42 +73,18 @@ def adopted(value: Any, label: str) -> Array | Data:
             messages call it.
     """
     module = type(value).__module__
-    if module.startswith(("h5py.", "zarr.")):
-        refuse_closed(value, label)
-        if _is_group(value):
-            names: list[str] = []
-            if hasattr(value, "items"):
-                names = [repr(name) for name, item in value.items() if not _is_group(item)]
-            example, listed = "name", ""
-            if names:
-                example, listed = names[0], f" with {', '.join(names[:8])}"
-            if len(names) > 8:
-                listed += ", …"
-            raise ArgumentError(
-                f"{label} is a {type(value).__name__} of {module.partition('.')[0]}{listed}; pass "
-                f"an array in it, as group[{example}], or all by name, as f(**synk.columns(group))"
-            )
-        dtype = getattr(value, "dtype", None)
-        if isinstance(dtype, np.dtype) and dtype.hasobject:
-            raise DataError(
-                f"{label} is text, or has items of various sizes ({dtype}); ranks take numbers"
-            )
-        data = stored_data(value, label)
+    if _is_stored(value):
+        data = _of_file(value, label)
         if data is not None:
             return data
-        log.debug(
-            "%s is read and copied: ranks cannot open it themselves, as it is written to, "
-            "or in no file of its own",
-            label,
-        )
     if module == "pyarrow.lib":
         return _of_arrow(value, label)
     if module.startswith("polars.") and hasattr(value, "null_count") and hasattr(value, "to_numpy"):
         nulls = value.null_count()
-        refuse_nulls(nulls if isinstance(nulls, int) else 0, label)  # of a DataFrame it is a table
-    kind = getattr(value, "dtype", None)
-    # it has nulls beside NaN
-    if module.partition(".")[0] == "pandas" and kind is not None and not isinstance(kind, np.dtype):
+        if isinstance(nulls, int):  # of a DataFrame it is a table
+            refuse_nulls(nulls, label)
+    has_numpy_dtype = isinstance(getattr(value, "dtype", None), np.dtype | None)
+    if module.partition(".")[0] == "pandas" and not has_numpy_dtype:  # it has nulls beside NaN
         refuse_nulls(int(value.isna().sum()), label)
     try:
         array = np.asarray(value)
@@ -118,6 +96,43 @@ def adopted(value: Any, label: str) -> Array | Data:
     if array.dtype.hasobject:
         raise DataError(_no_numbers(value, label))
     return array
+
+
+def _of_file(value: Any, label: str) -> Data | None:
+    """Returns an array of h5py or zarr as `Data`; None if ranks cannot open it themselves."""
+    refuse_closed(value, label)
+    if _is_group(value):
+        raise ArgumentError(_group_told(value, label))
+    dtype = getattr(value, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.hasobject:
+        raise DataError(
+            f"{label} is text, or has items of various sizes ({dtype}); ranks take numbers"
+        )
+    data = stored_data(value, label)
+    if data is None:
+        log.debug(
+            "%s is read and copied: ranks cannot open it themselves, as it is written to, "
+            "or in no file of its own",
+            label,
+        )
+    return data
+
+
+def _group_told(value: Any, label: str) -> str:
+    """Returns the message for a group where an array is needed."""
+    names: list[str] = []
+    if hasattr(value, "items"):
+        names = [repr(name) for name, item in value.items() if not _is_group(item)]
+    example, listed = "name", ""
+    if names:
+        example, listed = names[0], f" with {', '.join(names[:8])}"
+    if len(names) > 8:
+        listed += ", …"
+    library = type(value).__module__.partition(".")[0]
+    return (
+        f"{label} is a {type(value).__name__} of {library}{listed}; pass "
+        f"an array in it, as group[{example}], or all by name, as f(**synk.columns(group))"
+    )
 
 
 def _no_numbers(value: Any, label: str) -> str:
@@ -168,7 +183,9 @@ def without_copy(value: Any, *, minibatch: bool, name: str | None) -> Data:
     if it is in neither.
     """
     label = "Data" if name is None else f"Data {name!r}"
-    source = adopted(value, label) if is_foreign(value) else value
+    source = value
+    if is_foreign(value):
+        source = adopted(value, label)
     if isinstance(source, StoredData):
         source.name, source.minibatch = name, minibatch
         return source
@@ -213,7 +230,9 @@ def columns(table: Any, *names: str, **renamed: str) -> dict[str, Any]:
     """
     wrong = [name for name in names if not isinstance(name, str)]
     if wrong:
-        listed = wrong[0] if isinstance(wrong[0], list | tuple) else ["price", "amount"]
+        listed: Any = ["price", "amount"]
+        if isinstance(wrong[0], list | tuple):
+            listed = wrong[0]
         raise ArgumentError(
             "columns takes the names of columns one by one, as synk.columns(table, "
             f"{', '.join(map(repr, listed))}); got {wrong[0]!r}"
@@ -225,7 +244,9 @@ def columns(table: Any, *names: str, **renamed: str) -> dict[str, Any]:
             f"{renamed[twice[0]]!r}; leave one out"
         )
     source, available = _columns_of(table)
-    requested = {**{name: name for name in (names or (() if renamed else available))}, **renamed}
+    if not names and not renamed:
+        names = tuple(available)
+    requested = dict(zip(names, names, strict=True)) | renamed
     missing = [name for name in requested.values() if name not in available]
     if missing:
         raise ArgumentError(
@@ -241,7 +262,9 @@ def columns(table: Any, *names: str, **renamed: str) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     for parameter, name in requested.items():
         column = source[name]
-        arrays[parameter] = adopted(column, f"column {name!r}") if is_foreign(column) else column
+        if is_foreign(column):
+            column = adopted(column, f"column {name!r}")
+        arrays[parameter] = column
     return arrays
 
 
@@ -263,11 +286,7 @@ def _columns_of(table: Any) -> tuple[Any, list[str]]:
         return table, list(table)
     for names in ("column_names", "columns"):
         labels = getattr(table, names, None)
-        if (
-            labels is not None
-            and not callable(labels)
-            and all(isinstance(label, str) for label in labels)
-        ):
+        if isinstance(labels, Iterable) and all(isinstance(label, str) for label in labels):
             return table, list(labels)
     if hasattr(table, "keys"):
         return table, list(table.keys())

@@ -15,9 +15,10 @@ def version_of(distribution: str) -> str | None:
 
 def matching_extra() -> str | None:
     """Returns the extra for the installed CuPy, "cuda12" or "cuda13"; None without its wheels."""
-    return next(
-        (extra for extra, cupy in CUPY_BY_EXTRA.items() if version_of(cupy) is not None), None
-    )
+    for extra, cupy in CUPY_BY_EXTRA.items():
+        if version_of(cupy) is not None:
+            return extra
+    return None
 
 
 def install_extra(driver_major: int | None = None) -> str:

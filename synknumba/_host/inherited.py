@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from glob import glob
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -126,6 +127,10 @@ def _compilers_at_rest() -> Iterator[None]:
         yield
 
 
+# 0: epoll, eventfd, inotify
+_SPOKEN = {stat.S_IFSOCK, stat.S_IFIFO, 0}
+
+
 def close_inherited(keep: Collection[int], replaced: Collection[int] = ()) -> None:
     """Replaces inherited sockets, pipes and the like by /dev/null, and also stdin, which the script
     reads.
@@ -138,16 +143,16 @@ def close_inherited(keep: Collection[int], replaced: Collection[int] = ()) -> No
     alive. Descriptors in `keep` are left open; those in `replaced` are not looked at, see
     `replace`.
     """
-    spared = {_file(fd) for fd in (1, 2)}
+    spared, kept = {_file(fd) for fd in (1, 2)}, {1, 2, *keep}
 
     def is_unwanted(fd: int, path: str) -> bool:
-        mode = os.fstat(fd).st_mode
-        # 0: epoll, eventfd, inotify
-        spoken = stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) or stat.S_IFMT(mode) == 0
-        is_ours = path.startswith(_OURS)
-        return fd == 0 or (
-            (spoken or is_ours) and fd > 2 and fd not in keep and _file(fd) not in spared
-        )
+        if fd == 0:
+            return True
+        if fd in kept:
+            return False
+        if not path.startswith(_OURS) and stat.S_IFMT(os.fstat(fd).st_mode) not in _SPOKEN:
+            return False
+        return _file(fd) not in spared
 
     replace_descriptors(is_unwanted, replaced)
 
@@ -356,11 +361,8 @@ def tell_of_threads() -> None:
     """
     _tell_of_lost_pools()
     spared = {threading.main_thread(), threading.current_thread()}
-    threads = [
-        thread
-        for thread in threading.enumerate()
-        if thread not in spared and not _is_harmless(thread)
-    ]
+    others = [thread for thread in threading.enumerate() if thread not in spared]
+    threads = list(filterfalse(_is_harmless, others))
     if not threads or "threads" in _told:
         return
     _told.add("threads")
@@ -395,8 +397,6 @@ def _tell_of_lost_pools() -> None:
 
 
 def _is_harmless(thread: threading.Thread) -> bool:
-    modules = (
-        type(thread).__module__,
-        getattr(getattr(thread, "_target", None), "__module__", None) or "",
-    )
+    target = getattr(thread, "_target", None)
+    modules = type(thread).__module__, str(getattr(target, "__module__", None))
     return any(module.partition(".")[0] in _SPARED for module in modules)

@@ -44,11 +44,10 @@ def interrupted_cores(proc: Path) -> set[int]:
     counts = dict(_interrupts((proc / "interrupts").read_text()))
     most = max(counts.values(), default=0)
     busy = [number for number, count in counts.items() if count > max(_FEW, most // 100)]
-    return {
-        core
-        for number in busy
-        for core in _cores((proc / "irq" / number / "effective_affinity_list").read_text())
-    }
+    cores: set[int] = set()
+    for number in busy:
+        cores.update(_cores((proc / "irq" / number / "effective_affinity_list").read_text()))
+    return cores
 
 
 def _interrupts(text: str) -> Iterator[tuple[str, int]]:

@@ -84,9 +84,10 @@ class ResultLeases:
 
     def trim(self) -> None:
         """Closes all places that are not lent, except one."""
-        for place in [place for place in self._places if place.id not in _lent][1:]:
+        free = [place for place in self._places if place.id not in _lent]
+        for place in free[1:]:
             place.close()
-        self._places = [place for place in self._places if not place.closed]
+        self._drop_closed()
 
     def _has_another(self) -> bool:
         """Returns whether the next call has a place other than the one just written; allocates
@@ -95,9 +96,9 @@ class ResultLeases:
         self._calls = min(self._calls + 1, 2)
         if self._calls == 1:
             return False
-        # drops those given up before a fork
-        self._places = [place for place in self._places if not place.closed]
-        if any(place is not self._now and place.id not in _lent for place in self._places):
+        self._drop_closed()  # those given up before a fork
+        others = {place.id for place in self._places} - {self._now.id}
+        if not others <= _lent.keys():
             return True
         if len(self._places) == MOST_PLACES or not has_room(self._now.size):
             return False
@@ -108,6 +109,9 @@ class ResultLeases:
             return False
         self._places.append(another)
         return True
+
+    def _drop_closed(self) -> None:
+        self._places = [place for place in self._places if not place.closed]
 
 
 def _make_private() -> None:

@@ -37,7 +37,10 @@ def available(*, machine: bool = True) -> Available:
     """Returns the least of what the control groups of this process, and the machine unless it is
     left out, have left.
     """
-    return min([_of_machine(), *_of_groups()] if machine else _of_groups(), default=_NO_LIMIT)
+    limits = list(_of_groups())
+    if machine:
+        limits.append(_of_machine())
+    return min(limits, default=_NO_LIMIT)
 
 
 def _of_machine() -> Available:

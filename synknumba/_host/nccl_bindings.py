@@ -109,17 +109,15 @@ def candidates() -> tuple[list[Name], str | None]:
             names = [choice]
         case _:
             return [], f'{SWITCH} must be "nccl4py" or "cupy", got {choice!r}'
-    if "nccl4py" not in names or (
-        version is not None and ".".join(version.split(".")[:2]) in KNOWN
-    ):
+    if "nccl4py" not in names:
         return names, None
+    problem = "is not installed"
+    if version is not None:
+        if ".".join(version.split(".")[:2]) in KNOWN:
+            return names, None
+        problem = f"{version} is not one of those that are known ({', '.join(KNOWN)})"
     names.remove("nccl4py")
-    there = (
-        "is not installed"
-        if version is None
-        else f"{version} is not one of those that are known ({', '.join(KNOWN)})"
-    )
-    return names, f"nccl4py {there}; pip install 'synknumba[nccl4py]'"
+    return names, f"nccl4py {problem}; pip install 'synknumba[nccl4py]'"
 
 
 @cache
@@ -165,10 +163,8 @@ def _nccl4py() -> NcclBindings | str:
 
         version = nccl.get_version()
     except Exception as error:  # noqa: BLE001  # of the import, of cuda-pathfinder that finds no library, of an old NCCL
-        return (
-            "nccl4py does not work "
-            f"({(str(error).strip().splitlines() or [type(error).__name__])[0]})"
-        )
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return f"nccl4py does not work ({lines[0]})"
 
     def connect(world_size: int, unique_id: bytes, rank: int) -> Any:
         return nccl.comm_init_rank(world_size, nccl.UniqueId.from_buffer(unique_id), rank)

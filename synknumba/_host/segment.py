@@ -216,6 +216,18 @@ class Segment:
         """Whether `close()` was called, or this forked child has released its parent's segments."""
         return self._mapping is None
 
+    @property
+    def takes_memory(self) -> bool:
+        """Whether its memory is there for it, and is this process's to free."""
+        return self.fd >= 0 and not self.is_file
+
+    def _has_no_room(self, size: int) -> bool:
+        """Returns whether it cannot grow to a size where it is, but as a memory file."""
+        free = _free_bytes(self.fd)
+        if free is None or size - self.size <= free:
+            return False
+        return _opener(size) is _open_memfd
+
     def grow(self, nbytes: int, *, may_move: bool = True) -> None:
         """Grows the segment in place to at least `nbytes` bytes; contents stay, new bytes are 0.
 
@@ -227,7 +239,7 @@ class Segment:
         memory file, under the same id and descriptor, unless `may_move` is false. Views in other
         processes keep the old memory, which is not shared any more.
         """
-        if self.fd < 0 or self.is_file:
+        if not self.takes_memory:
             raise SharedMemoryError(
                 f"{self!r} cannot grow: it is a file or closed, or another process created it. "
                 "Grow it there and attach it again."
@@ -237,13 +249,7 @@ class Segment:
             return
         if noted:
             settle()
-        free = _free_bytes(self.fd)
-        if (
-            may_move
-            and free is not None
-            and size - self.size > free
-            and _opener(size) is _open_memfd
-        ):
+        if may_move and self._has_no_room(size):
             self._move(size, nbytes)
             return
         try:
@@ -361,7 +367,7 @@ class Segment:
 def total_bytes() -> int:
     """Returns the bytes of all open segments created by this process, without files."""
     settle()
-    return sum(segment.size for segment in _alive if segment.fd >= 0 and not segment.is_file)
+    return sum(segment.size for segment in _alive if segment.takes_memory)
 
 
 def is_writable(fd: int) -> bool:
@@ -383,9 +389,7 @@ def release_inherited(keep: Collection[Segment] = (), replaced: Collection[int] 
     """
     ids = {segment.id for segment in keep}
     files = {_file(segment.fd) for segment in keep if segment.fd >= 0}
-    unwanted = {
-        _file(segment.fd) for segment in _alive if segment.fd >= 0 and not segment.is_file
-    } - files
+    unwanted = {_file(segment.fd) for segment in _alive if segment.takes_memory} - files
     for segment in _alive:
         if segment.id not in ids:
             segment.abandon()
@@ -397,7 +401,10 @@ def release_inherited(keep: Collection[Segment] = (), replaced: Collection[int] 
     # so it must stay in use. The path is empty without /proc; what is alive is found then all the
     # same.
     def is_unwanted(fd: int, path: str) -> bool:
-        return _file(fd) in unwanted or (bool(_DELETED.search(path)) and _file(fd) not in files)
+        file = _file(fd)
+        if _DELETED.search(path):
+            return file not in files
+        return file in unwanted
 
     replace_descriptors(is_unwanted, replaced)
 
@@ -563,20 +570,24 @@ def _make(segment_id: int, size: int, nbytes: int) -> tuple[int, mmap.mmap]:
 
 
 def _opener(size: int) -> Callable[[int], int]:
-    choice = os.environ.get(SWITCH, "")
-    if choice not in {"", "posix", "memfd"}:
-        raise SharedMemoryError(
-            f'{SWITCH} must be "posix" or "memfd", or not be set; got {choice!r}.'
-        )
-    if choice == "posix" and posix_ipc is None:
-        raise SharedMemoryError(
-            f"{SWITCH}=posix needs posix_ipc, which cannot be imported ({_missing}); unset it."
-        )
-    if choice == "posix" or (
-        not choice and posix_ipc is not None and _fits_shm(size, leaving=_LEFT)
-    ):
-        return _open_posix
-    return _open_memfd
+    match os.environ.get(SWITCH, ""):
+        case "memfd":
+            return _open_memfd
+        case "posix":
+            if posix_ipc is None:
+                raise SharedMemoryError(
+                    f"{SWITCH}=posix needs posix_ipc, which cannot be imported ({_missing}); "
+                    "unset it."
+                )
+            return _open_posix
+        case "":
+            if posix_ipc is not None and _fits_shm(size, leaving=_LEFT):
+                return _open_posix
+            return _open_memfd
+        case choice:
+            raise SharedMemoryError(
+                f'{SWITCH} must be "posix" or "memfd", or not be set; got {choice!r}.'
+            )
 
 
 def _fits_shm(nbytes: int, *, leaving: int) -> bool:
@@ -586,7 +597,9 @@ def _fits_shm(nbytes: int, *, leaving: int) -> bool:
     except OSError:
         return False
     free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
-    return (total == 0 or free - nbytes >= min(total // 2, leaving)) and os.access(_SHM, os.W_OK)
+    if total > 0 and free - nbytes < min(total // 2, leaving):
+        return False
+    return os.access(_SHM, os.W_OK)
 
 
 def _new_name() -> str:
@@ -619,20 +632,11 @@ def _open_memfd(nbytes: int) -> int:
 
 
 def _reserve(fd: int, start: int, stop: int, nbytes: int) -> None:
-    free = _free_bytes(fd)
-    if free is not None and stop - start > free:  # else it would fill /dev/shm before it fails
+    free, needed = _free_bytes(fd), stop - start
+    if free is not None and needed > free:  # else it would fill /dev/shm before it fails
         raise _no_space(nbytes, free)
-    # Else the kernel would kill processes. What the machine has available is a low estimate, for
-    # want of a limit.
-    if (
-        stop - start >= _LARGE
-        and stop - start > (room := memory.available(machine=free is None)).nbytes
-    ):
-        raise SharedMemoryError(
-            f"{nbytes:,} bytes of shared memory were requested, but {room.limit} has "
-            f"{room.nbytes:,} bytes left. Free Data that is no longer needed (free_memory()), or "
-            f"{room.remedy}."
-        )
+    if needed >= _LARGE:
+        _check_available(needed, nbytes, machine=free is None)
     try:
         for offset in range(start, stop, _RESERVE_STEP):
             length = min(_RESERVE_STEP, stop - offset)
@@ -646,6 +650,20 @@ def _reserve(fd: int, start: int, stop: int, nbytes: int) -> None:
         if error.errno in _REFUSALS:
             raise _refused("posix_fallocate", nbytes, error) from error
         raise _cannot_have(nbytes, error) from error
+
+
+def _check_available(needed: int, nbytes: int, *, machine: bool) -> None:
+    """Raises an error for more memory than is available: the kernel would kill processes.
+
+    What the machine has available is a low estimate, for want of a limit.
+    """
+    room = memory.available(machine=machine)
+    if needed > room.nbytes:
+        raise SharedMemoryError(
+            f"{nbytes:,} bytes of shared memory were requested, but {room.limit} has "
+            f"{room.nbytes:,} bytes left. Free Data that is no longer needed (free_memory()), or "
+            f"{room.remedy}."
+        )
 
 
 def _free_bytes(fd: int) -> int | None:

@@ -30,13 +30,11 @@ from synknumba._host.children import status
 
 # not used by any known library; SIGUSR1 and SIGUSR2 are left to the script
 ASK = signal.SIGRTMAX - 3
-ANSWER_SECONDS = (
-    0.4  # a running rank answers within a millisecond; on a busy machine it takes longer
-)
+# a running rank answers within a millisecond; on a busy machine it takes longer
+ANSWER_SECONDS = 0.4
 _POLL_SECONDS = 0.001
-_AGAIN_SECONDS = (
-    0.1  # after which a rank that has taken the signal, and written nothing, gets it again
-)
+# after which a rank that has taken the signal, and written nothing, gets it again
+_AGAIN_SECONDS = 0.1
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # frames below a rank's loop are the script's fork() call
 _LOOP = f'File "{_PACKAGE}_rank/loop.py", line '
@@ -117,8 +115,10 @@ def ask(ranks: Mapping[int, Stacks], seconds: float = ANSWER_SECONDS) -> dict[in
     for pid, stacks in ranks.items():
         text, kernel = shorten(stacks.read()), state(pid)
         stacks.clear()
-        if text or not _has_ended(kernel):
-            texts[pid] = text or f"  no answer; process state: {kernel}"
+        if text:
+            texts[pid] = text
+        elif not _has_ended(kernel):
+            texts[pid] = f"  no answer; process state: {kernel}"
     return texts
 
 
@@ -185,7 +185,7 @@ def shorten(text: str) -> str:
             lines.append(heading)
         doing = "  waits for a call"
         # With `run` innermost, the rank may be in compiled code (`doorbell.serve`).
-        if frames and frames[0].endswith(" in run"):
+        if _first(frames).endswith(" in run"):
             doing += ", or repeats the last one in compiled code"
         lines += _without_loop(frames) or [doing]
     return "\n".join(lines)
@@ -195,6 +195,11 @@ def _is_of_watcher(frame: str) -> bool:
     return _WATCHER in frame and frame.endswith("_lifeline")
 
 
+def _first(frames: list[str]) -> str:
+    """Returns the innermost frame; "" of none."""
+    return next(iter(frames), "")
+
+
 def _without_loop(frames: list[str]) -> list[str]:
     ends = (" in run", " in _await_command")
     loop = next(
@@ -202,11 +207,11 @@ def _without_loop(frames: list[str]) -> list[str]:
         len(frames),
     )
     inner = frames[:loop]
-    if inner and _ROWS in inner[0]:
+    if _ROWS in _first(inner):
         if inner[0].endswith(" in _handle"):
             return ["  waits for other ranks"]
         return ["  runs compiled code, or waits for other ranks"]
-    if frames[loop:] and frames[loop].endswith(" in _await_command"):
+    if _first(frames[loop:]).endswith(" in _await_command"):
         return []
     while inner and _PACKAGE in inner[-1] and any(_PACKAGE not in frame for frame in inner):
         inner = inner[:-1]

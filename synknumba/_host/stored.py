@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike
 
 from synknumba._errors import DataError
 from synknumba._host.data import Data, next_version
-from synknumba._types import Array, Cache, Shape
+from synknumba._types import Array, Cache, Shape, count_text
 
 # What to pass to synk.columns, or in its place, of files that are no Parquet files.
 OTHER_FILES = {
@@ -87,9 +87,9 @@ def state_of(path: str) -> tuple[int, ...]:
     The device is left out, whose number differs between machines that share a file system.
     """
     status = os.stat(path)
-    return (
-        () if stat.S_ISDIR(status.st_mode) else (status.st_ino, status.st_size, status.st_mtime_ns)
-    )
+    if stat.S_ISDIR(status.st_mode):
+        return ()
+    return (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class _NoSegment:
@@ -248,10 +248,7 @@ def _of_h5py(dataset: Any) -> StoredData | None:
     except OSError:  # deleted
         return None
     # replaced since the script has opened it
-    if (mine.st_dev, mine.st_ino) != (
-        there.st_dev,
-        there.st_ino,
-    ):
+    if not os.path.samestat(mine, there):
         return None
     is_spread = dataset.is_virtual or dataset.external is not None
     state = () if is_spread else state_of(path)
@@ -281,20 +278,16 @@ def parquet_columns(path: str) -> Mapping[str, StoredData]:
     Raises:
         DataError: the file cannot be read, or is no Parquet file.
     """
-    instead = next(
-        (
-            f". Pass {what}"
-            for ending, what in OTHER_FILES.items()
-            if path.rstrip("/").endswith(ending)
-        ),
-        "",
-    )
+    instead = ""
+    for ending, what in OTHER_FILES.items():
+        if path.rstrip("/").endswith(ending):
+            instead = f". Pass {what}"
+            break
     try:
         from pyarrow import ArrowInvalid, parquet  # an optional package
     except ImportError:
-        raise DataError(
-            f"{path} cannot be read{instead or ': Parquet files take pyarrow; pip install pyarrow'}"
-        ) from None
+        instead = instead or ": Parquet files take pyarrow; pip install pyarrow"
+        raise DataError(f"{path} cannot be read{instead}") from None
     try:
         state = state_of(path)  # before the schema, so that a change of it in between is seen
         with parquet.ParquetFile(path) as file:
@@ -310,14 +303,12 @@ def parquet_columns(path: str) -> Mapping[str, StoredData]:
 def _nulls(metadata: Any) -> dict[str, int]:
     """Returns how many nulls the columns have, as far as the file says so."""
     nulls: dict[str, int] = {}
-    for group, column in itertools.product(
-        range(metadata.num_row_groups), range(metadata.num_columns)
-    ):
+    cells = itertools.product(range(metadata.num_row_groups), range(metadata.num_columns))
+    for group, column in cells:
         chunk = metadata.row_group(group).column(column)
         if chunk.statistics is not None and chunk.statistics.has_null_count:
-            nulls[chunk.path_in_schema] = (
-                nulls.get(chunk.path_in_schema, 0) + chunk.statistics.null_count
-            )
+            before = nulls.get(chunk.path_in_schema, 0)
+            nulls[chunk.path_in_schema] = before + chunk.statistics.null_count
     return nulls
 
 
@@ -328,13 +319,8 @@ class _Columns(Mapping[str, StoredData]):
     def __init__(
         self, path: str, state: tuple[int, ...], schema: Any, rows: int, nulls: Mapping[str, int]
     ) -> None:
-        self._path, self._state, self._schema, self._rows, self._nulls = (
-            path,
-            state,
-            schema,
-            rows,
-            nulls,
-        )
+        self._path, self._state = path, state
+        self._schema, self._rows, self._nulls = schema, rows, nulls
 
     def __getitem__(self, name: str) -> StoredData:
         kind = self._schema.field(name).type
@@ -352,9 +338,8 @@ class _Columns(Mapping[str, StoredData]):
 def refuse_nulls(count: int, label: str) -> None:
     """Raises `DataError` for an array with nulls."""
     if count:
-        noun = "nulls" if count > 1 else "null"
         raise DataError(
-            f"{label} has {count} {noun}, and ranks have no masks; fill "
+            f"{label} has {count_text(count, 'null')}, and ranks have no masks; fill "
             "them (fill_null of pyarrow.compute, fillna of pandas) or leave those rows out"
         )
 
@@ -451,10 +436,7 @@ class _H5Reader(Reader):
             # open.
             self._file = h5py.File(source.path, "r", locking=False)
         # the script had it open, with a lock, when the rank was forked; or an old HDF5
-        except (
-            OSError,
-            ValueError,
-        ):
+        except (OSError, ValueError):
             self._file = h5py.File(source.path, "r")
         self._dataset = self._file.get(source.name)
         shape = getattr(self._dataset, "shape", None)
@@ -544,9 +526,8 @@ class _ParquetReader(Reader):
             target[mine] = self._group(int(group))[indices[mine] - self._edges[group]]
 
     def _groups(self, start: int, stop: int) -> tuple[int, int]:
-        return int(np.searchsorted(self._edges, start, "right")) - 1, int(
-            np.searchsorted(self._edges, stop, "left")
-        )
+        first = np.searchsorted(self._edges, start, "right") - 1
+        return int(first), int(np.searchsorted(self._edges, stop, "left"))
 
     def _group(self, group: int) -> Array:
         if self._last[0] != group:

@@ -78,13 +78,12 @@ def limit_threads(threads: int) -> None:
         "NUMBA_NUM_THREADS",
     ):
         setting = os.environ.get(variable, "")
-        os.environ[variable] = str(
-            min(threads, int(setting)) if setting.isdecimal() and int(setting) else threads
-        )
+        limit = int(setting) if setting.isdecimal() else 0
+        os.environ[variable] = str(min(threads, limit or threads))
     # Read when the pool starts; numba.set_num_threads would start it here.
     numba.config.NUMBA_NUM_THREADS = min(threads, numba.config.NUMBA_NUM_THREADS)
-    for get, limit in _found:
-        limit(min(threads, get() or threads))
+    for get, set_limit in _found:
+        set_limit(min(threads, get() or threads))
     for library in _serial:
         library.omp_set_max_active_levels(0)  # also where a library asks for a number of threads
 
@@ -94,8 +93,7 @@ def _loaded_libraries() -> set[str]:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:  # without /proc, the pools are as large as the machine
         return set()
-    columns = (line.split(maxsplit=5) for line in lines)
-    return {column[5] for column in columns if len(column) == 6 and ".so" in column[5]}
+    return {line.split(maxsplit=5)[5] for line in lines if ".so" in line}
 
 
 def _gnu_openmp(paths: Iterable[str]) -> Iterator[ctypes.CDLL]:

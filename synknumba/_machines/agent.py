@@ -32,17 +32,15 @@ from synknumba._world.failure import CallInfo, Death
 from synknumba._world.machines import Lost, MachineDevices, cores_each
 from synknumba._world.processes import Processes
 from synknumba._world.rounds import Rounds
+from synknumba._world.watchdog import Watchdog
 
 _ROUND = CallInfo("a call")
 
 
-class _AgentRounds(Rounds):
-    """Rounds whose failures are told to the coordinator instead of being raised in a script."""
+class _AgentWatchdog(Watchdog):
+    """A watchdog whose errors are told to the coordinator instead of being raised in a script."""
 
-    def _show_warnings(self) -> None:
-        """Leaves warnings to the coordinator."""
-
-    def _end(
+    def end(
         self, reason: str, death: Death, info: CallInfo, last_words: tuple[str, str] | None = None
     ) -> NoReturn:
         self._processes.kill()
@@ -199,8 +197,8 @@ class _World:
         patience = CROWDED if count + 1 > cores_each(agent.hosts, host) else ROOMY
         self.control = ControlBlock(spec.world_size, patience, lines=count)
         self._processes = Processes(prefix_output=spec.prefix_output, first=self.first, host=host)
-        tally = Tally(opened=0)
-        self._rounds = _AgentRounds(self.control, self._processes, tally, None, lambda: None)
+        watchdog = _AgentWatchdog(self._processes, lambda: None)
+        self._rounds = Rounds(self.control, self._processes, Tally(opened=0), watchdog)
 
     def start(self) -> Sequence[Any]:
         """Forks the ranks, and waits until they are ready; returns their warnings."""
@@ -216,7 +214,7 @@ class _World:
             random_state=spec.state.python_random,
         )
         self._rounds.await_ranks(spec.device)
-        return self._rounds.take_warnings()
+        return self._rounds.news.take_warnings()
 
     def command(self, forward: Forward, descriptors: Sequence[int]) -> tuple[Report, list[int]]:
         """Has the ranks carry out a command."""
@@ -238,10 +236,11 @@ class _World:
     def _heard(self, code: int, watch: Callable[[], None]) -> tuple[Report, list[int]]:
         self._rounds.arrive(code, watch)
         news, passed = [], []
-        for rank, parcel, descriptors in self._rounds.read_parcels(watch):
+        lines = self.control.with_news(self._rounds.sequence)
+        for rank, parcel, descriptors in self._rounds.news.read_parcels(lines, _ROUND, watch):
             news.append((rank, parcel))
             passed += descriptors
-        return Report(tuple(news), tuple(self._rounds.take_warnings())), passed
+        return Report(tuple(news), tuple(self._rounds.news.take_warnings())), passed
 
     def _watch(self) -> Callable[[], None]:
         check = self._rounds.watch(_ROUND)

@@ -32,7 +32,7 @@ from synknumba._wire.sequence import (
 from synknumba._world.call_in_flight import GOES_ON, Flight
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
-from synknumba._world.rounds import RankNews
+from synknumba._world.news import RankNews
 
 
 @final

@@ -30,7 +30,8 @@ from synknumba._wire.sequence import (
 )
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo, rank_error
-from synknumba._world.rounds import Learn, RankNews
+from synknumba._world.news import RankNews
+from synknumba._world.rounds import Learn
 
 
 @final

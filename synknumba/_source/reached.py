@@ -181,8 +181,15 @@ def is_a_function_of_the_script(value: Any) -> bool:
     return isinstance(value, FunctionType) and is_the_scripts(value.__code__.co_filename)
 
 
-def is_a_module_of_the_script(module: ModuleType) -> bool:
-    return is_the_scripts(getattr(module, "__file__", None))
+def is_a_module_of_the_script(value: Any) -> bool:
+    return isinstance(value, ModuleType) and is_the_scripts(getattr(value, "__file__", None))
+
+
+def imported_modules() -> Iterator[tuple[str, ModuleType]]:
+    """Yields the script's modules but for `__main__`, with their names."""
+    for name, module in list(sys.modules.items()):
+        if name != "__main__" and is_a_module_of_the_script(module):
+            yield name, module
 
 
 def file_of(module: str) -> str | None:

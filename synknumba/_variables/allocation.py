@@ -59,7 +59,9 @@ class Allocation:
             spans = [(first, after) for _, first, after in world.machines]
             hosts, self.mirrored = self._placed(spans)
         when_gone(self, partial(_release, weakref.ref(world), self.number))
-        carried = -1 if carry is None else carry.number
+        carried = -1
+        if carry is not None:
+            carried = carry.number
         world.command(Hold(self.number, layout, hosts, carried), info=calling())
 
     def _placed(self, machines: Sequence[tuple[int, int]]) -> tuple[tuple[HostArray, ...], Segment]:
@@ -76,7 +78,7 @@ class Allocation:
             for rank in range(first, after):
                 offsets, nbytes = self.layout.place(rank)
                 parts.append((at, nbytes))
-                self._starts.append([*(at + offset for offset in offsets), at])
+                self._starts.append([at + offset for offset in (*offsets, 0)])
                 at += -(-nbytes // PART_ALIGNMENT) * PART_ALIGNMENT
             size = max(size, at)
         segment = Segment(size)
@@ -111,11 +113,19 @@ class Allocation:
         of = self.layout.leaf(leaf)
         return HostArray(segment.id, of.dtype, of.shapes[rank], self._starts[rank][leaf])
 
+    def hosts(self, leaf: int) -> tuple[HostArray, ...]:
+        """Returns the location of each rank's array, as `host`."""
+        return tuple(self.host(leaf, rank) for rank in range(self.world.world_size))
+
     def array(self, leaf: int, rank: int) -> Array:
         """Returns a view of one rank's array; on cores of one machine only."""
         assert self.segment is not None
         host = self.host(leaf, rank)
         return self.segment.array(host.dtype, host.shape, host.offset)
+
+    def arrays(self, rank: int) -> list[Array]:
+        """Returns views of all arrays of one rank; on cores of one machine only."""
+        return [self.array(leaf, rank) for leaf in range(len(self.layout.leaves))]
 
     def own(self, leaf: int, rank: int) -> Array:
         """Returns a view of one rank's own rows of an array, of at least one dimension; on cores
@@ -134,7 +144,7 @@ class Allocation:
         dtype = line_type(of.dtype, 0)[0]
         counts = tuple(line_type(of.dtype, of.size(rank))[1] for rank in ranks)
         if self.segment is not None:
-            places = [self.host(leaf, rank) for rank in ranks]
+            places = self.hosts(leaf)
         elif not places:
             return dtype, End(self.number, leaf, counts)
         hosts = tuple(

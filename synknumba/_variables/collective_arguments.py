@@ -11,7 +11,7 @@ from synknumba._host.casting import as_index
 from synknumba._ops.halo import Halo
 from synknumba._ops.tree import Structure, describe, flatten, parts_like, shape_told, unflatten
 from synknumba._types import Array, CollectiveOp, Shape, as_flag
-from synknumba._variables.state import VariableState
+from synknumba._variables.state import VariableState, rows_fit
 from synknumba._variables.variable import Branch, Variable, accepted, state_of
 from synknumba._world.open_world import current_world
 
@@ -67,14 +67,15 @@ class VariableGroup:
     def each(self, result_of: Callable[[VariableState], Any]) -> Any:
         """Returns the result of a function for each variable, in the structure of the variables."""
         results = list(map(result_of, self.states))
-        return results[0] if self.structure is None else unflatten(self.structure, results)
+        if self.structure is None:
+            return results[0]
+        return unflatten(self.structure, results)
 
     def matched(self, values: Any) -> list[list[Array]]:
         """Returns the arrays of each variable, checked, from values in the structure of the
         variables.
         """
-        parts = self._parts(values)
-        return [accepted(state, value) for state, value in zip(self.states, parts, strict=True)]
+        return list(map(accepted, self.states, self._parts(values)))
 
     def matched_or_none(self, values: Any) -> list[list[Array] | None]:
         """Returns what `matched` does, and None for a variable whose value is None; if `values` is
@@ -82,11 +83,11 @@ class VariableGroup:
         """
         if values is None:
             return [None] * len(self.states)
-        parts = self._parts(values)
-        return [
-            None if value is None else accepted(state, value)
-            for state, value in zip(self.states, parts, strict=True)
-        ]
+        matched: list[list[Array] | None] = list(self._parts(values))
+        for i, (state, value) in enumerate(zip(self.states, matched, strict=True)):
+            if value is not None:
+                matched[i] = accepted(state, value)
+        return matched
 
     def _parts(self, values: Any) -> list[Any]:
         if self.structure is None:
@@ -199,7 +200,7 @@ class VariableGroup:
     def check_row_shapes(self) -> None:
         """Raises `PartitionError` if the ranks' rows differ in shape and cannot be concatenated."""
         for state, leaf, shapes in self._own_shapes():
-            if len({shape[1:] for shape in shapes}) > 1:
+            if not rows_fit(shapes):
                 raise PartitionError(
                     f"{self.what} concatenates rows, but those of {state.label_of(leaf)} differ "
                     f"in shape: {_by_rank(shapes)}"
@@ -251,7 +252,7 @@ def check_alike(
     """
     for leaf, (shapes_of_first, shapes_of_second) in enumerate(zip(*shapes, strict=True)):
         dtypes = first.dtypes()[leaf], second.dtypes()[leaf]
-        if dtypes[0] != dtypes[1] or shapes_of_first != shapes_of_second:
+        if (dtypes[0], shapes_of_first) != (dtypes[1], shapes_of_second):
             raise DataError(
                 f"swap: {_described(first, dtypes[0], shapes_of_first)} and "
                 f"{_described(second, dtypes[1], shapes_of_second)}; swapped variables must have "
@@ -260,8 +261,9 @@ def check_alike(
 
 
 def _described(state: VariableState, dtype: np.dtype[Any], shapes: Sequence[Shape]) -> str:
-    shape = shapes[0] if len(set(shapes)) == 1 else list(shapes)
-    return f"{state.label} is {dtype} {shape}"
+    if len(set(shapes)) > 1:
+        return f"{state.label} is {dtype} {list(shapes)}"
+    return f"{state.label} is {dtype} {shapes[0]}"
 
 
 def halo_of(width: Any, periodic: Any) -> Halo | None:
@@ -277,7 +279,9 @@ def halo_of(width: Any, periodic: Any) -> Halo | None:
             "scatter: periodic=True needs halo=…, the number of rows of each "
             "neighbour, such as halo=1"
         )
-    return Halo(number, is_ring) if number else None
+    if not number:
+        return None
+    return Halo(number, is_ring)
 
 
 def check_rows_for(halo: Halo | None, lengths: Sequence[int], label: str) -> None:

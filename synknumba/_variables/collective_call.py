@@ -4,6 +4,7 @@ found or made.
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast, final
 
 from synknumba import _tracing as tracing
@@ -101,7 +102,7 @@ def run(
         storage = target.storage()
         if shape_of is not None:
             shapes = [
-                tuple(shape_of(by_rank, rank) for rank in range(world.world_size))
+                tuple(map(partial(shape_of, by_rank), range(world.world_size)))
                 for by_rank in state.shapes()
             ]
             # Unless it is the root's, a source is not overwritten before every rank has read it.
@@ -122,8 +123,10 @@ def run(
 
 def pairs_in_place(spec: CollectiveSpec, states: Sequence[VariableState]) -> list[Endpoints]:
     """Returns the arrays of a collective in place."""
-    storages = (state.storage() for state in states)
-    return [pair for storage in storages for pair in pairs_of(spec, storage, storage)]
+    pairs: list[Endpoints] = []
+    for state in states:
+        pairs += pairs_of(spec, state.storage(), state.storage())
+    return pairs
 
 
 def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: Any = None) -> Any:

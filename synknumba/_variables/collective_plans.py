@@ -34,6 +34,7 @@ from synknumba._host.segment import Segment
 from synknumba._ops.variable_layout import LeafLayout, line_type
 from synknumba._types import Array, Cache, CollectiveKind, CollectiveOp, Transport
 from synknumba._variables.allocation import Allocation, not_in_use
+from synknumba._variables.kept_values import copies_of
 from synknumba._wire.messages import Install
 from synknumba._wire.program import (
     Collective,
@@ -94,7 +95,9 @@ class Endpoints:
         """Returns the operand of an exchange, with the copies between the ranks."""
         row = math.prod(self.layout.shapes[0][1:])
         elements = line_type(self.layout.dtype, row)[1]  # of one row
-        copies = self.source.layout.copies(self.leaf) if elements else ()
+        if not elements:
+            return self.operand()
+        copies = self.source.layout.copies(self.leaf)
         return self.operand()._replace(copies=tuple(copy.scaled(elements) for copy in copies))
 
 
@@ -115,6 +118,14 @@ def pairs_of(spec: CollectiveSpec, source: Allocation, target: Allocation) -> li
     if spec.kind in {"broadcast", "reduce", "all_reduce"}:
         leaves = source.layout.pieces()
     return [Endpoints(source, target, leaf) for leaf in leaves]
+
+
+def storages_of(pairs: Iterable[Endpoints]) -> set[Allocation]:
+    """Returns the memory of a collective's arrays."""
+    storages: set[Allocation] = set()
+    for pair in pairs:
+        storages.update((pair.source, pair.target))
+    return storages
 
 
 def program_in_place(
@@ -173,8 +184,8 @@ class VariableTransfers(ABC):
         """
 
     @abstractmethod
-    def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
-        """Returns a copy of each array listed in `places` as (leaf, rank)."""
+    def fetch(self, storage: Allocation, ranks: Sequence[int]) -> list[list[Array]]:
+        """Returns copies of all arrays of each of some ranks."""
 
     @abstractmethod
     def reduced(self, spec: CollectiveSpec, storage: Allocation) -> list[Array]:
@@ -206,10 +217,9 @@ class VariableTransfers(ABC):
     def plan(self, spec: CollectiveSpec, pairs: Sequence[Endpoints]) -> tuple[Run, tuple[int, ...]]:
         """Plans a collective. Returns a callable that runs it, and its programs' numbers."""
         steps, segments = self.steps(spec, pairs, frozenset(), in_sequence=False)
-        for pair in pairs:
-            for storage in (pair.source, pair.target):
-                if storage.segment is not None:
-                    segments.append(storage.segment)
+        for storage in storages_of(pairs):
+            if storage.segment is not None:
+                segments.append(storage.segment)
         info = describe(spec, pairs)
         runs: list[Run] = []
         numbers: list[int] = []
@@ -219,7 +229,9 @@ class VariableTransfers(ABC):
             else:
                 runs.append(self.install(program, info))
                 numbers.append(program.number)
-        run = runs[0] if len(runs) == 1 else partial(_run_all, runs)
+        run: Run = partial(_run_all, runs)
+        if len(runs) == 1:
+            (run,) = runs
         return run, tuple(numbers)
 
     def programs(
@@ -252,13 +264,14 @@ class VariableTransfers(ABC):
         run = self.known(key)
         if run is not None:
             return run
-        storages = {pair.source for pair in pairs} | {pair.target for pair in pairs}
-        return self.keep(key, *self.plan(spec, pairs), storages)
+        return self.keep(key, *self.plan(spec, pairs), storages_of(pairs))
 
     def known(self, key: Any) -> Run | None:
         """Returns the callable of a cached plan, now the most recently used; None without one."""
         plan = self._plans.use(key)
-        return None if plan is None else plan.run
+        if plan is None:
+            return None
+        return plan.run
 
     def keep(
         self, key: Any, run: Run, programs: tuple[int, ...], about: Iterable[Allocation]
@@ -354,7 +367,9 @@ def describe(spec: CollectiveSpec, pairs: Sequence[Endpoints]) -> CallInfo:
     texts = []
     for pair in pairs:
         of = pair.layout
-        shapes = of.shapes[0] if of.uniform else list(of.shapes)
+        shapes: Any = list(of.shapes)
+        if of.uniform:
+            shapes = shapes[0]
         texts.append(f"{np.dtype(of.dtype)} {shapes}")
     return CallInfo(spec.kind, tuple(texts))
 
@@ -364,6 +379,11 @@ def _bytes_of_all(operand: Operand) -> int:
     return int(np.dtype(operand.dtype).itemsize) * sum(
         (*operand.source.counts, *operand.target.counts)
     )
+
+
+def _bytes_of_longest(operand: Operand) -> int:
+    """Returns the bytes of the source of the rank that has most."""
+    return int(np.dtype(operand.dtype).itemsize) * max(operand.source.counts)
 
 
 def _bytes_moved(operand: Operand) -> int:
@@ -389,14 +409,16 @@ def direct(program: Collective, segments: Iterable[Segment], transport: Communic
     return make_step(transport, program.kind, program.op, program.root, exchanges)
 
 
-def stage_bytes(kind: CollectiveKind, world_size: int, sizes: Sequence[int]) -> int:
+def stage_bytes(kind: CollectiveKind, world_size: int, sizes: Iterable[int]) -> int:
     """Returns the bytes of a rank on the stage of a small all_reduce of arrays of these sizes; 0
     for what works in place.
     """
     if kind != "all_reduce" or world_size == 1:
         return 0
     nbytes = sum(-(-size // LINE_BYTES) * LINE_BYTES for size in sizes)
-    return nbytes if nbytes * world_size <= STAGED_BYTES else 0
+    if nbytes * world_size > STAGED_BYTES:
+        return 0
+    return nbytes
 
 
 def staged_accesses(keys: frozenset[Key], stage: Key) -> tuple[Access, Access]:
@@ -438,8 +460,8 @@ class CoreTransfers(VariableTransfers):
         if spread:
             self.collective(CollectiveSpec("broadcast"), spread)()
 
-    def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
-        return [storage.array(leaf, rank).copy() for leaf, rank in places]
+    def fetch(self, storage: Allocation, ranks: Sequence[int]) -> list[list[Array]]:
+        return [copies_of(storage.arrays(rank)) for rank in ranks]
 
     def reduced(self, spec: CollectiveSpec, storage: Allocation) -> list[Array]:
         # By the coordinator alone: for the ranks to take part, the result would first need new
@@ -467,10 +489,7 @@ class CoreTransfers(VariableTransfers):
     ) -> tuple[list[Step], list[Segment]]:
         program = program_in_place(spec, pairs, "host")
         if in_sequence:
-            sizes = [
-                max(source.counts) * np.dtype(dtype).itemsize
-                for dtype, source, _, _ in program.arrays
-            ]
+            sizes = map(_bytes_of_longest, program.arrays)
             nbytes = stage_bytes(spec.kind, self.world.world_size, sizes)
             if nbytes:
                 return self._staged(program, nbytes, keys, describe(spec, pairs))

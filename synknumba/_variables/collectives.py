@@ -30,8 +30,14 @@ from synknumba._variables.collective_arguments import (
 )
 from synknumba._variables.collective_call import collective_call, run, run_known
 from synknumba._variables.collective_plans import CollectiveSpec
-from synknumba._variables.kept_values import held_rows
-from synknumba._variables.state import VariableState, check_rank, transfers_of, write_all
+from synknumba._variables.kept_values import held_rows, without_rows
+from synknumba._variables.state import (
+    VariableState,
+    check_rank,
+    joined_shape,
+    transfers_of,
+    write_all,
+)
 from synknumba._variables.variable import Variable
 from synknumba._world.open_world import open_world
 
@@ -134,21 +140,24 @@ def scatter(
     group, ring = VariableGroup.of(vars, "scatter"), halo_of(halo, periodic)
     group.check_rows()
     new_arrays = group.matched_or_none(values)
-    chosen, initial = [], []
+    chosen: list[list[_Selection]] = []
+    initial: list[list[Array] | None] = []
     for state, arrays in zip(group.states, new_arrays, strict=True):
-        wholes = state.fetch([0])[0] if arrays is None else arrays
-        selections = [_Selection(whole, rows_module.select(batch, len(whole))) for whole in wholes]
+        if arrays is None:
+            (wholes,) = state.fetch([0])
+            initial.append(None)
+        else:
+            wholes = arrays
+            initial.append(without_rows(arrays))  # the rows follow
+        selections = [_Selection.of(whole, batch) for whole in wholes]
         check_rows_for(ring, [selection.rows.count for selection in selections], state.label)
         chosen.append(selections)
-        # the rows follow
-        initial.append(None if arrays is None else [array[:0] for array in arrays])
     with collective_call(group.states, initial=initial) as world:
         assignments = []
         for state, selections in zip(group.states, chosen, strict=True):
-            of_ranks = {
-                rank: [selection.held_by(rank, world.partition, ring) for selection in selections]
-                for rank in range(world.world_size)
-            }
+            of_ranks: dict[int, list[Array]] = {}
+            for rank in range(world.world_size):
+                of_ranks[rank] = [item.held_by(rank, world.partition, ring) for item in selections]
             assignments.append(state.assignment(world, of_ranks, ring, sharded=True))
         write_all(world, assignments)
     return vars
@@ -159,6 +168,15 @@ class _Selection(NamedTuple):
 
     array: Array
     rows: Rows
+
+    @classmethod
+    def of(cls, array: Array, batch: Batch) -> "_Selection":
+        """Returns the rows of an array that a batch selects."""
+        return cls(array, rows_module.select(batch, len(array)))
+
+    def taken(self) -> Array:
+        """Returns the rows."""
+        return _taken(self.array, self.rows)
 
     def held_by(self, rank: int, partition: Partition, halo: Halo | None) -> Array:
         """Returns the rows that a rank holds."""
@@ -203,7 +221,9 @@ def gather(vars: Any, nd_up: Literal[0, 1] | None = None) -> Any:
         )
 
     def is_stacked(state: VariableState) -> bool:
-        return not state.sharded if nd_up is None else nd_up == 1
+        if nd_up is None:
+            return not state.sharded
+        return nd_up == 1
 
     with collective_call(group.states, written=()) as world:
         stacked = VariableGroup("gather with nd_up=1", list(filter(is_stacked, group.states)))
@@ -255,7 +275,7 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
         group.check_row_shapes()
 
         def shape_of(shapes: tuple[Shape, ...], _: int) -> Shape:
-            return (sum(rows for rows, *_ in shapes), *shapes[0][1:])
+            return joined_shape(shapes)
 
         run(world, CollectiveSpec("all_gather"), group.states, targets, shape_of, differs=False)
     return vars if dest is None else dest
@@ -532,10 +552,8 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
     new_arrays = group.matched(values)
     if batch is not None:
         VariableGroup("set_value with batch=", group.states).check_rows()
-        new_arrays = [
-            [_taken(array, rows_module.select(batch, len(array))) for array in arrays]
-            for arrays in new_arrays
-        ]
+        for arrays in new_arrays:
+            arrays[:] = [_Selection.of(array, batch).taken() for array in arrays]
     with collective_call(group.states) as world:
         rank = check_rank(rank, world.world_size)
         assignments = [

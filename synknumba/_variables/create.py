@@ -75,7 +75,7 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
     """
     tracing.refuse("synk.flatten()")
     flattened = _make(tree, name, dtype, flat=True)
-    kinds = sorted({str(dtype_of_leaf) for dtype_of_leaf in state_of(flattened).dtypes()})
+    kinds = sorted(set(map(str, state_of(flattened).dtypes())))
     if len(kinds) > 1:
         raise DataError(
             f"flatten needs arrays of one dtype, got {', '.join(kinds)}; "
@@ -111,7 +111,9 @@ def _owned(value: Any, dtype: DTypeLike | None, label: str) -> Array:
     """Returns a copy of an initial value, in native byte order."""
     plain = value.value if isinstance(value, _Numbers) else plain_value(value)
     try:
-        requested = np.asarray(plain).dtype if dtype is None else np.dtype(dtype)
+        if dtype is None:
+            dtype = np.asarray(plain).dtype
+        requested = np.dtype(dtype)
     except (TypeError, ValueError) as error:
         raise DataError(
             f"{label}: a {type(plain).__name__} cannot be read as an array: {error}"
@@ -151,13 +153,15 @@ def _told_apart(value: Any) -> Any:
         return {key: _told_apart(child) for key, child in value.items()}
     if value and _is_numbers(value):
         return _Numbers(value)
-    children = [_told_apart(child) for child in value]
+    children = list(map(_told_apart, value))
     if isinstance(value, list):
         return children
-    return type(value)(*children) if hasattr(value, "_fields") else tuple(children)
+    if hasattr(value, "_fields"):
+        return type(value)(*children)
+    return tuple(children)
 
 
 def _is_numbers(value: Any) -> bool:
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return all(_is_numbers(child) for child in value)
+        return all(map(_is_numbers, value))
     return isinstance(value, bool | int | float | complex | np.generic)

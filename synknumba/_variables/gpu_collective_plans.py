@@ -32,6 +32,7 @@ from synknumba._variables.collective_plans import (
     program_in_place,
     program_of,
 )
+from synknumba._variables.kept_values import copies_of
 from synknumba._wire.program import HostArray, Reduced, Transfer, Transferred, next_number
 from synknumba._wire.sequence import RECORDED, SUCCESS, Access, Key
 from synknumba._world.engine import Engine
@@ -52,6 +53,8 @@ _KINDS = {
     "min": "?efdbhilqBHILQ",
     "max": "?efdbhilqBHILQ",
 }
+
+_SENDING, _FETCHING = CallInfo("sending values"), CallInfo("fetching values")
 
 Hosts: TypeAlias = tuple[HostArray | None, ...]  # by rank
 
@@ -124,37 +127,37 @@ class GpuTransfers(VariableTransfers):
         self, storage: Allocation, values: Sequence[Row], *, without_halos: bool = False
     ) -> None:
         staging = Staging(self._staging)
-        places: dict[tuple[int, int], tuple[HostArray, Array]] = {}
-        for leaf, row in enumerate(values):
-            dtype = storage.layout.leaf(leaf).dtype
-            for value in row:
-                if value is not None and (leaf, id(value)) not in places:
-                    places[leaf, id(value)] = staging.place(dtype, value.shape), value
-        staging.reserve(self.world)
-        for host, value in places.values():
-            fill(self._view(host), value)
+        placed: list[tuple[HostArray, Array]] = []
         arrays = []
         for leaf, row in enumerate(values):
-            hosts = tuple(None if value is None else places[leaf, id(value)][0] for value in row)
+            dtype = storage.layout.leaf(leaf).dtype
+            hosts: dict[int, HostArray | None] = {id(None): None}
+            for value in row:
+                if value is not None and id(value) not in hosts:
+                    host = hosts[id(value)] = staging.place(dtype, value.shape)
+                    placed.append((host, value))
             firsts: tuple[int, ...] = ()
             if without_halos:
                 firsts = tuple(storage.layout.own(leaf, rank).start for rank in range(len(row)))
-            arrays.append(Transferred(storage.number, leaf, hosts, firsts))
+            by_rank = tuple(hosts[id(value)] for value in row)
+            arrays.append(Transferred(storage.number, leaf, by_rank, firsts))
+        staging.reserve(self.world)
+        for host, value in placed:
+            fill(self._view(host), value)
         self._transfer(tuple(arrays), storage, up=True)
         self._let_go(staging)
 
-    def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
+    def fetch(self, storage: Allocation, ranks: Sequence[int]) -> list[list[Array]]:
         staging = Staging(self._staging)
         hosts, arrays = [], []
-        for leaf, rank in places:
-            of = storage.layout.leaf(leaf)
-            host = staging.place(of.dtype, of.shapes[rank])
-            hosts.append(host)
-            by_rank = on_rank(rank, host, self.world.world_size)
-            arrays.append(Transferred(storage.number, leaf, by_rank))
+        for rank in ranks:
+            hosts.append([staging.place(of.dtype, of.shapes[rank]) for of in storage.layout.leaves])
+            for leaf, host in enumerate(hosts[-1]):
+                by_rank = on_rank(rank, host, self.world.world_size)
+                arrays.append(Transferred(storage.number, leaf, by_rank))
         staging.reserve(self.world)
         self._transfer(tuple(arrays), storage, up=False)
-        copies = [self._view(host).copy() for host in hosts]
+        copies = [copies_of(list(map(self._view, of_rank))) for of_rank in hosts]
         self._let_go(staging)
         return copies
 
@@ -163,7 +166,7 @@ class GpuTransfers(VariableTransfers):
         run = self.known(key)
         if run is None:
             program = Transfer(next_number(), up, arrays)
-            run = self.install(program, CallInfo("sending values" if up else "fetching values"))
+            run = self.install(program, _SENDING if up else _FETCHING)
             self.keep(key, run, (program.number,), [storage])
         run()
 
@@ -182,11 +185,11 @@ class GpuTransfers(VariableTransfers):
     # ---- collectives
 
     def reduced(self, spec: CollectiveSpec, storage: Allocation) -> list[Array]:
-        leaves = storage.layout.leaves
-        on_root = tuple(_layout_on_root(leaf, spec.root) for leaf in leaves)
+        on_root = tuple(_layout_on_root(leaf, spec.root) for leaf in storage.layout.leaves)
         target = Allocation(self.world, StorageLayout(on_root, storage.layout.flat))
         self.collective(spec, pairs_of(spec, storage, target))()
-        return self.fetch(target, [(leaf, spec.root) for leaf in range(len(leaves))])
+        (arrays,) = self.fetch(target, [spec.root])
+        return arrays
 
     def steps(
         self,
@@ -220,9 +223,10 @@ class GpuTransfers(VariableTransfers):
         staging.reserve(self.world, describe(spec, pairs))
         staged = frozenset({("staging", segment.id)})
         first, *middle, last = programs
+        between = Access(staged, staged, staged, staged)
         return [
             Step(first, Access(reads=keys, writes=staged)),
-            *(Step(program, Access(staged, staged, staged, staged)) for program in middle),
+            *(Step(program, between) for program in middle),
             Step(last, Access(writes=keys, remote_reads=staged)),
         ], [segment]
 
@@ -235,7 +239,8 @@ class GpuTransfers(VariableTransfers):
         if not self.world.spans_machines or spec.kind != "all_reduce" or spec.op not in _KINDS:
             return False
         nbytes = 0
-        for leaf in (pair.layout for pair in pairs):
+        for pair in pairs:
+            leaf = pair.layout
             is_combined = leaf.dtype.char in _KINDS[spec.op] and leaf.dtype.isnative
             if not is_combined or not leaf.uniform:
                 return False
@@ -260,22 +265,24 @@ class GpuTransfers(VariableTransfers):
         The first rank of each machine has the result then; others, if there are any, copy it.
         """
         first_of = self._firsts()
-        ranks = range(self.world.world_size)
-        hosts = [tuple(pair.source.host(pair.leaf, rank) for rank in ranks) for pair in pairs]
+        hosts = [pair.source.hosts(pair.leaf) for pair in pairs]
         combined = _combined(spec, pairs, hosts)
         if len(set(first_of)) == len(first_of):
             return [combined]
         arrays = []
         for pair, places in zip(pairs, hosts, strict=True):
-            results = [
-                None if rank == first else places[first] for rank, first in enumerate(first_of)
-            ]
+            results: list[HostArray | None] = [places[first] for first in first_of]
+            for first in first_of:  # has the result already
+                results[first] = None
             arrays.append(Transferred(pair.target.number, pair.leaf, tuple(results)))
         return [combined, Transfer(next_number(), up=True, arrays=tuple(arrays), stays=True)]
 
     def _firsts(self) -> list[int]:
         """Returns the first rank of each rank's machine."""
-        return [first for _, first, after in self.world.machines for _ in range(first, after)]
+        firsts: list[int] = []
+        for _, first, after in self.world.machines:
+            firsts += [first] * (after - first)
+        return firsts
 
 
 def _copied(staging: Staging, pairs: Sequence[Endpoints], world_size: int) -> list[Program]:

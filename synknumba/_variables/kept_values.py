@@ -51,7 +51,8 @@ class Kept:
             return self
         if self._are_equal_replicas():
             return Kept((self.parts[0],) * size)
-        if not self.sharded or not all(_fit(leaf, 1) for leaf in self._by_leaf()):
+        have_rows = self.sharded and all(_fit(leaf, 1) for leaf in self._by_leaf())
+        if not have_rows:
             raise PartitionError(
                 f"{label} has an array of its own on each of {len(self.parts)} ranks, which have "
                 f"no place on {size}; call fork({len(self.parts)}), or set it: synk.broadcast(v, "
@@ -95,10 +96,13 @@ class Kept:
         views of the rows.
         """
 
-        def part(whole: Array, rank: int) -> Array:
-            return held_rows(partial(_between, whole), len(whole), partition, rank, halo)
+        def part(rank: int) -> list[Array]:
+            return [
+                held_rows(partial(_between, whole), len(whole), partition, rank, halo)
+                for whole in wholes
+            ]
 
-        parts = [[part(whole, rank) for whole in wholes] for rank in range(partition.parts)]
+        parts = list(map(part, range(partition.parts)))
         return cls(parts, True, partition.parts > 1, halo, partition)
 
     def own(self) -> "Sequence[list[Array]]":
@@ -107,8 +111,8 @@ class Kept:
             return self.parts
         parts = []
         for rank, arrays in enumerate(self.parts):
-            spans = [self.halo.own(len(array), rank, len(self.parts)) for array in arrays]
-            parts.append([array[slice(*span)] for array, span in zip(arrays, spans, strict=True)])
+            edges = partial(self.halo.own, rank=rank, world_size=len(self.parts))
+            parts.append([array[slice(*edges(len(array)))] for array in arrays])
         return parts
 
     def with_own(self, values: Mapping[int, list[Array]]) -> "Kept":
@@ -161,12 +165,19 @@ def held_rows(
     if halo is None:
         return take(start, stop)
     pieces = [take(*span) for span in halo.spans(start, stop, n, rank, partition.parts)]
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces)
 
 
 def copies_of(arrays: Sequence[Array]) -> list[Array]:
     """Returns copies of arrays."""
     return [array.copy() for array in arrays]
+
+
+def without_rows(arrays: Sequence[Array]) -> list[Array]:
+    """Returns no rows of each array, of its dtype and row shape."""
+    return [array[:0] for array in arrays]
 
 
 def _fit(arrays: Sequence[Array], axis: int) -> bool:

@@ -10,6 +10,7 @@ A variable outlives its world: at its first use in the next one, `Values.recall`
 that the coordinator knows, and `place` puts them on the new ranks.
 """  # noqa: E501
 
+import itertools
 import math
 import operator
 from collections import deque
@@ -27,7 +28,7 @@ from synknumba._host.casting import as_index
 from synknumba._ops.halo import Halo
 from synknumba._ops.tree import LEAF, Structure, describe, paths, unflatten
 from synknumba._ops.variable_layout import VECTOR, LeafLayout, StorageLayout
-from synknumba._types import Array, Shape
+from synknumba._types import Array, Shape, count_text
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_plans import CoreTransfers, Row, VariableTransfers
 from synknumba._variables.failed_writes import writing
@@ -45,9 +46,8 @@ _UNPLACED = ("variable", -1)
 def transfers_of(world: Engine) -> VariableTransfers:
     """Returns what transfers a world's variables; called between `begin` and `end`."""
     if world.life.transfers is None:
-        world.life.transfers = (
-            CoreTransfers(world) if world.traits.shares_memory else GpuTransfers(world)
-        )
+        kind = CoreTransfers if world.traits.shares_memory else GpuTransfers
+        world.life.transfers = kind(world)
     transfers: VariableTransfers = world.life.transfers
     return transfers
 
@@ -100,7 +100,7 @@ class VariableState:
     def root_shapes(self) -> list[Shape]:
         """Returns the shape of each array on the root."""
         if self._values.storage is None:
-            return [value.shape for value in self._values.initial()]
+            return list(shapes_of(self._values.initial()))
         return [leaf.shapes[0] for leaf in self._values.storage.layout.leaves]
 
     def root_shape(self, leaf: int) -> Shape:
@@ -156,7 +156,7 @@ class VariableState:
             return self._values.pending
         if storage.segment is None or storage.world.work is not None or self._values.torn:
             return None
-        return [storage.array(leaf, 0) for leaf in self.leaves()]
+        return storage.arrays(0)
 
     def place_text(self) -> str:
         """Returns where the values are, and whether replicas may differ, as text."""
@@ -166,26 +166,21 @@ class VariableState:
         if not storage.lives_in(open_world()):
             return "of a world that is closed"
         world = storage.world
-        plural = "s" if world.world_size > 1 else ""
-        where = f"on {world.world_size} {world.device} rank{plural}"
-        if self._values.sharded:
-            shapes = self.shapes() if self.is_tree else self.shapes()[0]
-            halo = f" with {self.halo}" if self.halo else ""
-            return f"{where}, shards {shapes}{halo}"
-        equality = "may differ" if self._values.differs else "equal"
-        return f"{where}, replicas {equality}"
+        where = f"on {count_text(world.world_size, f'{world.device} rank')}"
+        if not self._values.sharded:
+            return f"{where}, replicas {'may differ' if self._values.differs else 'equal'}"
+        shapes: Any = self.shapes()
+        if not self.is_tree:
+            (shapes,) = shapes
+        if self.halo is not None:
+            return f"{where}, shards {shapes} with {self.halo}"
+        return f"{where}, shards {shapes}"
 
     # ---- values
 
     def value_on(self, rank: int) -> Any:
         """Returns a copy of one rank's array; for a tree, the tree of arrays."""
         return self.as_tree(self.fetch([rank])[0])
-
-    def held_on(self, rank: int) -> Any:
-        """Returns a copy of one rank's array as functions get it, with its halos; for a tree,
-        the tree of arrays.
-        """
-        return self.as_tree(self.fetch([rank], own=False)[0])
 
     def whole_value(self) -> Any:
         """Returns a copy of the value, for a divided variable the rows of all ranks; for a tree,
@@ -207,9 +202,11 @@ class VariableState:
         """
         if self._values.storage is None:
             return list(self.root_shapes())
+        shape_of = _same_shape
+        if self._values.sharded:
+            shape_of = _shape_of_rows
         layout = self._values.storage.layout
-        joins = _joined_shape if self._values.sharded else _same_shape
-        return [joins(layout.own_shapes(leaf)) for leaf in self.leaves()]
+        return [shape_of(layout.own_shapes(leaf)) for leaf in self.leaves()]
 
     def _present(self) -> Kept:
         """Returns the values on all ranks of the open world; without one, those that the next
@@ -238,7 +235,7 @@ class VariableState:
             self._start_from(wholes)
             return
         copies = list(map(np.array, wholes, self._dtypes))
-        self._values.given = Kept.divided(copies, self.storage().world.partition, self.halo)
+        self._values.copied = Kept.divided(copies, self.storage().world.partition, self.halo)
         self._values.written = self._values.torn = False
 
     def set_value(self, values: Arrays, rank: int | None) -> None:
@@ -250,22 +247,29 @@ class VariableState:
                 "use set_value(value, rank=…) for one rank's part, synk.scatter(v, value) to "
                 "divide the value, or synk.broadcast(v, value) to make it a replica on every rank",
             )
-        if open_world() is None and (rank is None or self._values.storage is None):
+        if open_world() is None and not self._needs_world(rank):
             _refuse_in_body()  # with a world `begin` does
-            check_rank(0 if rank is None else rank, 1)
+            if rank is not None:
+                check_rank(rank, 1)
             self._start_from(values)
             return
         world = current_world()
         world.begin()
         try:
-            self.place(world, values if rank is None else None)
-            ranks: Iterable[int] = range(world.world_size)
-            if rank is not None:
-                ranks = [check_rank(rank, world.world_size)]
+            if rank is None:
+                self.place(world, values)
+                of_ranks = dict.fromkeys(range(world.world_size), values)
+            else:
+                self.place(world)
+                of_ranks = {check_rank(rank, world.world_size): values}
             with writing(world, [self]):
-                write_all(world, [self.assignment_of_own(world, dict.fromkeys(ranks, values))])
+                write_all(world, [self.assignment_of_own(world, of_ranks)])
         finally:
             world.end()
+
+    def _needs_world(self, rank: int | None) -> bool:
+        """Whether to set one rank's array needs those that other ranks keep."""
+        return rank is not None and self._values.storage is not None
 
     def check_whole(self, what: str, way_out: str) -> None:
         """Raises `PartitionError` if the variable is divided, so that the root's array does not
@@ -338,7 +342,7 @@ class VariableState:
             values = Kept((initial,)).fit(world.partition, self.label)
             entry_values = self._values.known(self.label)
         by_leaf = list(zip(*values.parts, strict=True))
-        shapes = [tuple(array.shape for array in arrays) for arrays in by_leaf]
+        shapes = list(map(shapes_of, by_leaf))
         storage = Allocation(world, self.layout_with(shapes, values.halo))
         transfers_of(world).deliver(storage, by_leaf)
         world.life.residents[self] = None
@@ -348,9 +352,9 @@ class VariableState:
         self._use(storage)
         now.written = now.torn = False
         # `initial` is the caller's own memory, and is assigned next.
-        now.given = None
+        now.copied = None
         if initial is None and storage.segment is None:
-            now.given = values
+            now.copied = values
         now.enter(entry_values, keeps_snapshots=world.life.keeps_snapshots)
         return storage
 
@@ -373,7 +377,7 @@ class VariableState:
         storage = self._values.storage
         if storage is None:
             return
-        is_here = storage.lives_in(open_world()) and storage.life.reason is None
+        is_here = storage.lives_in(open_world()) and storage.life.ending.reason is None
         if is_here or self._values.known(self.label) is not None:
             return
         shapes = self.root_shapes()
@@ -396,7 +400,7 @@ class VariableState:
     def take_snapshot(self, world: Engine) -> Kept:
         """Returns the values for a snapshot; those of the last one if nothing was written since."""
         snapshot = self._values.snapshot
-        if snapshot is not None and self._values.given is snapshot:
+        if snapshot is not None and self._values.copied is snapshot:
             return snapshot
         return self._fetched(world)
 
@@ -406,9 +410,11 @@ class VariableState:
 
     def keep_at_close(self, world: Engine) -> None:
         """Fetches the values from GPUs whose world is about to be closed, unless they are many."""
+        if self._values.copied is not None:
+            return
         copies = 1 if self._values.are_equal() else world.world_size
-        if self._values.given is None and self.nbytes * copies <= CLOSE_BYTES:
-            self._values.given = self._fetched(world)
+        if self.nbytes * copies <= CLOSE_BYTES:
+            self._values.copied = self._fetched(world)
 
     def check_process(self) -> None:
         """Raises `WorldError` if the variable is on ranks of the process that forked this one."""
@@ -449,7 +455,9 @@ class VariableState:
         shapes = list(map(tuple, by_rank))
         if shapes == self.shapes() and halo == old.layout.halo:
             return Assignment(self, values, old, sharded)
-        carry = old if len(values) < world.world_size else None
+        carry = None
+        if len(values) < world.world_size:
+            carry = old
         room = Allocation(world, self.layout_with(shapes, halo), carry=carry)
         return Assignment(self, values, room, sharded)
 
@@ -493,7 +501,7 @@ class VariableState:
         transfers_of(world).deliver(storage, rows, without_halos=without_halos)
         is_complete = len(values) == world.world_size and not without_halos
         are_equal = is_complete and len(set(map(id, values.values()))) == 1
-        written, previous = self._values.written, self._values.given
+        written, previous = self._values.written, self._values.copied
         self.mark(differs=not are_equal, sharded=sharded)
         self._use(storage)
         self._values.written = written and not is_complete
@@ -503,17 +511,20 @@ class VariableState:
             copied: Kept | None = previous.with_own(values)  # beside halos that stay
         else:
             copied = self._copied(world, values, previous)
-        self._values.given, self._values.written = copied, copied is None
+        self._values.copied, self._values.written = copied, copied is None
 
     def _copied(self, world: Engine, values: ByRank, old: Kept | None) -> Kept | None:
         """Returns a copy of the values that GPUs have got, with those that other ranks keep;
         None if it would be large.
         """
         different = {id(arrays): arrays for arrays in values.values()}
-        if sum(array.nbytes for arrays in different.values() for array in arrays) > GIVEN_BYTES:
+        every = itertools.chain.from_iterable(different.values())
+        if sum(array.nbytes for array in every) > GIVEN_BYTES:
             return None
         copies = {key: copies_of(arrays) for key, arrays in different.items()}
-        parts: list[Arrays] = [[]] * world.world_size if old is None else list(old.parts)
+        parts: list[Arrays] = [[]] * world.world_size
+        if old is not None:
+            parts = list(old.parts)
         for rank, arrays in values.items():
             parts[rank] = copies[id(arrays)]
         return self._values.kept(parts)
@@ -544,7 +555,7 @@ class VariableState:
         its own rows; None: as before.
         """
         values = self._values
-        values.differs, values.written, values.given = differs, True, None
+        values.differs, values.written, values.copied = differs, True, None
         if sharded is not None and sharded is not values.sharded:
             values.sharded = sharded
             self._use(self.storage())
@@ -563,7 +574,9 @@ class VariableState:
         storage, world = self._values.storage, open_world()
         parts: Sequence[Arrays]
         if storage is None:
-            parts = [self._values.initial()] * (1 if world is None else world.world_size)
+            parts = [self._values.initial()]
+            if world is not None:
+                parts *= world.world_size
         elif world is None or storage.world.is_inherited:
             parts = self._parts_elsewhere(storage, own=own)
         else:
@@ -586,12 +599,12 @@ class VariableState:
         which this one was forked.
         """
         if not storage.world.is_inherited:
-            known = self._values.recall(self.label).fit(storage.world.partition, self.label)
+            kept = self._values.recall(self.label).fit(storage.world.partition, self.label)
         elif storage.segment is None:
             raise self._inherited()
         else:
-            known = Kept(self._values.in_memory(), halo=self.halo)
-        return known.own() if own else known.parts
+            kept = Kept(self._values.in_memory(), halo=self.halo)
+        return kept.own() if own else kept.parts
 
     def own_copies(self, world: Engine, ranks: Sequence[int]) -> list[Arrays]:
         """Returns copies of own rows on the given ranks; called between `begin` and `end`."""
@@ -605,10 +618,7 @@ class VariableState:
 
     def copies(self, world: Engine, ranks: Sequence[int]) -> list[Arrays]:
         """Returns copies of arrays with halos; called between the world's `begin` and `end`."""
-        leaves = self.leaves()
-        places = [(leaf, rank) for rank in ranks for leaf in leaves]
-        arrays = transfers_of(world).fetch(self.storage(), places)
-        return [arrays[first : first + len(leaves)] for first in range(0, len(arrays), len(leaves))]
+        return transfers_of(world).fetch(self.storage(), ranks)
 
     def _use(self, storage: Allocation) -> None:
         """Takes memory, and makes the key of the variable in plans, which depend on whether rows
@@ -621,7 +631,7 @@ class VariableState:
         storage = self._values.storage
         if storage is None or not storage.lives_in(world):
             return  # it was not on these ranks yet
-        self._values.written, self._values.given = True, None
+        self._values.written, self._values.copied = True, None
         self._values.torn = self._values.torn or torn
 
     def _inherited(self) -> WorldError:
@@ -668,16 +678,33 @@ def write_all(world: Engine, assignments: Iterable[Assignment]) -> None:
         )
 
 
-def _joined_shape(shapes: Sequence[Shape]) -> Shape | None:
-    """Returns the shape of the ranks' rows, joined; None if they do not fit."""
-    if len({shape[1:] for shape in shapes}) > 1:
-        return None
+def shapes_of(arrays: Iterable[Array]) -> tuple[Shape, ...]:
+    """Returns the shape of each array."""
+    return tuple(array.shape for array in arrays)
+
+
+def rows_fit(shapes: Iterable[Shape]) -> bool:
+    """Returns whether the ranks' rows can be joined."""
+    return len({shape[1:] for shape in shapes}) <= 1
+
+
+def joined_shape(shapes: Sequence[Shape]) -> Shape:
+    """Returns the shape of the ranks' rows, joined."""
     return (sum(rows for rows, *_ in shapes), *shapes[0][1:])
+
+
+def _shape_of_rows(shapes: Sequence[Shape]) -> Shape | None:
+    """Returns the shape of the ranks' rows, joined; None if they do not fit."""
+    if not rows_fit(shapes):
+        return None
+    return joined_shape(shapes)
 
 
 def _same_shape(shapes: Sequence[Shape]) -> Shape | None:
     """Returns the shape that all ranks have; None if they differ."""
-    return shapes[0] if len(set(shapes)) == 1 else None
+    if len(set(shapes)) > 1:
+        return None
+    return shapes[0]
 
 
 def _refuse_in_body() -> None:
@@ -702,7 +729,9 @@ def refuse_on_rank(what: str) -> None:
 
 def label_of_name(name: str | None) -> str:
     """Returns the label of a variable in error messages."""
-    return "the variable" if name is None else f"variable {name!r}"
+    if name is None:
+        return "the variable"
+    return f"variable {name!r}"
 
 
 def check_rank(rank: Any, world_size: int) -> int:

@@ -7,7 +7,7 @@ from synknumba._errors import VariableLost
 from synknumba._types import Array
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.kept_values import CLOSE_BYTES, Kept
-from synknumba._world.life import Life
+from synknumba._world.life import Ending
 from synknumba._world.open_world import snapshots_taken
 
 Arrays: TypeAlias = list[Array]  # of a variable on one rank
@@ -26,18 +26,19 @@ class Values:
         differs: whether replicas may differ.
         written: whether ranks may have written since the coordinator gave or kept the values.
         torn: whether a failing call may have left them half-written.
-        given: the coordinator's copy of the present values; none on cores, where it can read them.
+        copied: the coordinator's copy of the present values; none on cores, where it can read them.
         snapshot: values of the last snapshot, or those that a later world began with.
-        seen: snapshots up to the creation, the last placement, or the last one of these values.
+        snapshots_known: snapshots up to the creation, the last placement, or the last of these
+            values.
     """
 
     __slots__ = (
+        "copied",
         "differs",
-        "given",
         "pending",
-        "seen",
         "sharded",
         "snapshot",
+        "snapshots_known",
         "storage",
         "torn",
         "written",
@@ -45,20 +46,20 @@ class Values:
 
     def __init__(self, pending: Arrays) -> None:
         self.snapshot: Kept | None = None
-        self.seen = snapshots_taken()
+        self.snapshots_known = snapshots_taken()
         self.restart(pending)
 
     def restart(self, pending: Arrays) -> None:
         """Makes values the initial ones of the next world; the snapshot stays."""
         self.pending: Arrays | None = pending
         self.storage: Allocation | None = None
-        self.given: Kept | None = None
+        self.copied: Kept | None = None
         self.sharded = self.differs = self.written = self.torn = False
 
     def keep_snapshot(self, values: Kept) -> None:
         """Sets what to go back to when a rank has died, which are the present values."""
-        self.seen = snapshots_taken()
-        self.snapshot = self.given = values
+        self.snapshots_known = snapshots_taken()
+        self.snapshot = self.copied = values
         self.written = False
 
     def enter(self, entry_values: Kept | None, *, keeps_snapshots: bool) -> None:
@@ -66,9 +67,10 @@ class Values:
 
         If they are lost, and a snapshot was taken since they were, it has none of this variable.
         """
-        newer = self.seen != snapshots_taken()
-        self.seen = snapshots_taken()
-        if newer or (entry_values is not None and (self.snapshot is not None or keeps_snapshots)):
+        newer = self.snapshots_known != snapshots_taken()
+        self.snapshots_known = snapshots_taken()
+        is_kept = self.snapshot is not None or keeps_snapshots
+        if newer or (is_kept and entry_values is not None):
             self.snapshot = entry_values
 
     def initial(self) -> Arrays:
@@ -94,9 +96,7 @@ class Values:
     def in_memory(self) -> list[Arrays]:
         """Returns views of the arrays of all ranks, which are in shared memory."""
         storage = self.placed()
-        leaves = range(len(storage.layout.leaves))
-        ranks = range(storage.world.world_size)
-        return [[storage.array(leaf, rank) for leaf in leaves] for rank in ranks]
+        return list(map(storage.arrays, range(storage.world.world_size)))
 
     # ---- for another world
 
@@ -113,18 +113,18 @@ class Values:
         """
         if self.storage is None:
             return Kept((self.initial(),))
-        if self.given is not None:
-            return self.given
-        life = self.storage.life
+        if self.copied is not None:
+            return self.copied
         if self._remain_in_memory(self.storage):
             parts = self.in_memory()
             if self.are_equal():
                 parts = parts[:1] * len(parts)
             return self.kept(parts)
-        if self.snapshot is not None and life.reason is not None and life.not_kept is None:
+        ending = self.storage.life.ending
+        if self.snapshot is not None and ending.has_failed:
             return self.snapshot
         raise VariableLost(
-            f"the values of {label} {_why_lost(life)}. Give it a value to use it again: "
+            f"the values of {label} {_why_lost(ending)}. Give it a value to use it again: "
             f"v.set_value(value), or synk.scatter(v, value) "
             "to divide its rows. Call world.snapshot() now and then to keep the "
             "values of all variables."
@@ -136,16 +136,16 @@ class Values:
         """
         if storage.segment is None or self.torn:
             return False
-        if storage.life.reason is None or not self.written:
+        if storage.life.ending.reason is None or not self.written:
             return True
         return self.snapshot is None or not storage.life.keeps_snapshots
 
 
-def _why_lost(life: Life) -> str:
-    if life.not_kept is not None:
-        return f"could not be fetched when its world was closed: {life.not_kept}"
-    if life.reason is not None:
-        return f"ended with the ranks ({life.reason}), and there is no snapshot of them"
+def _why_lost(ending: Ending) -> str:
+    if ending.not_kept is not None:
+        return f"could not be fetched when its world was closed: {ending.not_kept}"
+    if ending.reason is not None:
+        return f"ended with the ranks ({ending.reason}), and there is no snapshot of them"
     return (
         f"were not fetched when its world was closed, since they have more "
         f"than {CLOSE_BYTES >> 30} GiB"

@@ -139,14 +139,13 @@ class Variable:
             VariableLost: the values ended with the ranks of their world.
             WorldError: this process is a rank.
         """
-        # first: it may be lost, or this process a rank
-        value = self._state.value_on(0 if rank is None else rank)
-        if rank is None:
-            self._state.check_whole(
-                "value",
-                "use get_value(rank=…) for one rank's part, or synk.gather(v, nd_up=0) for all "
-                "rows",
-            )
+        if rank is not None:
+            return self._state.value_on(rank)
+        value = self._state.value_on(0)  # first: it may be lost, or this process a rank
+        self._state.check_whole(
+            "value",
+            "use get_value(rank=…) for one rank's part, or synk.gather(v, nd_up=0) for all rows",
+        )
         return value
 
     @shortened
@@ -367,7 +366,9 @@ def state_of(variable: Variable) -> VariableState:
 
 def layout_of(array: Data | Variable) -> tuple[Any, ...]:
     """Returns the key of a `Data` or a variable in plans."""
-    return array._layout if isinstance(array, Data) else array._state._layout  # noqa: SLF001  # as a key
+    if isinstance(array, Data):
+        return array._layout  # noqa: SLF001  # as a key
+    return array._state._layout  # noqa: SLF001  # as a key
 
 
 def accepted(state: VariableState, value: Any) -> Arrays:

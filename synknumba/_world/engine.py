@@ -24,12 +24,14 @@ again at once; with `fork(respawn=True)`, the next call starts the ranks again
     engine.py          a world: its calls take it, it begins and ends lives
     life.py            what is made with the ranks, and ends with them
     call_in_flight.py  the call on which the ranks work while the script goes on
-    rounds.py          commands to all ranks, and their answers
+    rounds.py          commands to all ranks, and their answers (read by news.py)
+    watchdog.py        checks of the ranks during waits, and their end after a failure
 
 Scripts have a `World` (`world.py`), which passes on to the engine what users may ask for.
 """  # noqa: E501
 
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -51,8 +53,8 @@ from synknumba._host.log import log
 from synknumba._host.segment import Segment
 from synknumba._host.signals import in_main_thread
 from synknumba._ops.rows import Partition
-from synknumba._types import Array, DeviceKind, Transport
-from synknumba._wire.messages import Measure, Measured, Rate, Rated, Trace, Traced
+from synknumba._types import Array, DeviceKind, Transport, count_text
+from synknumba._wire.messages import Command, Measure, Measured, Rate, Rated, Trace, Traced
 from synknumba._wire.statistics import Statistics, Tally, own_memory
 from synknumba._world import machines as machines_module
 from synknumba._world.call_in_flight import Flight, lock_limit, remaining
@@ -62,6 +64,7 @@ from synknumba._world.holdings import Kind
 from synknumba._world.life import Life, Setup, Visitor
 from synknumba._world.limits import as_timeout
 from synknumba._world.machines import OtherMachines
+from synknumba._world.news import RankNews
 from synknumba._world.open_world import CURRENT, DROP_SECONDS, WorldLock
 from synknumba._world.open_world import current_frame as _frame
 
@@ -90,7 +93,6 @@ class Engine:
         life: what the ranks have and how they are reached, from their start to their end.
         ranks: the life's rounds: values, results, `run` and `command`.
         run: `Rounds.run`: runs a program on every rank.
-        command: `Rounds.command`: executes a command on every rank.
         judged: name of the sequence whose until= is asked.
         holdings: what the ranks have of the script, and may free.
         handle: the script's `World`, if it still has one. Not strong: an engine is freed without a
@@ -103,7 +105,6 @@ class Engine:
         "_looking",
         "_owner",
         "_respawn",
-        "command",
         "handle",
         "holdings",
         "judged",
@@ -137,11 +138,11 @@ class Engine:
         self._looking = threading.RLock()
         # checks, before the ranks are started again, that they can be
         self._respawn: Callable[[], None] | None = None
-        self._start(None, timeout)
+        self._start(None, _limit(timeout))
 
     # ---- lives
 
-    def _start(self, before: Life | None, timeout: float | None) -> None:
+    def _start(self, before: Life | None, timeout: float) -> None:
         """Starts the ranks, for the first time or again after the life `before`."""
         began = time.monotonic_ns()
         life = Life(
@@ -152,17 +153,17 @@ class Engine:
             weakref.WeakMethod(self._release),
             keeps_snapshots=before is not None and before.keeps_snapshots,
         )
-        life.ranks.starts_again = self._respawn is not None
+        life.ranks.watchdog.starts_again = self._respawn is not None
         with self._looking:
-            if before is not None and before.at_end is not None:
+            if before is not None and before.ending.counts is not None:
                 self.tally.go_on(
                     before.ranks.sequence,
-                    before.at_end.worked,
+                    before.ending.counts.worked,
                     before.processes.forwarder.dropped,
-                    before.at_end.network,
+                    before.ending.counts.network,
                 )
             self.life, self.ranks, self.holdings = life, life.ranks, life.holdings
-        self.run, self.command = life.ranks.run, life.ranks.command
+        self.run = life.ranks.run
         try:
             life.start(self.setup, self.others)
             # Subscriptions keep the world alive, so they come last. A world whose start and end
@@ -186,7 +187,7 @@ class Engine:
     def respawn_after(self, check: Callable[[], None]) -> None:
         """Lets the next call start the ranks again after a failure, if `check` does not raise."""
         self._respawn = check
-        self.ranks.starts_again = True
+        self.ranks.watchdog.starts_again = True
 
     def start_again(self) -> None:
         """Starts the ranks after a failure; if that fails, the next call tries again."""
@@ -197,7 +198,7 @@ class Engine:
                 "the world is started again after the call in progress; call "
                 "again when that has ended"
             )
-        reason = self.life.reason
+        reason = self.life.ending.reason
         log.info("the ranks are started again, which had ended: %s", reason)
         try:
             if self._respawn is not None:
@@ -205,7 +206,7 @@ class Engine:
             self._start(self.life, self.ranks.timeout)
         except BaseException:
             if CURRENT.world is not self:
-                self.life.reason, CURRENT.ended = reason, self
+                self.life.ending.reason, CURRENT.ended = reason, self
             raise
         finally:
             self._lock.give_back()
@@ -213,18 +214,18 @@ class Engine:
     def _release(self, reason: str | None) -> None:
         """Frees the coordinator's resources for the ranks, after the ranks have ended."""
         life = self.life
-        life.reason = reason
+        life.ending.reason = reason
         self._hand_over_trace(reason)
         with self._looking:
-            if life.at_end is None:
-                life.at_end = life.count()
+            if life.ending.counts is None:
+                life.ending.counts = life.count()
                 self.tally.closed = time.monotonic_ns()
             life.closed = True
         life.flights.fail()
         life.free()
-        is_failure = reason is not None and not life.is_closing
+        is_failure = reason is not None and not life.ending.is_requested
         starts_again = is_failure and self._respawn is not None
-        CURRENT.ends(self, reason, life.how_closed, starts_again=starts_again)
+        CURRENT.ends(self, reason, life.ending.requested, starts_again=starts_again)
         log.info("%s has ended: %s", repr(self), reason or "the script has closed it")
 
     # ---- calls
@@ -283,7 +284,7 @@ class Engine:
     def end(self) -> None:
         """Releases the world, and sends the frees queued during the call."""
         if self.ranks.events is not None:
-            self.ranks.events.call_ends()
+            self.ranks.events.call_ends(self.tally.scattered_bytes)
         self._lock.give_back()
         if noted or self.holdings.unwanted:
             self._drop_unwanted()
@@ -354,6 +355,12 @@ class Engine:
 
     # ---- objects on the ranks
 
+    def command(
+        self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None
+    ) -> list[RankNews]:
+        """Executes a command on every rank, and returns their news; see `Rounds.command`."""
+        return self.ranks.command(command, descriptors, info)
+
     def attach(self, segments: Sequence[Segment], info: CallInfo | None = None) -> None:
         """Maps segments on the ranks, unless they are mapped already and have not grown since.
 
@@ -412,7 +419,7 @@ class Engine:
 
     def at_work(self) -> set[int]:
         """Returns the ranks of this machine that have not answered the last round."""
-        return self.ranks.at_work()
+        return set(self.ranks.at_work())
 
     @property
     def slices_done(self) -> Array:
@@ -428,7 +435,7 @@ class Engine:
             self.begin()
         try:
             self.command(Trace(records))
-            events = self.ranks.events = Events(records, self.tally, ended)
+            events = self.ranks.events = Events(records, self.tally.scattered_bytes, ended)
             self.life.control.set_ring_of_rounds(events.ring.address)
         finally:
             if not is_starting:
@@ -459,7 +466,7 @@ class Engine:
         events, self.ranks.events = self.ranks.events, None
         if events is not None:
             self.life.control.set_ring_of_rounds(0)
-            events.hand_over(reason)
+            events.hand_over(reason, self.tally.scattered_bytes)
 
     # ---- the end
 
@@ -494,7 +501,7 @@ class Engine:
         if not self._has_ranks:
             return
         life = self.life
-        life.is_closing, life.how_closed = True, how
+        life.ending.is_requested, life.ending.requested = True, how
         try:
             seconds = 0.0 if in_main_thread() else CLOSE_SECONDS
             if not self._lock.take(_frame(), seconds):
@@ -505,36 +512,41 @@ class Engine:
             finally:
                 self._lock.give_back()
         finally:
-            life.is_closing = False
+            life.ending.is_requested = False
 
     def _close_now(self, *, at_exit: bool, patient: bool) -> None:
         """Ends the ranks, while the world is held."""
-        life, flights = self.life, self.life.flights
         try:
-            if not self.ranks.under_way and (patient or flights.current is None):
-                flights.land_last(at_exit=at_exit)
+            if patient and not self.ranks.under_way:
+                self.life.flights.land_last(at_exit=at_exit)
         finally:
-            busy = not self._is_idle
-            if not life.closed and not busy and not at_exit and not self.traits.shares_memory:
+            self._end_ranks(at_exit=at_exit)
+
+    def _end_ranks(self, *, at_exit: bool) -> None:
+        life = self.life
+        if life.closed:
+            return
+        if life.flights.current is not None:
+            self.ranks.kill()
+            return
+        if not self.ranks.under_way:
+            if not at_exit and not self.traits.shares_memory:
                 self._keep_residents()
-            if not life.closed and flights.current is not None:
-                self.ranks.kill()
-            if not life.closed and not busy:
-                # the script asks for the end of the world, not for this
-                with contextlib.suppress(SynkError):
-                    self._collect_trace()
-            if not life.closed:
-                self.ranks.stop(CLOSE_SECONDS)
+            # the script asks for the end of the world, not for this
+            with contextlib.suppress(SynkError):
+                self._collect_trace()
+        if not life.closed:
+            self.ranks.stop(CLOSE_SECONDS)
 
     def _keep_residents(self) -> None:
         """Fetches the values of variables from GPUs."""
         timeout = self.ranks.timeout
-        self.ranks.timeout = min(timeout or FETCH_SECONDS, FETCH_SECONDS)
+        self.ranks.timeout = min(timeout, FETCH_SECONDS)
         try:
             for resident in self.life.residents:
                 resident.keep_at_close(self)
         except (SynkError, MemoryError) as error:
-            self.life.not_kept = str(error).splitlines()[0]
+            self.life.ending.not_kept = str(error).splitlines()[0]
         finally:
             self.ranks.timeout = timeout
 
@@ -551,7 +563,7 @@ class Engine:
     def disown(self) -> None:
         """Marks the world as closed in a child of the script, and leaves the ranks alone."""
         why = "it belongs to the process from which this one was forked"
-        self.life.closed, self.life.reason = True, why
+        self.life.closed, self.life.ending.reason = True, why
         self.life.flights.lose(why)
         self.ranks.disown()
 
@@ -567,7 +579,7 @@ class Engine:
         ranks = own_memory(self.life.processes.pids)
         life = self.life
         with self._looking:
-            counts = life.at_end or life.count(ranks, held, free)
+            counts = life.ending.counts or life.count(ranks, held, free)
         dropped = life.processes.forwarder.dropped
         return self.tally.told(
             life.ranks.sequence, counts.worked, counts.memory, dropped, counts.network
@@ -681,11 +693,13 @@ class Engine:
     @property
     def timeout(self) -> float | None:
         """Time limit of a call in seconds; None for no limit."""
+        if self.ranks.timeout == math.inf:
+            return None
         return self.ranks.timeout
 
     @timeout.setter
     def timeout(self, seconds: float | None) -> None:
-        self.ranks.timeout = as_timeout(seconds)
+        self.ranks.timeout = _limit(as_timeout(seconds))
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -697,7 +711,7 @@ class Engine:
     @property
     def end_reason(self) -> str | None:
         """Why the world ended; None while it is open, or if the script closed it."""
-        return self.life.reason
+        return self.life.ending.reason
 
     @property
     def work(self) -> str | None:
@@ -710,10 +724,10 @@ class Engine:
     def closed_error(self) -> WorldError:
         """Returns the error for a call of a closed world."""
         reason = ""
-        if self.life.reason:
-            reason = f": {self.life.reason}"
-        elif self.life.how_closed:
-            reason = f": it was closed {self.life.how_closed}"
+        if self.life.ending.reason:
+            reason = f": {self.life.ending.reason}"
+        elif self.life.ending.requested:
+            reason = f": it was closed {self.life.ending.requested}"
         if CURRENT.ended is self:
             return WorldError(
                 f"the ranks of this world have ended{reason}. Call again: the "
@@ -725,5 +739,9 @@ class Engine:
         """Shows size, device and state of the world."""
         where = f", devices={list(self.devices)}" if self.devices else ""
         state = "closed" if self.life.closed else "open"
-        plural = "s" if self.world_size > 1 else ""
-        return f"<World of {self.world_size} {self.device} rank{plural}{where}, {state}>"
+        ranks = count_text(self.world_size, f"{self.device} rank")
+        return f"<World of {ranks}{where}, {state}>"
+
+
+def _limit(timeout: float | None) -> float:
+    return math.inf if timeout is None else timeout

@@ -12,13 +12,12 @@ for those that end late.
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, final
+from typing import NamedTuple, TypeAlias, TypeVar, final
 
 from synknumba._types import Array
 from synknumba._wire import doorbell
 from synknumba._wire.messages import Trace, Traced
 from synknumba._wire.ring import Ring
-from synknumba._wire.statistics import Tally
 from synknumba._world.failure import CallInfo
 
 OF_TRACES = Trace.__name__.lower()  # name of the messages that begin traces and collect them
@@ -27,10 +26,31 @@ OF_TRACES = Trace.__name__.lower()  # name of the messages that begin traces and
 class Message(NamedTuple):
     """A message to all ranks, and their answers."""
 
-    name: str
     began: int
     ended: int
     nbytes: int
+    name: str
+
+
+Call: TypeAlias = tuple[int, int, int]  # begin, end, bytes passed to the ranks
+
+_T = TypeVar("_T", Call, Message)
+
+
+@final
+class _Latest(deque[_T]):
+    """The last calls or messages.
+
+    Attributes:
+        gone: end of the last that was dropped, as there was no room; 0 if there is none.
+    """
+
+    gone = 0
+
+    def add(self, span: _T) -> None:
+        if len(self) == self.maxlen:
+            self.gone = max(self.gone, self[0][1])
+        self.append(span)
 
 
 @final
@@ -39,7 +59,7 @@ class Events:
 
     Args:
         records: how many of each kind are kept, the last ones.
-        tally: counters of the world.
+        scattered: bytes that the world has scattered so far.
         ended: gets the events when the trace has ended.
 
     Attributes:
@@ -49,39 +69,39 @@ class Events:
         ring: the rounds.
         ranks: what the ranks have recorded, by rank; nothing if they were killed.
         started: when the trace began.
-        gone: end of the last call or message that was dropped, as there was no room; 0 if there is
-            none.
         reason: why the ranks were ended while they were traced; None if they were not.
     """
 
-    def __init__(self, records: int, tally: Tally, ended: "Callable[[Events], None]") -> None:
-        self._tally, self._records, self._ended = tally, records, ended
+    def __init__(self, records: int, scattered: int, ended: "Callable[[Events], None]") -> None:
+        self._ended = ended
         self.names: dict[int, CallInfo] = {}
         self.began = 0
-        self.calls: deque[tuple[int, int, int]] = deque(maxlen=records)
+        self.calls: _Latest[Call] = _Latest(maxlen=records)
         self.ring = Ring(records + 1)  # the oldest tells where those that are kept begin
-        self.messages: deque[Message] = deque(maxlen=records)
+        self.messages: _Latest[Message] = _Latest(maxlen=records)
         self.ranks: dict[int, Traced] = {}
         self.reason: str | None = None
         self.clock = time.time_ns() - time.monotonic_ns()
-        self.started, self.gone = time.monotonic_ns(), 0
-        self._scattered = tally.scattered_bytes  # up to the last call
+        self.started = time.monotonic_ns()
+        self._scattered = scattered  # up to the last call
 
-    def call_ends(self) -> None:
-        """Notes that the call under way gives the world back."""
-        if len(self.calls) == self._records:
-            self.gone = max(self.gone, self.calls[0][1])
-        scattered = self._tally.scattered_bytes
-        self.calls.append((self.began, time.monotonic_ns(), scattered - self._scattered))
+    @property
+    def gone(self) -> int:
+        """End of the last call or message that was dropped; 0 if there is none."""
+        return max(self.calls.gone, self.messages.gone)
+
+    def call_ends(self, scattered: int) -> None:
+        """Notes that the call under way gives the world back; `scattered` bytes in all."""
+        self.calls.add((self.began, time.monotonic_ns(), scattered - self._scattered))
         self._scattered = scattered
 
-    def hand_over(self, reason: str | None) -> None:
+    def hand_over(self, reason: str | None, scattered: int) -> None:
         """Ends the trace; `reason` is that for which the ranks have been ended, if they have."""
         self.reason = reason
         # the call under way, if any, ends now
         last = self.calls[-1][1] if self.calls else 0
         if reason is not None and self.began > last:
-            self.call_ends()
+            self.call_ends(scattered)
         self._ended(self)
 
     def add_round(self, sequence: int, number: int, began: int) -> None:
@@ -100,6 +120,4 @@ class Events:
         """
         if name == OF_TRACES:
             return
-        if len(self.messages) == self._records:
-            self.gone = max(self.gone, self.messages[0].ended)
-        self.messages.append(Message(name, began, time.monotonic_ns(), nbytes))
+        self.messages.add(Message(began, time.monotonic_ns(), nbytes, name))

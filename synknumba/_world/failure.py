@@ -52,6 +52,11 @@ class CallInfo:
             return self.function
         return f"{self.function}({', '.join(self.arguments)})"
 
+    @property
+    def when(self) -> str:
+        """The time of the call, in words that follow an event."""
+        return f"during {self}" if self.is_call else f"while {self}"
+
     def places(self, ranks: Iterable[int]) -> dict[int, str]:
         """Returns where ranks are in the call; nothing for a call of one part."""
         if self.where is None:

@@ -1,19 +1,20 @@
-"""`fork()`: resolves the number of ranks and their devices, checks both, and starts the world."""
+"""`fork()`: checks its arguments and this process, and starts the world."""
 
 import importlib.util
 import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast, get_args
 
 import numpy as np
 
 from synknumba import _tracing as tracing
-from synknumba._device import cuda_is_initialised, probed, usable_cores
+from synknumba._device import cuda_is_initialised
 from synknumba._errors import (
     ArgumentError,
     DeviceError,
@@ -22,23 +23,41 @@ from synknumba._errors import (
     depth_of_script,
 )
 from synknumba._host import this_process
-from synknumba._host.casting import as_index
 from synknumba._host.inherited import tell_of_threads
 from synknumba._host.log import log
-from synknumba._ops.rows import Partition
 from synknumba._types import CompilerName, DeviceKind, Transport, as_flag, known_options, shown
 from synknumba._world import machines as machines_module
 from synknumba._world.engine import Engine
 from synknumba._world.life import Setup
 from synknumba._world.limits import as_timeout, check_room, check_system_calls
-from synknumba._world.machines import MachineDevices, OtherMachines, cores_of, firsts_of, shared_out
 from synknumba._world.open_world import current_world, open_world, starting, world_to_start_again
+from synknumba._world.placement import Placement, place
 from synknumba._world.world import World, world_of
-from synknumba.simt.internals import jit_problem, stands_in
+from synknumba.simt.internals import jit_problem
 
 MOST_UNEQUAL = 1000  # weights
 _told_of_launcher: list[bool] = []  # not empty once the warning was given
 _PROFILE = re.compile(r"synknumba-rank(\d+)\.prof")  # name of what a rank writes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """Checked arguments of `fork()` beside those that place the ranks.
+
+    Attributes:
+        weights: weights of the ranks; () to measure them, None for equal shares.
+        compiler: None for the default.
+        arguments: text of all arguments.
+    """
+
+    timeout: float | None
+    weights: tuple[float, ...] | None
+    profile: bool
+    prefix_output: bool
+    transport: str
+    compiler: CompilerName | None
+    respawn: bool
+    arguments: str
 
 
 @known_options
@@ -103,6 +122,48 @@ def fork(
         CallTimeout: a rank was stopped, as by SIGSTOP, while it started, and `timeout` is over.
     """
     tracing.refuse("synk.fork()")
+    _check_interpreter()
+    arguments = (
+        *(world_size, device, devices, transport, compiler),
+        *(profile, timeout, prefix_output, respawn, weights),
+    )
+    text = repr(list(map(shown, arguments)))
+    opened = _opened_by_same_call(text)
+    if opened is not None:
+        return world_of(opened)
+    if machines_module.ranks_compared:
+        world_size, device = machines_module.ranks_compared[0]
+        devices, weights, transport = None, None, "auto"
+    options = _Options(
+        timeout=as_timeout(timeout),
+        weights=_as_weights(weights),
+        profile=as_flag(profile, "profile"),
+        prefix_output=as_flag(prefix_output, "prefix_output"),
+        transport=_known_transport(transport),
+        compiler=_known_compiler(compiler),
+        respawn=respawn,
+        arguments=text,
+    )
+    with starting():
+        if open_world() is not None:
+            raise WorldError(
+                "fork() called while another thread has opened a world; call close() first"
+            )
+        try:
+            # keeps the probed GPUs initialised until the ranks have opened theirs
+            with ExitStack() as awake:
+                placement = place(world_size, device, devices, awake)
+                return world_of(_start(placement, options))
+        except BaseException:
+            engine = open_world()
+            # Ctrl-C came after the ranks had started: the caller will not get the world
+            if engine is not None:
+                engine.close()
+            raise
+
+
+def _check_interpreter() -> None:
+    """Raises an error if this process is a rank, or no rank could compile."""
     if this_process.current_rank() is not None:
         raise WorldError(
             f"fork() called on rank {this_process.current_rank()}; only the coordinator forks"
@@ -115,97 +176,57 @@ def fork(
     problem = jit_problem()
     if problem:
         raise DeviceError(f"fork() needs Numba's compiler, also on GPUs: {problem}")
-    engine = open_world()
-    arguments = [
-        *map(
-            shown,
-            (
-                world_size,
-                device,
-                devices,
-                transport,
-                compiler,
-                profile,
-                timeout,
-                prefix_output,
-                respawn,
-                weights,
-            ),
-        )
-    ]
+
+
+def _opened_by_same_call(text: str) -> Engine | None:
+    """Returns the world that the same call has opened, at a prompt; raises `WorldError` if another
+    one is open.
+    """
+    engine, at_prompt = open_world(), hasattr(sys, "ps1")
     if engine is not None:
-        if hasattr(sys, "ps1") and engine.setup.asked == repr(arguments):
-            return world_of(engine)
+        if at_prompt and engine.setup.arguments == text:
+            return engine
         raise WorldError(
             f"fork() called while {engine!r} is open; call close() first, or use "
             f"`with synknumba.fork(): ...`"
         )
-    ended = world_to_start_again()
-    if ended is not None and hasattr(sys, "ps1") and ended.setup.asked == repr(arguments):
-        return world_of(current_world())
-    if machines_module.ranks_compared:
-        world_size, device = machines_module.ranks_compared[0]
-        devices, weights, transport = None, None, "auto"
-    timeout, shares = as_timeout(timeout), _as_weights(weights)
-    profile, prefix_output = as_flag(profile, "profile"), as_flag(prefix_output, "prefix_output")
-    if transport not in ("auto", *get_args(Transport)):
-        raise PartitionError(f'transport must be "auto", "nccl" or "host", got {transport!r}')
-    named = _known_compiler(compiler)
-    with starting():
-        if open_world() is not None:
-            raise WorldError(
-                "fork() called while another thread has opened a world; call close() first"
-            )
-        try:
-            # keeps the probed GPUs initialised until the ranks have opened theirs
-            with ExitStack() as awake:
-                device = _known_device(device)
-                firsts: tuple[int, ...] = ()
-                if machines_module.current and machines_module.current[0].is_mine:
-                    kind, indices, firsts = _resolve_machines(
-                        machines_module.current[0], world_size, device, devices, awake
-                    )
-                    size = firsts[-1]
-                else:
-                    size, kind, indices = _resolve(
-                        _asked_for(world_size, devices), device, devices, awake
-                    )
-                _check_weights(shares, size)
-                if kind == "cuda":
-                    _check_compiler(named)
-                # ranks on this machine, and the GPUs that they may share
-                here, shared = (firsts[1], ()) if firsts else (size, indices)
-                check_room(here)
-                check_system_calls()
-                _check_mpi()
-                if profile:
-                    _make_way_for_profiles(size)
-                tell_of_threads()
-                carrier = _choose_transport(transport, kind, shared)
-                setup = Setup(
-                    world_size=size,
-                    device=kind,
-                    devices=indices,
-                    firsts=firsts,
-                    transport=carrier,
-                    transport_is_free=transport == "auto",
-                    compiler=named,
-                    profile=profile,
-                    prefix_output=prefix_output,
-                    asked=repr(arguments),
-                )
-                engine = Engine(setup, timeout=timeout)
-                if shares is not None:
-                    engine.weigh(shares)
-                if respawn:
-                    engine.respawn_after(partial(_check_again, kind))
-                return world_of(engine)
-        except BaseException:
-            engine = open_world()
-            # Ctrl-C came after the ranks had started: the caller will not get the world
-            if engine is not None:
-                engine.close()
-            raise
+    if at_prompt:
+        ended = world_to_start_again()
+        if ended is not None and ended.setup.arguments == text:
+            return current_world()
+    return None
+
+
+def _start(placement: Placement, options: _Options) -> Engine:
+    """Checks whether ranks can be started here, and starts them."""
+    kind = placement.kind
+    _check_weights(options.weights, placement.size)
+    if kind == "cuda":
+        _check_compiler(options.compiler)
+    check_room(placement.here)
+    check_system_calls()
+    _check_mpi()
+    if options.profile:
+        _make_way_for_profiles(placement.size)
+    tell_of_threads()
+    setup = Setup(
+        world_size=placement.size,
+        device=kind,
+        devices=placement.devices,
+        firsts=placement.firsts,
+        transport=_choose_transport(options.transport, kind, placement.shared_gpu),
+        transport_is_free=options.transport == "auto",
+        compiler=options.compiler,
+        profile=options.profile,
+        prefix_output=options.prefix_output,
+        arguments=options.arguments,
+    )
+    engine = Engine(setup, timeout=options.timeout)
+    if options.weights is not None:
+        engine.weigh(options.weights)
+    if options.respawn:
+        engine.respawn_after(partial(_check_again, kind))
+    return engine
 
 
 _NO_NUMBERS = (str, bytes, bool, np.bool_)  # which float() would take
@@ -220,7 +241,8 @@ def _as_weights(weights: Any) -> tuple[float, ...] | None:
     if isinstance(weights, str) and weights == "measured":
         return ()
     numbers = _as_numbers(weights)
-    if not numbers or not all(0 < number < float("inf") for number in numbers):
+    are_valid = all(0 < number < float("inf") for number in numbers)
+    if not numbers or not are_valid:
         raise ArgumentError(
             f"weights must be a positive number for each rank, as in weights=[2, 1, 1], or "
             f'"measured", got {shown(weights)}'
@@ -252,82 +274,6 @@ def _check_weights(weights: tuple[float, ...] | None, size: int) -> None:
         )
 
 
-def _asked_for(world_size: int | None, devices: Sequence[int] | None) -> int | None:
-    """Returns the number of ranks that the script, or else `synknumba run`, asks for."""
-    if world_size is None and devices is None and machines_module.ranks_alone:
-        return machines_module.ranks_alone[0]
-    return world_size
-
-
-def _resolve_machines(
-    machines: OtherMachines,
-    world_size: int | None,
-    device: str,
-    devices: Sequence[int] | None,
-    awake: ExitStack,
-) -> tuple[DeviceKind, tuple[int, ...], tuple[int, ...]]:
-    """Returns the kind of device, each rank's GPU index, and the first rank of each machine with
-    the number of ranks.
-    """
-    count = len(machines.hosts)
-    if devices is not None:
-        raise PartitionError(
-            f"devices={list(devices)!r} places ranks on GPUs of one machine, but this job has "
-            f"{count}; leave it out, and start synknumba with --ranks-per-node"
-        )
-    available = machines.devices()
-    kind: DeviceKind = "cpu"
-    if device != "cpu":
-        _check_cuda()
-        report = awake.enter_context(probed())
-        available[0] = MachineDevices.of(available[0].cores, report)
-        available = shared_out(available)
-        lacking = [
-            i
-            for i, machine in enumerate(available)
-            if len(machine.gpus) < (machines.ranks_each or 1)
-        ]
-        if not lacking:
-            kind = "cuda"
-        elif device == "cuda":
-            first = available[lacking[0]]
-            where = f"machine {lacking[0]} ({machines.hosts[lacking[0]]})"
-            problem = (
-                f'{where} has {len(first.gpus)} usable GPUs; use device="cpu" to run '
-                f"on cores. {first.problem}"
-            )
-            raise DeviceError(problem.rstrip())
-    if machines.ranks_each is not None:
-        counts = [machines.ranks_each] * count
-    elif kind == "cuda":
-        counts = [len(machine.gpus) for machine in available]
-    else:
-        counts = cores_of(available, machines.hosts)
-    if world_size is not None and world_size != sum(counts):
-        _check_size(world_size)
-        if int(world_size) < count:  # the first machines have one each
-            counts = [int(i < world_size) for i in range(count)]
-        else:
-            counts = list(Partition.even(count).counts(int(world_size)))
-    if kind == "cuda":
-        short = next(
-            (i for i, machine in enumerate(available) if counts[i] > len(machine.gpus)), None
-        )
-        if short is not None:
-            where, number = f"machine {short} ({machines.hosts[short]})", len(available[short].gpus)
-            problem = (
-                f"{counts[short]} ranks on {where} are more than its {number} "
-                f"GPUs. {available[short].problem}"
-            )
-            raise PartitionError(problem.rstrip())
-    gpus = tuple(
-        gpu
-        for machine, number in zip(available, counts, strict=True)
-        for gpu in machine.gpus[:number]
-    )
-    return kind, gpus if kind == "cuda" else (), firsts_of(counts)
-
-
 def _check_again(kind: DeviceKind) -> None:
     _check_mpi()
     if kind == "cuda" and cuda_is_initialised():
@@ -349,16 +295,13 @@ def _make_way_for_profiles(size: int) -> None:
             f"profile=True writes files into {os.getcwd()}, where this process may not; change "
             f"the folder before fork()"
         )
-    profiles = [
-        (int(match[1]), match[0])
-        for match in map(_PROFILE.fullmatch, os.listdir())
-        if match is not None
-    ]
-    stale = [name for rank, name in sorted(profiles) if rank >= size]
-    for name in stale:
+    profiles = filter(None, map(_PROFILE.fullmatch, os.listdir()))
+    stale = {int(profile[1]): profile[0] for profile in profiles if int(profile[1]) >= size}
+    removed = [stale[rank] for rank in sorted(stale)]
+    for name in removed:
         os.unlink(name)
-    if stale:
-        message = f"fork(profile=True) has removed {', '.join(stale)}, of a larger world before"
+    if removed:
+        message = f"fork(profile=True) has removed {', '.join(removed)}, of a larger world before"
         warnings.warn(message, RuntimeWarning, stacklevel=depth_of_script())
 
 
@@ -371,13 +314,13 @@ def _check_mpi() -> None:
             "it. Import mpi4py.MPI after fork(), or set mpi4py.rc.initialize = False before the "
             "import and call MPI.Init() after fork()."
         )
-    launchers = {
-        name: os.environ[name]
-        for name, _ in machines_module.LAUNCHERS
-        if os.environ.get(name, "").isdigit()
-    }
-    name, count = max(launchers.items(), key=lambda item: int(item[1]), default=("", "0"))
-    if int(count) > 1 and not machines_module.current and not _told_of_launcher:
+    counts = ((name, os.environ.get(name, "")) for name, _ in machines_module.LAUNCHERS)
+    launchers = {name: int(count) for name, count in counts if count.isdigit()}
+    if machines_module.current or _told_of_launcher or not launchers:
+        return
+    name = max(launchers, key=launchers.__getitem__)
+    count = launchers[name]
+    if count > 1:
         _told_of_launcher.append(True)
         warnings.warn(
             f"fork() in one of {count} processes that a launcher has started ({name}={count}): "
@@ -389,79 +332,35 @@ def _check_mpi() -> None:
         )
 
 
-def _choose_transport(choice: str, kind: DeviceKind, devices: Sequence[int]) -> Transport:
+def _known_transport(transport: Any) -> str:
+    """Returns "auto" or the name of a transport; raises `PartitionError` for anything else."""
+    if transport not in ("auto", *get_args(Transport)):
+        raise PartitionError(f'transport must be "auto", "nccl" or "host", got {transport!r}')
+    return cast("str", transport)
+
+
+def _choose_transport(choice: str, kind: DeviceKind, shared_gpu: int | None) -> Transport:
     """Returns the transport of collectives, and logs the reason."""
-    shared = sorted({device for device in devices if devices.count(device) > 1})
+    problem = None
     if kind == "cpu":
         problem = "the ranks are on CPU cores"
-    elif shared:
-        problem = f"several ranks share GPU {shared[0]}, which NCCL refuses"
-    else:
-        problem = None
-    if choice == "nccl" and problem is not None:
+    elif shared_gpu is not None:
+        problem = f"several ranks share GPU {shared_gpu}, which NCCL refuses"
+    if choice != "host" and problem is None:
+        log.info("collectives go over NCCL")
+        return "nccl"
+    if choice == "nccl":
         raise PartitionError(
             f'transport="nccl" needs a GPU for each rank, but {problem}; use '
             f'transport="host" or "auto"'
         )
-    if choice == "host" or problem is not None:
-        log.info("collectives go over the host: %s", problem or "the script requested it")
-        return "host"
-    log.info("collectives go over NCCL")
-    return "nccl"
-
-
-def _resolve(
-    world_size: int | None, device: str, devices: Sequence[int] | None, awake: ExitStack
-) -> tuple[int, DeviceKind, tuple[int, ...]]:
-    """Returns number of ranks, kind of device and each rank's GPU index; raises if invalid."""
-    if world_size is not None:
-        _check_size(world_size)
-
-    def on_cores() -> tuple[int, DeviceKind, tuple[int, ...]]:
-        return int(world_size or usable_cores()), "cpu", ()
-
-    if device == "cpu":
-        if devices is not None:
-            raise PartitionError(
-                f"devices={devices!r} places ranks on GPUs, but device is "
-                f'"cpu"; leave one of them out'
-            )
-        return on_cores()
-    _check_cuda()
-    report = awake.enter_context(probed())
-    if report.count > 0:
-        return _place_on_gpus(world_size, devices, report.count)
-    if devices is None and device == "auto":
-        if report.problem:
-            warnings.warn(
-                f"running on CPU cores: {report.problem}",
-                RuntimeWarning,
-                stacklevel=depth_of_script(),
-            )
-        return on_cores()
-    # the script has asked numba.cuda whether there is a GPU
-    if devices is None and stands_in():
-        log.info("the ranks are on CPU cores, which stand in for GPUs")
-        return on_cores()
-    problem = report.problem
-    raise DeviceError(
-        problem or 'no NVIDIA GPU is visible here; use device="cpu" to run on the CPU cores'
-    )
-
-
-def _known_device(device: str) -> str:
-    """Returns "auto", "cuda" or "cpu"; raises `PartitionError` for anything else."""
-    device = "cuda" if device == "gpu" else device
-    if device not in {"auto", "cuda", "cpu"}:
-        raise PartitionError(f'device must be "auto", "cuda" (or "gpu") or "cpu", got {device!r}')
-    return device
+    log.info("collectives go over the host: %s", problem or "the script requested it")
+    return "host"
 
 
 def _known_compiler(compiler: Any) -> CompilerName | None:
     """Returns the name of a compiler, or None for the default; raises ArgumentError otherwise."""
-    if compiler is not None and not (
-        isinstance(compiler, str) and compiler in get_args(CompilerName)
-    ):
+    if not isinstance(compiler, str | None) or compiler not in (None, *get_args(CompilerName)):
         raise ArgumentError(
             f'compiler must be "numba.cuda" or "numba-cuda-mlir", or None for the one that can be '
             f"used, got {shown(compiler)}"
@@ -477,55 +376,3 @@ def _check_compiler(name: CompilerName | None) -> None:
             "'synknumba[mlir]', or leave "
             "compiler= out for numba.cuda"
         )
-
-
-def _check_cuda() -> None:
-    """Refuses CUDA in this process; called first, since the child that counts GPUs could not use
-    it either.
-    """
-    if cuda_is_initialised():
-        raise DeviceError(
-            "CUDA has been initialised in this process before fork(), and its children cannot use "
-            "it. Move whatever touches "
-            "the GPU (cuda.to_device, cupy arrays, torch.cuda, cuda.jit with explicit signatures) "
-            "after fork(), into functions "
-            'that run on the ranks, or use device="cpu".'
-        )
-
-
-def _check_size(world_size: Any) -> None:
-    if as_index(world_size) < 1:
-        raise PartitionError(
-            f"world_size must be an integer of at least 1 (or None for every "
-            f"device), got {world_size!r}"
-        )
-
-
-def _place_on_gpus(
-    world_size: int | None, devices: Sequence[int] | None, count: int
-) -> tuple[int, DeviceKind, tuple[int, ...]]:
-    if devices is None:
-        size = int(world_size or count)
-        if size > count and machines_module.ranks_compared:
-            return size, "cuda", tuple(rank % count for rank in range(size))
-        if size > count:
-            raise PartitionError(
-                f"world_size={size} is more than the {count} visible "
-                f"GPU{'s' if count > 1 else ''}; several ranks share "
-                f"a GPU only on request, as in devices={[r % count for r in range(size)]}"
-            )
-        return size, "cuda", tuple(range(size))
-    if not isinstance(devices, Iterable):
-        raise PartitionError(f"devices must list a GPU for each rank, got {devices!r}")
-    indices = tuple(devices)
-    are_valid = all(0 <= as_index(index) < count for index in indices)
-    if not are_valid or not indices:
-        raise PartitionError(
-            f"devices must list a GPU between 0 and {count - 1} for each rank, got {list(indices)}"
-        )
-    if world_size is not None and world_size != len(indices):
-        raise PartitionError(
-            f"world_size={world_size} but devices={list(indices)} places {len(indices)} "
-            f"ranks; leave one of them out"
-        )
-    return len(indices), "cuda", tuple(int(i) for i in indices)

@@ -12,14 +12,13 @@ sent. So the code is noted at the fork and when a function is first used, and co
 
 import collections
 import linecache
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
-from typing import Literal, NoReturn, TypeAlias, final
+from typing import Literal, NoReturn, TypeAlias, final, get_args
 
 from synknumba._errors import WorldError
 from synknumba._host.segment import Segment
-from synknumba._source.reached import functions_in, is_a_module_of_the_script, reached
+from synknumba._source.reached import functions_in, imported_modules, reached
 from synknumba._wire import channel
 from synknumba._wire.messages import Attach, Drop
 from synknumba._world.read_values import RankValues
@@ -39,11 +38,10 @@ class RankCode:
     def __init__(self) -> None:
         """Notes the code of all functions in modules of the script, right before the fork."""
         self._known: dict[FunctionType, CodeType] = {}
-        for name, module in list(sys.modules.items()):
-            if name != "__main__" and is_a_module_of_the_script(module):
-                for value in list(vars(module).values()):
-                    if getattr(value, "__module__", None) == name:
-                        self._note(value, 2)
+        for name, module in imported_modules():
+            for value in list(vars(module).values()):
+                if getattr(value, "__module__", None) == name:
+                    self._note(value, 2)
 
     def _note(self, value: object, depth: int) -> None:
         if isinstance(value, FunctionType):
@@ -113,10 +111,8 @@ class Holdings:
         ]
         for start in range(0, len(needed), channel.MAX_DESCRIPTORS):
             batch = needed[start : start + channel.MAX_DESCRIPTORS]
-            yield (
-                Attach(tuple((segment.id, segment.size) for segment in batch)),
-                [segment.fd for segment in batch],
-            )
+            maps = Attach(tuple((segment.id, segment.size) for segment in batch))
+            yield maps, [segment.fd for segment in batch]
             self._mapped.update((segment.id, segment.generation) for segment in batch)
 
     def forget(self, kind: Kind, number: int) -> None:
@@ -126,13 +122,8 @@ class Holdings:
 
     def drop(self) -> Drop:
         """Returns the command that frees all queued objects, and empties the queue."""
-        numbers: dict[Kind, list[int]] = {
-            "segment": [],
-            "program": [],
-            "function": [],
-            "variable": [],
-        }
+        numbers: dict[Kind, list[int]] = {kind: [] for kind in get_args(Kind)}  # as in `Drop`
         while self.unwanted:
             kind, number = self.unwanted.popleft()
             numbers[kind].append(number)
-        return Drop(*(tuple(ids) for ids in numbers.values()))
+        return Drop(*map(tuple, numbers.values()))

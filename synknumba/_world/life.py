@@ -24,7 +24,8 @@ from synknumba._world.call_in_flight import Flights
 from synknumba._world.holdings import Holdings
 from synknumba._world.machines import OtherMachines
 from synknumba._world.processes import Processes
-from synknumba._world.rounds import Ended, Rounds
+from synknumba._world.rounds import Rounds
+from synknumba._world.watchdog import Ended, Watchdog
 
 if TYPE_CHECKING:
     from synknumba._world.engine import Engine
@@ -65,7 +66,7 @@ class Setup:
         compiler: compiler for GPUs; None for the default.
         profile: whether ranks write profiles.
         prefix_output: whether to put the rank's number before each line that a rank prints.
-        asked: text of the arguments of `fork()`.
+        arguments: text of the arguments of `fork()`.
     """
 
     world_size: int
@@ -77,7 +78,7 @@ class Setup:
     compiler: CompilerName | None = None
     profile: bool = False
     prefix_output: bool = False
-    asked: str = ""
+    arguments: str = ""
 
     @property
     def edges(self) -> tuple[int, ...]:
@@ -91,6 +92,31 @@ class Counts(NamedTuple):
     worked: int
     memory: Memory
     network: int
+
+
+@final
+@dataclass(slots=True)
+class Ending:
+    """Why and how a life ends.
+
+    Attributes:
+        reason: why the ranks ended; None before the end, or if the script closed the world.
+        is_requested: whether the script is ending them.
+        requested: by what, and where in the script.
+        not_kept: why values of variables could not be fetched from them; None if all could.
+        counts: counts at the end; None before.
+    """
+
+    reason: str | None = None
+    is_requested: bool = False
+    requested: str = ""
+    not_kept: str | None = None
+    counts: Counts | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the ranks ended by a failure, and not in a close that could not fetch values."""
+        return self.reason is not None and self.not_kept is None
 
 
 @final
@@ -113,31 +139,22 @@ class Life:
         joined: whether the transport is set up, if it needs that.
         transfers: the world's `VariableTransfers`; None before the first. Set by `_variables`.
         closed: whether the ranks have ended, or belong to another process.
-        is_closing: whether the script is ending them.
-        how_closed: by what, and where in the script.
-        reason: why they ended; None before the end, or if the script closed the world.
-        not_kept: why values of variables could not be fetched from them at the end; None if all
-            could.
+        ending: why and how they end.
         keeps_snapshots: whether a snapshot of their world was taken, now or before it started
             again.
-        at_end: counts at the end; None before.
     """
 
     __slots__ = (  # so that a misspelt attribute is refused
-        "at_end",
         "closed",
         "control",
+        "ending",
         "flights",
         "holdings",
-        "how_closed",
-        "is_closing",
         "joined",
         "keeps_snapshots",
-        "not_kept",
         "own_programs",
         "processes",
         "ranks",
-        "reason",
         "residents",
         "subscriptions",
         "transfers",
@@ -150,17 +167,14 @@ class Life:
         setup: Setup,
         machines: OtherMachines | None,
         tally: Tally,
-        timeout: float | None,
+        timeout: float,
         ended: Ended,
         *,
         keeps_snapshots: bool,
     ) -> None:
         self.keeps_snapshots = keeps_snapshots
-        self.reason: str | None = None
-        self.not_kept: str | None = None
-        self.closed = self.is_closing = False
-        self.how_closed = ""
-        self.at_end: Counts | None = None
+        self.closed = False
+        self.ending = Ending()
         self.transport = setup.transport
         self.joined = False
         self.transfers: Any = None
@@ -174,7 +188,8 @@ class Life:
         self.control = _control_block(setup, machines)
         host = "" if machines is None else machines.hosts[0]
         self.processes = Processes(prefix_output=setup.prefix_output, host=host)
-        self.ranks = Rounds(self.control, self.processes, tally, timeout, ended, machines)
+        watchdog = Watchdog(self.processes, ended, machines)
+        self.ranks = Rounds(self.control, self.processes, tally, watchdog, timeout, machines)
         self.flights = Flights(self.ranks)
 
     def start(self, setup: Setup, machines: OtherMachines | None) -> None:
@@ -199,6 +214,7 @@ class Life:
             profile=setup.profile,
         )
         self.ranks.await_ranks(setup.device)
+        self.ranks.news.show_warnings()
 
     def count(
         self,

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from numbers import Real
+from operator import itemgetter
 from pathlib import Path
 from typing import cast
 
@@ -30,15 +31,15 @@ def as_timeout(value: object) -> float | None:
     """Returns a time limit in seconds, or None; raises `PartitionError` if the value is neither."""
     if value is None:
         return None
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, Real)
-        or not (seconds := cast("float", value)) > 0
-    ):
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    seconds = cast("float", value)
+    if not is_number or not seconds > 0:
         raise PartitionError(
             f"timeout must be a positive number of seconds or None, got {shown(value)}"
         )
-    return seconds if not isinstance(seconds, int) or seconds < LONGEST else None
+    if isinstance(seconds, int) and seconds >= LONGEST:
+        return None
+    return seconds
 
 
 def check_room(world_size: int) -> None:
@@ -48,9 +49,8 @@ def check_room(world_size: int) -> None:
     room = dict(_room())
     most = min(room.values(), default=world_size)
     if world_size > most:
-        limits = "; ".join(
-            f"{count} by {what}" for what, count in sorted(room.items(), key=lambda item: item[1])
-        )
+        by_room = sorted(room.items(), key=itemgetter(1))
+        limits = "; ".join(f"{count} by {what}" for what, count in by_room)
         raise PartitionError(
             f"world_size={shown(world_size)} is more than this machine has room for: {limits}. "
             f"Pass at most {max(most, 1)}; a rank per core, the default, is the fastest on CPU "
@@ -101,9 +101,9 @@ def _room() -> Iterator[tuple[str, int]]:
             f"open files ({hard}, `ulimit -Hn`; a rank needs {DESCRIPTORS})",
             max(0, free) // DESCRIPTORS,
         )
-    processes = [(f"{name} ({count})", count - used) for name, count, used in _process_limits()]
+    processes = [(count - used, f"{name} ({count})") for name, count, used in _process_limits()]
     if processes:
-        what, free = min(processes, key=lambda item: item[1])
+        free, what = min(processes, key=itemgetter(0))
         yield f"processes, {what}", max(0, free)
     memory = min(_memory_limits(), default=None)
     if memory is not None:
@@ -170,12 +170,8 @@ def _cgroup(controller: str) -> Iterator[str]:
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
-            if path != "/" and (not controllers or controller in controllers.split(",")):
-                yield (
-                    f"/sys/fs/cgroup/{controllers}{path}"
-                    if controllers
-                    else f"/sys/fs/cgroup{path}"
-                )
+            if path != "/" and {"", controller}.intersection(controllers.split(",")):
+                yield os.path.join("/sys/fs/cgroup", controllers, path.lstrip("/"))
 
 
 def _number(path: str) -> int | None:

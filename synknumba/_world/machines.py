@@ -168,9 +168,8 @@ def cores_of(devices: Sequence[MachineDevices], hosts: Sequence[str]) -> list[in
     for (host, _), indices in sharers.items():
         if len(indices) > 1:
             total = cores[indices[0]]
-            for index, count in zip(
-                indices, Partition.even(len(indices)).counts(total), strict=True
-            ):
+            shares = Partition.even(len(indices)).counts(total)
+            for index, count in zip(indices, shares, strict=True):
                 cores[index] = max(1, int(count))
             log.info(
                 "%d processes of the job are on %s, and share out its %d cores; for one process a "

@@ -213,11 +213,8 @@ class Carried:
     def pass_on(self, *, all_of_it: bool = False) -> None:
         """Writes the waiting bytes; with prefixes only whole lines, unless `all_of_it`."""
         text, self.waiting = self.waiting, b""
-        if self._prefix and text:
-            end = len(text) if all_of_it or len(text) >= LONGEST_LINE else text.rfind(b"\n") + 1
-            text, self.waiting = text[:end], text[end:]
-            lines = text.removesuffix(b"\n").split(b"\n") if text else []
-            text = b"".join(self._prefix + line + b"\n" for line in lines)
+        if self._prefix:
+            text = self._prefixed(text, all_of_it=all_of_it)
         self._head[_HELD] = len(text) + len(self.waiting)
         while text:
             has_room(self.stream, None)
@@ -230,6 +227,15 @@ class Carried:
                 self._head[_DROPPED] += count
             text = text[count:]
             self._head[_HELD] -= count
+
+    def _prefixed(self, text: bytes, *, all_of_it: bool) -> bytes:
+        """Returns the lines of a text with the prefix; an unfinished line goes on waiting."""
+        *lines, unfinished = text.split(b"\n")
+        if unfinished and (all_of_it or len(text) >= LONGEST_LINE):
+            lines.append(unfinished)
+            unfinished = b""
+        self.waiting = unfinished
+        return b"".join(self._prefix + line + b"\n" for line in lines)
 
     def lose(self) -> None:
         """In the coordinator, after the output process: counts the bytes it held as dropped."""
@@ -300,15 +306,17 @@ class _Pump:
     def look(self, *_: object) -> None:
         """Looks for the end of the world; raises `_GiveUpError` past a time limit after it."""
         now = time.monotonic()
-        if not self._ended and (
-            _ready([(self._lifeline, 0)], 0.0) or os.getppid() != self._coordinator
-        ):
+        if self._ended:
+            patience = max(self._ended, self._passed_on) + GIVE_UP_SECONDS
+            if now > min(patience, self._ended + LONGEST_SECONDS):
+                raise _GiveUpError
+        elif self._world_has_ended():
             self._left = {reader: pipe.unread for reader, pipe in self._open.items()}
             self._ended = now
-        if self._ended and now > min(
-            max(self._ended, self._passed_on) + GIVE_UP_SECONDS, self._ended + LONGEST_SECONDS
-        ):
-            raise _GiveUpError
+
+    def _world_has_ended(self) -> bool:
+        closed = _ready([(self._lifeline, 0)], 0.0)
+        return bool(closed) or os.getppid() != self._coordinator
 
     def run(self) -> None:
         """Forwards until every pipe is closed, or the world has ended and nothing is left."""
@@ -326,9 +334,9 @@ class _Pump:
                 else:
                     del self._open[reader]
             if self._ended and time.monotonic() > self._ended + FINISH_SECONDS:
-                self._open = {
-                    reader: pipe for reader, pipe in self._open.items() if self._left[reader] > 0
-                }
+                for reader in list(self._open):
+                    if self._left[reader] <= 0:
+                        del self._open[reader]
             self.look()
         for pipe in carried:
             self._pass_on(pipe, all_of_it=True)
@@ -337,13 +345,12 @@ class _Pump:
         """Waits for bytes whose target accepts them, for room in a target, or for the timeout;
         returns the readable pipes.
         """
-        room = {
-            stream: has_room(stream) for stream in {pipe.stream for pipe in self._open.values()}
-        }
-        polled = [
-            (reader, select.POLLIN) for reader, pipe in self._open.items() if room[pipe.stream]
-        ]
-        polled += [(stream, select.POLLOUT) for stream, has in room.items() if not has]
+        streams = {pipe.stream for pipe in self._open.values()}
+        accepting = set(filter(has_room, streams))
+        polled = [(stream, select.POLLOUT) for stream in streams - accepting]
+        for reader, pipe in self._open.items():
+            if pipe.stream in accepting:
+                polled.append((reader, select.POLLIN))
         if not self._ended:
             polled.append((self._lifeline, select.POLLIN))
         return _ready(polled, _LOOK_SECONDS if self._ended else _IDLE_SECONDS) & self._open.keys()

@@ -12,7 +12,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -58,6 +58,42 @@ def _naming_a_lack_of_descriptors() -> Iterator[None]:
 
 
 @final
+class _StackFiles:
+    """The memory files of the ranks' stacks, and requests to write to them.
+
+    Attributes:
+        by_line: the files.
+    """
+
+    def __init__(self) -> None:
+        self.by_line: list[Stacks] = []
+        self._lock = threading.RLock()  # one request at a time; a signal handler may nest another
+        self._requests = 0
+
+    def ask(self, running: Callable[[], dict[int, int]]) -> dict[int, str]:
+        """Returns the stacks of ranks by line, from `stacks.ask`. The ranks continue.
+
+        Args:
+            running: returns the process ids of the ranks to ask, by line.
+        """
+        with self._lock:
+            while True:
+                self._requests += 1
+                request, pids = self._requests, running()
+                texts = ask({pid: self.by_line[line] for line, pid in pids.items()})
+                if request == self._requests:
+                    return {line: texts[pid] for line, pid in pids.items() if pid in texts}
+                # A signal handler has interrupted this request with another, which consumed the
+                # answers.
+
+    def close(self) -> None:
+        """Closes the files."""
+        with self._lock:
+            for stacks in self.by_line:
+                stacks.close()
+
+
+@final
 class Processes:
     """The processes of a world on this machine, and the parent's ends of sockets and pipes.
 
@@ -76,10 +112,8 @@ class Processes:
         # has left behind, by the rights that the rank had at its start. The script may have given
         # up its own since.
         self._groups: list[int] = []
-        self._stacks: list[Stacks] = []
+        self._stacks = _StackFiles()
         self.forwarder = OutputForwarder(prefix=prefix_output)
-        self._asking = threading.RLock()  # one request at a time; a signal handler may nest another
-        self._asked = 0
         self._owner = os.getpid()
         self._closed = False
 
@@ -128,6 +162,7 @@ class Processes:
             # and would make the child continue in the script.
             with held_signals(), contextlib.ExitStack() as child_ends:
                 sock, lifeline, streams = self._connect(self.first + line, child_ends)
+                stacks = self._stacks.by_line[line]
                 config = RankConfig(
                     rank=self.first + line,
                     line=line,
@@ -138,9 +173,9 @@ class Processes:
                     compiler=compiler,
                     socket=sock,
                     lifeline=lifeline,
-                    stacks=self._stacks[line],
+                    stacks=stacks,
                     streams=streams,
-                    others=self._descriptors() - {self._stacks[line].fd, lifeline},
+                    others=self._descriptors() - {stacks.fd, lifeline},
                     coordinator=os.getpid(),
                     from_main_thread=in_main_thread(),
                     random_state=state,
@@ -159,7 +194,7 @@ class Processes:
         lifeline, end = os.pipe()
         self._lifelines.append(end)
         self._groups.append(lifeline)
-        self._stacks.append(Stacks(rank))
+        self._stacks.by_line.append(Stacks(rank))
         streams = {}
         for stream in self.forwarder.streams:
             streams[stream] = self.forwarder.pipe(rank, stream)
@@ -168,7 +203,7 @@ class Processes:
 
     def _descriptors(self) -> frozenset[int]:
         """Returns the descriptors that the coordinator has for ranks."""
-        stacks = (rank_stacks.fd for rank_stacks in self._stacks)
+        stacks = (rank_stacks.fd for rank_stacks in self._stacks.by_line)
         return frozenset(
             (
                 *(sock.fileno() for sock in self.sockets),
@@ -197,14 +232,25 @@ class Processes:
             ) from error
         self.pids.append(pid)
 
+    def ranks_of(self, lines: Iterable[int]) -> list[int]:
+        """Returns the ranks of this machine with lines of the control block, in which another line
+        may be that of other machines.
+        """
+        return [self.first + line for line in lines if line < len(self.pids)]
+
+    def pid_of(self, rank: int) -> int:
+        """Returns a rank's process id; 0 if it is on another machine, or has ended."""
+        line = rank - self.first
+        return self.pids[line] if line < len(self.pids) else 0
+
     def is_stopped(self, line: int) -> bool:
         """Returns whether a signal or a debugger has stopped a rank."""
         try:
-            return Path(f"/proc/{self.pids[line]}/stat").read_text().rpartition(")")[2].split()[
-                0
-            ] in {"T", "t"}
-        except (OSError, IndexError):  # it has ended, or /proc is not mounted
+            stat = Path(f"/proc/{self.pids[line]}/stat").read_text()
+            state, *_ = stat.rpartition(")")[2].split()
+        except (OSError, ValueError):  # it has ended, or /proc is not mounted
             return has_stopped(self.pids[line])
+        return state in {"T", "t"}
 
     def were_stopped(self) -> bool:
         """Returns whether a signal has stopped or continued a rank since the last query."""
@@ -217,11 +263,7 @@ class Processes:
         self.forwarder.look_after()
         deadline = time.monotonic() + grace
         while True:
-            for line, pid in enumerate(self.pids):
-                if not pid:
-                    # already reaped; waitpid(0) would wait for any child in the script's process
-                    # group
-                    continue
+            for line, pid in self._running():
                 status = exit_status(pid)
                 if status is not None:
                     self.pids[line] = 0
@@ -229,6 +271,10 @@ class Processes:
             if time.monotonic() >= deadline:
                 return None
             time.sleep(0.01)
+
+    def _running(self) -> list[tuple[int, int]]:
+        """Returns line and process id of each rank that has not been reaped."""
+        return [(line, pid) for line, pid in enumerate(self.pids) if pid]
 
     @property
     def has_dead(self) -> bool:
@@ -241,8 +287,8 @@ class Processes:
         deadline = time.monotonic() + seconds
         pause = 0.0005
         while any(self.pids) and time.monotonic() < deadline:
-            for line, pid in enumerate(self.pids):
-                if pid and has_ended(pid):
+            for line, pid in self._running():
+                if has_ended(pid):
                     self.pids[line] = 0
             time.sleep(pause)
             pause = min(pause * 2, 0.02)
@@ -251,7 +297,7 @@ class Processes:
         """Kills all running ranks, with the processes that they have started, and waits."""
         if os.getpid() != self._owner:  # in a child that the script forked during a call
             return
-        killed = [pid for pid in self.pids if pid]
+        killed = [pid for _, pid in self._running()]
         allowed = [kill(pid) for pid in killed]
         if not all(allowed):
             self._cut_lifelines()  # the kernel ends them
@@ -262,23 +308,14 @@ class Processes:
     # ---- diagnosis
 
     def where(self, ranks: Collection[int]) -> dict[int, str]:
-        """Returns the stacks of running ranks, from `stacks.ask`. The ranks continue."""
-        with self._asking:
-            while True:
-                self._asked += 1
-                turn = self._asked
-                # Another thread may be ending them, or starting them: those that are not forked yet
-                # have no pid.
-                pids = {
-                    rank: pid
-                    for rank, pid in enumerate(self.pids, self.first)
-                    if pid and rank in ranks
-                }
-                texts = ask({pid: self._stacks[rank - self.first] for rank, pid in pids.items()})
-                if turn == self._asked:
-                    return {rank: texts[pid] for rank, pid in pids.items() if pid in texts}
-                # A signal handler has interrupted this request with another, which consumed the
-                # answers.
+        """Returns the stacks of running ranks. The ranks continue."""
+
+        def running() -> dict[int, int]:
+            # Another thread may be ending them, or starting them: those that are not forked yet
+            # have no pid.
+            return {line: pid for line, pid in self._running() if self.first + line in ranks}
+
+        return {self.first + line: text for line, text in self._stacks.ask(running).items()}
 
     def last_words(self, rank: int) -> tuple[str, str]:
         """Returns a crashed rank's stack, innermost frame first, and the end of its stderr.
@@ -286,8 +323,9 @@ class Processes:
         The stack is empty if it did not crash or could not write it. Call when all ranks have been
         killed: it ends the output process.
         """
-        line = rank - self.first
-        stack = shorten(self._stacks[line].read()) if line < len(self._stacks) else ""
+        stack, line = "", rank - self.first
+        if line < len(self._stacks.by_line):
+            stack = shorten(self._stacks.by_line[line].read())
         return stack, self.forwarder.finish().get(rank, "")
 
     def close(self) -> None:
@@ -295,9 +333,7 @@ class Processes:
         idempotent.
         """
         self.forwarder.finish()
-        with self._asking:
-            for stacks in self._stacks:
-                stacks.close()
+        self._stacks.close()
         for sock in self.sockets:
             sock.close()
         self._cut_lifelines()
@@ -305,9 +341,6 @@ class Processes:
 
     def _cut_lifelines(self) -> None:
         # in this order: SIGIO comes while there is a reader
-        for ends in (
-            self._lifelines,
-            self._groups,
-        ):
+        for ends in (self._lifelines, self._groups):
             while ends:
                 os.close(ends.pop())

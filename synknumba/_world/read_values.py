@@ -14,6 +14,7 @@ imported go by reference, and so do the modules. So what is read from a module i
 the ranks: plain values always, other objects once the script has replaced them.
 """  # noqa: E501
 
+import itertools
 import sys
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -28,7 +29,7 @@ from synknumba._source.reached import (
     MISSING,
     Look,
     Read,
-    is_a_module_of_the_script,
+    imported_modules,
     own,
     reached,
     reads_of,
@@ -49,29 +50,25 @@ class ReadValues:
 
     Attributes:
         looks: how each value is found again, and the value.
-        key: names and keys of the values: equal for equal values of one revision.
+        named: name of each value, and a key that equal values share.
         of_modules: values that are read from modules of the script, by module and name.
         revision: how often one of these has changed in the world; 0 for what reads none.
     """
 
-    __slots__ = ("key", "looks", "of_modules", "revision")
+    __slots__ = ("looks", "named", "of_modules", "revision")
 
     def __init__(self, roots: Iterable[object]) -> None:
         functions = list(reached(roots))
-        reads = {
-            (id(read.space), read.name): read
-            for function in functions
-            for read in reads_of(function)
-            if not isinstance(read.value, ModuleType)
-        }
-        self.looks: list[tuple[Look, Any, Any]] = [_kept_look(read) for read in reads.values()]
-        self.key: tuple[Any, ...] = tuple(
-            (read.name, _key_of_any(read.value)) for read in reads.values()
-        )
-        self.revision = 0
         by_reference = {
             id(function.__globals__) for function in functions if _goes_by_reference(function)
         }
+        reads: dict[tuple[int, str], Read] = {}
+        for read in itertools.chain.from_iterable(map(reads_of, functions)):
+            if not isinstance(read.value, ModuleType):
+                reads[id(read.space), read.name] = read
+        self.looks: list[tuple[Look, Any, Any]] = list(map(_kept_look, reads.values()))
+        self.named = tuple((read.name, _key_of_any(read.value)) for read in reads.values())
+        self.revision = 0
         self.of_modules: dict[tuple[str, str], Any] = {}
         for read in reads.values():
             if read.value is MISSING:
@@ -80,14 +77,15 @@ class ReadValues:
             if module is not None:
                 self.of_modules[module, read.name] = read.value
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal values of one revision."""
+        return self.named, self.revision
+
     def differing(self, before: "ReadValues") -> list[str]:
         """Returns the names whose values are not as they were before."""
-        old: dict[str, Any] = dict(item for item in before.key if isinstance(item, tuple))
-        return [
-            item[0]
-            for item in self.key
-            if isinstance(item, tuple) and old.get(item[0], MISSING) != item[1]
-        ]
+        old: dict[str, Any] = dict(before.named)
+        return [name for name, key in self.named if old.get(name, MISSING) != key]
 
 
 @final
@@ -98,8 +96,7 @@ class RankValues:
         """Notes the values in modules of the script, right before the fork."""
         self._assigned: dict[tuple[str, str], Any] = {
             (name, attribute): held(value)
-            for name, module in list(sys.modules.items())
-            if name != "__main__" and is_a_module_of_the_script(module)
+            for name, module in imported_modules()
             for attribute, value in list(vars(module).items())
         }
         self._replaced = set[tuple[str, str]]()  # names that have had another value since
@@ -116,7 +113,7 @@ class RankValues:
         replaced = {
             name
             for name, value in new.items()
-            if name in self._assigned and _differs(self._assigned[name], value)
+            if _differs(self._assigned.get(name, held(value)), value)
         }
         if replaced:
             self._revision["now"] += 1
@@ -128,14 +125,15 @@ class RankValues:
         if new:
             revision = self._revision["now"]
             values.looks.append((self._revision.get, "now", revision))
-            values.key = (*values.key, revision)
             values.revision = revision
         return values
 
 
 def is_plain(value: Any) -> bool:
     """Returns whether a value cannot change, and is equal to others in a plain way."""
-    return isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(map(is_plain, value)))
+    if isinstance(value, _PLAIN):
+        return True
+    return isinstance(value, tuple) and all(map(is_plain, value))
 
 
 @final
@@ -162,8 +160,10 @@ def held(value: Any) -> Any:
     """Returns a weak reference to a value, so that it is freed with its last name; itself if
     there are none to its type.
     """
+    if isinstance(value, _LASTING):
+        return value
     try:
-        return value if isinstance(value, _LASTING) else ref(value)
+        return ref(value)
     except TypeError:
         return value
 
@@ -199,8 +199,10 @@ def key_of(value: Any) -> Any:
     """Returns a key that tells 0.0 from −0.0 and 1 from True, and is equal for two NaN."""
     if isinstance(value, tuple):
         return type(value), *map(key_of, value)
-    if isinstance(value, float | complex) and (value != value or value == 0):  # noqa: PLR0124  # NaN
-        return type(value), repr(value)
+    if isinstance(value, float | complex):
+        is_nan = value != value  # noqa: PLR0124
+        if is_nan or value == 0:
+            return type(value), repr(value)
     if isinstance(value, np.generic):
         return value.dtype, value.tobytes()
     return type(value), value
@@ -218,8 +220,9 @@ def _module_of(space: Any, by_reference: Collection[int]) -> str | None:
     if names is space and id(space) not in by_reference:
         return None
     module = str(names.get("__name__"))
-    is_imported = module != "__main__" and own(sys.modules.get(module)) is names
-    return module if is_imported else None
+    if module == "__main__" or own(sys.modules.get(module)) is not names:
+        return None
+    return module
 
 
 def _goes_by_reference(function: FunctionType) -> bool:
@@ -227,19 +230,21 @@ def _goes_by_reference(function: FunctionType) -> bool:
     value: Any = sys.modules.get(function.__module__)
     for name in function.__qualname__.split("."):
         value = getattr(value, name, None)
-    is_device_function = type(value).__name__ == "CUDADispatcher" and value.py_func is function
-    return value is function or is_device_function
+    if type(value).__name__ == "CUDADispatcher":  # a device function
+        value = value.py_func
+    return value is function
 
 
 def with_values(function: Any, change: Callable[[Any], Any]) -> FunctionType:
     """Returns a copy of a function whose globals and closure variables keep their values of now,
     each changed.
     """
-    names, cells = {**function.__globals__}, tuple(CellType() for _ in function.__closure__ or ())
+    names, old_cells = {**function.__globals__}, function.__closure__ or ()
+    cells = tuple(CellType() for _ in old_cells)
     copied = copy_of(function, names, cells or None)
     for name in {*function.__code__.co_names} & {*names}:
         names[name] = change(names[name])
-    for cell, old in zip(cells, function.__closure__ or (), strict=True):
+    for cell, old in zip(cells, old_cells, strict=True):
         with suppress(ValueError):  # not yet assigned
             cell.cell_contents = change(old.cell_contents)
     return copied

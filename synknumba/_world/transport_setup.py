@@ -10,6 +10,7 @@ transport works on all ranks. The host transport needs no set-up.
     sends Join(transport, unique_id)    →    open(rank, world_size, unique_id, stream) on every rank
 """
 
+import math
 import warnings
 
 from synknumba._comm import DRIVERS
@@ -53,23 +54,19 @@ def _set_up(world: Engine) -> str | None:
         CallTimeout: some ranks wait for ever for others, as when set-up fails on one rank only.
     """
     info = CallInfo(f"setting up {world.transport.upper()}", is_call=False)
-    allowed, world.timeout = world.timeout, world.timeout or START_SECONDS
+    ranks, allowed = world.ranks, world.ranks.timeout
+    if allowed == math.inf:
+        ranks.timeout = START_SECONDS
     try:
-        invitations = [
-            item
-            for _, item, _ in world.command(Invite(world.transport), info=info)
-            if isinstance(item, Invitation)
-        ]
-        problems = [
-            invitation.problem for invitation in invitations if invitation.problem is not None
-        ]
-        if not problems:
-            unique_id = next(
-                invitation.unique_id for invitation in invitations if invitation.unique_id
-            )
-            world.command(Join(world.transport, unique_id), info=info)
+        news = world.command(Invite(world.transport), info=info)
+        invitations = [item for _, item, _ in news if isinstance(item, Invitation)]
+        for invitation in invitations:
+            if invitation.problem is not None:
+                return invitation.problem
+        (unique_id,) = (item.unique_id for item in invitations if item.unique_id)
+        world.command(Join(world.transport, unique_id), info=info)
     except RankError as error:
         return error.failures[0].message
     finally:
-        world.timeout = allowed
-    return problems[0] if problems else None
+        ranks.timeout = allowed
+    return None

@@ -26,6 +26,7 @@ from scipy import sparse
 import synknumba as synk
 from synknumba._device import DeviceReport
 from synknumba._world import fork as fork_module
+from synknumba._world import placement
 
 
 @synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
@@ -997,8 +998,8 @@ def test_a_call_before_fork_and_after_close(no_world):
 
 
 def test_bad_devices(no_world, monkeypatch):
-    monkeypatch.setattr(fork_module, "probed", lambda: nullcontext(DeviceReport(2)))
-    monkeypatch.setattr(fork_module, "cuda_is_initialised", lambda: False)
+    monkeypatch.setattr(placement, "probed", lambda: nullcontext(DeviceReport(2)))
+    monkeypatch.setattr(placement, "cuda_is_initialised", lambda: False)
     with refused(synk.PartitionError, "world_size=3", "2 visible GPUs", "devices=[0, 1, 0]"):
         synk.fork(3)
     for bad in ([0, 2], [-1], [], [0.5], [True]):
@@ -1020,12 +1021,12 @@ def test_bad_devices(no_world, monkeypatch):
 
 
 def test_a_gpu_where_there_is_none(no_world, monkeypatch):
-    monkeypatch.setattr(fork_module, "probed", lambda: nullcontext(DeviceReport(0)))
+    monkeypatch.setattr(placement, "probed", lambda: nullcontext(DeviceReport(0)))
     for arguments in ({"device": "cuda"}, {"device": "gpu"}, {"devices": [0]}):
         with refused(synk.DeviceError, "no NVIDIA GPU is visible", 'device="cpu"'):
             synk.fork(**arguments)
     monkeypatch.setattr(
-        fork_module, "probed", lambda: nullcontext(DeviceReport(0, "the driver is broken"))
+        placement, "probed", lambda: nullcontext(DeviceReport(0, "the driver is broken"))
     )
     with refused(synk.DeviceError, "the driver is broken"):
         synk.fork(device="cuda")
@@ -1035,8 +1036,8 @@ def test_a_gpu_where_there_is_none(no_world, monkeypatch):
 
 
 def test_cuda_initialised_before_a_gpu_fork(no_world, monkeypatch):
-    monkeypatch.setattr(fork_module, "probed", lambda: nullcontext(DeviceReport(1)))
-    monkeypatch.setattr(fork_module, "cuda_is_initialised", lambda: True)
+    monkeypatch.setattr(placement, "probed", lambda: nullcontext(DeviceReport(1)))
+    monkeypatch.setattr(placement, "cuda_is_initialised", lambda: True)
     for arguments in ({}, {"device": "cuda"}, {"devices": [0, 0]}):
         with refused(
             synk.DeviceError,

@@ -234,11 +234,11 @@ def test_a_timeout_that_is_no_number_of_seconds(no_world, timeout):
 @pytest.mark.parametrize("devices", [5, 0, 1.5], ids=repr)
 def test_devices_that_are_no_list(no_world, devices, monkeypatch):
     from synknumba._device import DeviceReport
-    from synknumba._world import fork
+    from synknumba._world import placement
 
     with pytest.raises(synk.PartitionError, match="devices="):
         synk.fork(device="cpu", devices=devices)
-    monkeypatch.setattr(fork, "probed", lambda: nullcontext(DeviceReport(2)))
-    monkeypatch.setattr(fork, "cuda_is_initialised", lambda: False)
+    monkeypatch.setattr(placement, "probed", lambda: nullcontext(DeviceReport(2)))
+    monkeypatch.setattr(placement, "cuda_is_initialised", lambda: False)
     with pytest.raises(synk.PartitionError, match="devices must list a GPU for each rank"):
         synk.fork(devices=devices)

@@ -32,6 +32,7 @@ from synknumba._device.compilers import Compilers, plain_kernel
 from synknumba._rank import loop
 from synknumba._wire import function_pickling
 from synknumba._world import fork as fork_module
+from synknumba._world import placement
 
 HERE = Path(__file__).parent
 HAS_PACKAGE = importlib.util.find_spec("numba_cuda_mlir") is not None
@@ -223,7 +224,7 @@ class TestFork:
             assert told.read().rstrip(b"\0").decode() == repr(compiler)
 
     def test_a_package_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fork_module, "probed", lambda: nullcontext(DeviceReport(1)))
+        monkeypatch.setattr(placement, "probed", lambda: nullcontext(DeviceReport(1)))
         monkeypatch.setattr(fork_module.importlib.util, "find_spec", lambda _: None)
         with pytest.raises(
             DeviceError,

@@ -7,14 +7,12 @@ import pytest
 
 from synknumba import DeviceError, PartitionError
 from synknumba._device import DeviceReport
-from synknumba._world import fork
+from synknumba._world import placement
 from synknumba._world.machines import MachineDevices, shared_out
 
 
 def job(monkeypatch, mine, *others, ranks_each=None):
-    """Resolves a world on GPUs, of machines that see GPUs with these letters as ids; returns
-    GPUs and first ranks.
-    """
+    """Places a world on GPUs, of machines that see GPUs with these letters as ids."""
     seen = [mine, *others]
     told = [MachineDevices(4, tuple(range(len(ids))), tuple(ids)) for ids in seen]
     machines = SimpleNamespace(
@@ -22,12 +20,12 @@ def job(monkeypatch, mine, *others, ranks_each=None):
         ranks_each=ranks_each,
         devices=lambda: [MachineDevices(4), *told[1:]],
     )
-    monkeypatch.setattr(fork, "_check_cuda", lambda: None)
+    monkeypatch.setattr(placement, "_check_cuda", lambda: None)
     monkeypatch.setattr(
-        fork, "probed", lambda: nullcontext(DeviceReport(len(mine), None, tuple(mine)))
+        placement, "probed", lambda: nullcontext(DeviceReport(len(mine), None, tuple(mine)))
     )
     with ExitStack() as stack:
-        return fork._resolve_machines(machines, None, "cuda", None, stack)
+        return placement._place_on_machines(machines, None, "cuda", None, stack)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +41,7 @@ def job(monkeypatch, mine, *others, ranks_each=None):
     ],
 )
 def test_gpus_of_one_host_are_shared_out(seen, gpus, firsts, monkeypatch):
-    assert job(monkeypatch, *seen) == ("cuda", gpus, firsts)
+    assert job(monkeypatch, *seen) == placement.Placement(firsts[-1], "cuda", gpus, firsts)
 
 
 def test_more_machines_than_gpus(monkeypatch):
@@ -69,10 +67,10 @@ def with_size(monkeypatch, size):
         ranks_each=None,
         devices=lambda: [MachineDevices(4), MachineDevices(4, (0,), ("y",))],
     )
-    monkeypatch.setattr(fork, "_check_cuda", lambda: None)
-    monkeypatch.setattr(fork, "probed", lambda: nullcontext(DeviceReport(1, None, ("x",))))
+    monkeypatch.setattr(placement, "_check_cuda", lambda: None)
+    monkeypatch.setattr(placement, "probed", lambda: nullcontext(DeviceReport(1, None, ("x",))))
     with ExitStack() as stack:
-        return fork._resolve_machines(machines, size, "cuda", None, stack)
+        return placement._place_on_machines(machines, size, "cuda", None, stack)
 
 
 def test_each_gpu_has_one_machine():

@@ -97,7 +97,7 @@ def check(tree, stored, world):
             start, stop = Partition.even(len(ranks)).part(len(value), rank)
             held = np.arange(start - reach, stop + reach)
             held = held % len(value) if is_ring else held[(held >= 0) & (held < len(value))]
-            (found,) = flatten(tree[key]._state.held_on(rank))[0]
+            ((found,),) = tree[key]._state.fetch([rank], own=False)
             assert_array_equal(found, value[held])
     counted, (small, wide) = tree["opt"]
     assert counted == 7

@@ -28,6 +28,7 @@ from synknumba._wire import channel
 from synknumba._wire import doorbell as doorbell_module
 from synknumba._wire.control import ControlBlock
 from synknumba._world.engine import Engine
+from synknumba._world.news import NewsReader
 from synknumba._world.processes import Processes
 from synknumba._world.rounds import Rounds
 from tests.faults.matrix.board import Board
@@ -245,7 +246,7 @@ PHASES: dict[str, Phase] = {
     "after the doorbell": Phase(doorbell_module, "call", _rung),
     "sending a message": Phase(channel, "send", call="new_function"),
     "waiting": Phase(ControlBlock, "sleep_coordinator", call="slow"),
-    "reading news": Phase(Rounds, "_read_news", call="double_more", known=False),
+    "reading news": Phase(NewsReader, "read", call="double_more", known=False),
     "putting results together": Phase(FunctionPlan, "collect"),
     "dropping data": Phase(Engine, "_drop_now", call="drop", known=False),
     "ending the ranks": Phase(Processes, "kill"),
