@@ -222,7 +222,7 @@ def _start(call: Call, low: int) -> int:
 
 def _rows(array: Array, rows: Rows) -> Array:
     """Returns a copy of some rows."""
-    return np.array(array[rows.as_slice() if isinstance(rows, Range) else rows.indices])
+    return np.array(array[rows.selector])
 
 
 def _of_variable(variable: VariableState, leaf: int, rank: int) -> Array:
