@@ -60,8 +60,8 @@ def _frame(builder: Any) -> Any:
 
 
 def _word(builder: Any, name: str) -> Any:
-    known = builder.module.globals.get(name)
-    return known or ir.GlobalVariable(builder.module, ir.IntType(64), name)
+    word = builder.module.globals.get(name)
+    return word or ir.GlobalVariable(builder.module, ir.IntType(64), name)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
