@@ -257,15 +257,15 @@ def splits_block(function: FunctionType) -> bool:
     names in the kernel and the functions it calls. True for kernels with a loop too, since loop
     inversion may make the innermost loop as long as the block.
     """
-    operations = (instruction.opname for instruction in dis.get_instructions(function))
-    if any(name.startswith("JUMP_BACKWARD") for name in operations):
-        return True
+    for instruction in dis.get_instructions(function):
+        if instruction.opname.startswith("JUMP_BACKWARD"):
+            return True
     cuda = cuda_module()
     words = {id(getattr(cuda, word)) for word in _BLOCK_WORDS if hasattr(cuda, word)}
     for called in functions_called(function):
         if not _BLOCK_WORDS.isdisjoint(names_in(called.__code__)):
             return True
-        if any(id(mlir.counterpart(value)) in words for value in values_read(called)):
+        if not words.isdisjoint(map(id, map(mlir.counterpart, values_read(called)))):
             return True
     return False
 
@@ -298,11 +298,12 @@ def _assignments(tree: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
     `n = m = 16` split into two.
     """
     for node in walk(tree):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                yield from _pairs(target, node.value)
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            yield from _pairs(node.target, node.value)
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    yield from _pairs(target, value)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                yield from _pairs(target, value)
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:

@@ -253,10 +253,11 @@ def _check_syntax(source: Source) -> None:
             continue
         if type(node) in REFUSED_SYNTAX:
             raise source.refusal(node, *REFUSED_SYNTAX[type(node)], IN_KERNELS)
-        if isinstance(node, ast.Starred) and not isinstance(node.ctx, ast.Load):
-            raise source.refusal(
-                node, "* in the target of an assignment", "name each part", IN_KERNELS
-            )
+        match node:
+            case ast.Starred(ctx=ast.Store()):
+                raise source.refusal(
+                    node, "* in the target of an assignment", "name each part", IN_KERNELS
+                )
 
 
 def _check_deleted(source: Source) -> None:
