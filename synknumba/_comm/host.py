@@ -39,7 +39,6 @@ from numba.extending import intrinsic, register_jitable
 
 from synknumba._comm.base import Communicator, Exchange, Step, combining, consecutive
 from synknumba._host.signals import held_signals
-from synknumba._ops.halo import Copy
 from synknumba._ops.reduction import UFUNCS
 from synknumba._types import Array, CollectiveOp
 from synknumba._wire.compiled import compiled
@@ -108,13 +107,9 @@ class HostCommunicator(Communicator):
         for e in exchanges:
             for copy in e.copies:
                 if copy.target % self._parts == self._part:
-                    source, target = e.sources[copy.source], e.targets[copy.target]
-                    pieces.append(
-                        _Piece(
-                            (_part_of(source, copy.source_start, copy),),
-                            (_part_of(target, copy.target_start, copy),),
-                        )
-                    )
+                    source = e.sources[copy.source][copy.source_start :][: copy.count]
+                    target = e.targets[copy.target][copy.target_start :][: copy.count]
+                    pieces.append(_Piece((source,), (target,)))
         return _move(pieces)
 
     def close(self) -> None:
@@ -185,10 +180,6 @@ def share(count: int, itemsize: int, address: int, part: int, parts: int) -> tup
 
 def _cut(arrays: tuple[Array, ...], begin: int, end: int) -> tuple[Array, ...]:
     return tuple(array[begin:end] for array in arrays)
-
-
-def _part_of(array: Array, start: int, copy: Copy) -> Array:
-    return array[start : start + copy.count]
 
 
 def _address(array: Array) -> int:

@@ -275,7 +275,7 @@ def _ratio(first: Array, second: Array) -> float | None:
     """Returns the ratio of all elements of two arrays of numbers; None if there is no such."""
     if first.dtype.kind not in "iuf":
         return None
-    with np.errstate(all="ignore"):  # of infinities and zeros, of which there is none
+    with np.errstate(all="ignore"):  # infinities and zeros have no ratio
         ratio = np.nansum(np.abs(second), dtype=float) / np.nansum(np.abs(first), dtype=float)
         is_common = np.allclose(second, ratio * first, rtol=1e-3, atol=0, equal_nan=True)
     if not is_common:

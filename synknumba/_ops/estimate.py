@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import mul, truediv
 from typing import Any, final
 
@@ -315,11 +316,14 @@ class Estimate(Quantity):
             )
         return np.broadcast_to(array, shape)
 
-    def _shifted(self, shift: Array) -> "Estimate":
-        return replace(self, _moments=moments_module.shifted(self._moments, shift))
-
-    def _scaled(self, op: Callable[[Any, Any], Any], factor: Array) -> "Estimate":
-        return replace(self, _moments=moments_module.scaled(self._moments, op, factor))
+    def _each_row(self, transform: Callable[[Moments, Array], Moments], operand: Any) -> Any:
+        """Transforms the rows by a number, or by numbers of shape (k,); returns NotImplemented
+        for other types.
+        """
+        numbers = self._constant(operand)
+        if numbers is None:
+            return NotImplemented
+        return replace(self, _moments=transform(self._moments, numbers))
 
     def _measured(self) -> "Measurement":
         return Measurement(self.mean, self.stderr, frozenset(self._rows))
@@ -335,16 +339,14 @@ class Estimate(Quantity):
         return f"a.propagate(lambda mean: {function}({arguments}))"
 
     def __neg__(self) -> "Estimate":
-        return self._scaled(mul, np.full(self._moments.width, -1.0))
+        negative: Estimate = self * -1.0
+        return negative
 
     def __mul__(self, operand: Any) -> Any:
         """Multiplies each row by a number; multiplies the means of two estimates."""
         if isinstance(operand, Estimate):
             return self._measured() * operand
-        factor = self._constant(operand)
-        if factor is None:
-            return NotImplemented
-        return self._scaled(mul, factor)
+        return self._each_row(partial(moments_module.scaled, op=mul), operand)
 
     __rmul__ = __mul__
 
@@ -353,11 +355,9 @@ class Estimate(Quantity):
         if isinstance(operand, Estimate):
             return self._measured() / operand
         divisor = self._constant(operand)
-        if divisor is None:
-            return NotImplemented
-        if not divisor.all():
+        if divisor is not None and not divisor.all():
             raise ReductionError(f"an estimate cannot be divided by 0, got {operand!r}")
-        return self._scaled(truediv, divisor)
+        return self._each_row(partial(moments_module.scaled, op=truediv), operand)
 
     def __rtruediv__(self, operand: Any) -> Any:
         """Divides a number by the mean: a `Measurement`, as 1 / mean is not the mean of 1 / v."""
@@ -369,20 +369,16 @@ class Estimate(Quantity):
         """Subtracts a number from each row; subtracts the means of two estimates."""
         if isinstance(operand, Estimate):
             return self._measured() - operand
-        shift = self._constant(operand)
-        if shift is None:
-            return NotImplemented
-        return self._shifted(-shift)
+        return self._each_row(
+            lambda moments, shift: moments_module.shifted(moments, -shift), operand
+        )
 
     def __add__(self, operand: Any) -> "Estimate":
         """Returns the estimate of the rows of both, which must be different ones; adds a number
         to each row.
         """
         if not isinstance(operand, Estimate):
-            shift = self._constant(operand)
-            if shift is None:
-                return NotImplemented
-            return self._shifted(shift)
+            return self._each_row(moments_module.shifted, operand)  # type: ignore[no-any-return]
         if self._kind() != operand._kind():
             raise ReductionError(
                 f"cannot add an estimate of {operand._words()} to one of {self._words()}: they "

@@ -26,7 +26,7 @@ from synknumba._ops import notation
 from synknumba._ops.derivatives import DERIVATIVES
 from synknumba._types import Array
 
-# How NumPy's arrays and scalars come to Python's operators of what is on their other side.
+# NumPy's arrays and scalars on the left call these ufuncs in place of Python's operators.
 _OPERATORS: dict[np.ufunc, str] = {
     np.add: "add",
     np.subtract: "sub",

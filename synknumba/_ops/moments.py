@@ -125,7 +125,7 @@ def shifted(parts: Moments, shift: Array) -> Moments:
     return replace(parts, mean=mean, rest=rest)
 
 
-def scaled(parts: Moments, op: Callable[[Any, Any], Any], factor: Array) -> Moments:
+def scaled(parts: Moments, factor: Array, op: Callable[[Any, Any], Any]) -> Moments:
     """Returns the moments of op(values, factor), `op` being `operator.mul` or `truediv`;
     `factor` finite, shape (k,).
     """
