@@ -39,7 +39,7 @@ class ReadonlyRecord(types.Record):  # type: ignore[misc]
         self.plain = plain
 
     def can_convert_to(self, typingctx: Any, other: types.Type) -> Conversion | None:
-        """Lets a record be copied to where others may write; a variable that is either has this
+        """Allows a copy of the record to be writable; a variable that holds either kind has this
         type.
         """
         del typingctx
@@ -48,7 +48,7 @@ class ReadonlyRecord(types.Record):  # type: ignore[misc]
         return None
 
     def can_convert_from(self, typingctx: Any, other: types.Type) -> Conversion | None:
-        """Lets a variable have this type that is given a record to which others may write, too."""
+        """Allows a variable of this type to hold a writable record, too."""
         del typingctx
         if other == self.plain:
             return Conversion.safe
@@ -117,7 +117,7 @@ def as_protected(_context: Any, value: types.Type) -> tuple[Any, Any]:
 
 @cache
 def _register() -> None:
-    """Tells Numba of the types, once."""
+    """Registers the types with Numba, once."""
     default_manager.register(ReadonlyRecord, models.RecordModel)
     default_manager.register(ReadonlyNestedArray, models.NestedArrayModel)
     code = Registry("synknumba: read-only records")

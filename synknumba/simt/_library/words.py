@@ -17,15 +17,15 @@ SIZES: Final = (*GRID_SIZE.values(), *BLOCK_SIZE.values())
 STATE: Final = (*THREAD.values(), *BLOCK.values(), *BLOCK_SIZE.values(), *GRID_SIZE.values())
 VARYING_STATE: Final = frozenset({*THREAD.values(), LINEAR})
 
+_TRIPLES: Final = {
+    "threadIdx": THREAD,
+    "blockIdx": BLOCK,
+    "blockDim": BLOCK_SIZE,
+    "gridDim": GRID_SIZE,
+}
+TRIPLES: Final = frozenset(_TRIPLES)
 INDICES: Final[dict[str, str]] = {
-    f"{path}.{axis}": names[axis]
-    for path, names in (
-        ("threadIdx", THREAD),
-        ("blockIdx", BLOCK),
-        ("blockDim", BLOCK_SIZE),
-        ("gridDim", GRID_SIZE),
-    )
-    for axis in AXES
+    f"{path}.{axis}": name for path, names in _TRIPLES.items() for axis, name in names.items()
 }
 
 # No-ops: the threads run one after another on one core.
@@ -33,10 +33,7 @@ FENCES: Final = frozenset({"threadfence", "threadfence_block", "threadfence_syst
 
 # Loads and stores with cache hints, which the CPU ignores.
 CACHED_LOADS: Final = frozenset({"ldca", "ldcg", "ldcs", "ldlu", "ldcv"})
-
 CACHED_STORES: Final = frozenset({"stcg", "stcs", "stwb", "stwt"})
-
-TRIPLES: Final = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
 
 WARP_SIZE: Final = 32
 

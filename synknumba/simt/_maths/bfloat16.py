@@ -107,12 +107,12 @@ def is_dtype(value: Any) -> bool:
 
 
 def represent() -> None:
-    """Gives Numba the representation of a bfloat16: enough for compiled code that is loaded."""
+    """Registers the representation of a bfloat16 with Numba: enough for compiled code from disk."""
     default_manager.register(type(kind()), _Model)
 
 
 def adopt(dtype: Any) -> bool:
-    """Gives Numba the dtype of ml_dtypes, and returns whether there is a type for it."""
+    """Registers the dtype of ml_dtypes with Numba; returns whether there is a type for it."""
     with suppress(Exception):  # of a broken CUDA installation, see `cuda_module`
         importlib.import_module("numba.cuda")
     bfloat16 = kind()

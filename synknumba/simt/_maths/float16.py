@@ -115,7 +115,7 @@ def register() -> None:
 
 @cache
 def register_types() -> None:
-    """Tells Numba the types of operations, once: all that it takes to run a kernel in Python."""
+    """Registers the types of operations, once: all that kernels in Python need."""
     _registries().install_types()
 
 
@@ -136,16 +136,16 @@ def _registries() -> Registries:
 
 
 def _register_casts_for_gpus() -> None:
-    """Has numba.cuda register its conversions, which are for all targets, before ours: the last
-    ones count.
+    """Imports numba.cuda's conversions, which are for all targets, before ours are registered: the
+    last ones count.
     """
     with suppress(Exception):  # where numba.cuda is missing or broken, nothing registers them
         import_module("numba.cuda.cudaimpl")
 
 
 def _register_boxes() -> None:
-    """Lets Numba convert arguments; it has one function for all floats, which stays for the
-    others.
+    """Registers conversions of arguments: Numba has one function for all floats, which stays for
+    those of other widths.
     """
     import numba.core.boxing  # noqa: F401  # registers it
 

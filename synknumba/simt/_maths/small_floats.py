@@ -98,10 +98,6 @@ def _reciprocal(root: bool) -> Code:
     return code
 
 
-def _extreme(name: str) -> Code:
-    return lambda _context, builder, _signature, args: call_llvm(builder, name, *args)
-
-
 def _is_nan(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
     return builder.fcmp_unordered("uno", args[0], args[0])
 
@@ -191,8 +187,8 @@ def _computed(half: Format) -> Iterator[tuple[str, tuple[str, Code]]]:
     yield entry("hrcp", "e(e)", _reciprocal(root=False))
     yield entry("hrsqrt", "e(e)", _reciprocal(root=True))
     for name in ("max", "min"):  # the number of a number and a NaN; with `_nan`, the NaN
-        yield entry(f"h{name}", "e(e,e)", _extreme(f"{name}num"))
-        yield entry(f"h{name}_nan", "e(e,e)", _extreme(f"{name}imum"))
+        yield entry(f"h{name}", "e(e,e)", llvm(f"{name}num"))
+        yield entry(f"h{name}_nan", "e(e,e)", llvm(f"{name}imum"))
     yield entry("hisnan", "b(e)", _is_nan)
     yield entry("hisinf", "i(e)", _infinite)
     yield "hfma", ("e(e,e,e)", _fma(half))
