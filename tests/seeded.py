@@ -83,8 +83,8 @@ FAULTS = (
     Fault(
         "ops-negative-step-to-row-zero",
         "synknumba/_ops/rows.py",
-        "stop if stop >= 0 else None",
-        "stop if stop > 0 else None",
+        "if stop < 0:",
+        "if stop <= 0:",
         ("tests/conformance/test_rows.py", "tests/unit/test_partition.py"),
     ),
     Fault(

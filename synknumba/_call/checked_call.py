@@ -232,9 +232,8 @@ def _start(call: Call, low: int) -> int:
 
 
 def _rows(array: Array, rows: Rows) -> Array:
-    if isinstance(rows, Range):
-        return np.array(array[rows.as_slice()])
-    return np.array(array[rows.indices])
+    """Returns a copy of some rows."""
+    return np.array(array[rows.selector])
 
 
 def _of_variable(variable: VariableState, leaf: int, rank: int) -> Array:

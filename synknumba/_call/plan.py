@@ -46,7 +46,7 @@ from synknumba._ops.tree import (
     NONE,
     Structure,
     flatten,
-    result_told,
+    result_text,
     spread,
     unflatten,
     unmatched,
@@ -413,8 +413,8 @@ class FunctionPlan(Plan):
         for rank, part in zip(ran, returns, strict=True):
             if part.structure != first:
                 raise ReductionError(
-                    f"{self.info} returned {result_told(first)} on {self._part} {ran[0]} but "
-                    f"{result_told(part.structure)} on {self._part} {rank}; results must have the "
+                    f"{self.info} returned {result_text(first)} on {self._part} {ran[0]} but "
+                    f"{result_text(part.structure)} on {self._part} {rank}; results must have the "
                     f"same structure on every {self._part} to be combined"
                 )
         return first
@@ -424,7 +424,7 @@ class FunctionPlan(Plan):
             if structure == NONE:
                 return []
             raise ReductionError(
-                f"{self.info} returned {result_told(structure)}, but outputs= does not say "
+                f"{self.info} returned {result_text(structure)}, but outputs= does not say "
                 f"how to combine the ranks' "
                 'results. Pass one op for all, as in outputs="sum", or a tree '
                 "of ops of that structure; "
@@ -439,7 +439,7 @@ class FunctionPlan(Plan):
             reasons = [f"no op for {path}" for path in extra]
             reasons += (f"nothing returned for {path}" for path in missing)
             message = (
-                f"{self.info} returned {result_told(structure)}, and outputs={declared!r} "
+                f"{self.info} returned {result_text(structure)}, and outputs={declared!r} "
                 "does not fit that structure"
             )
             if reasons:

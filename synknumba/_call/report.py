@@ -10,7 +10,7 @@ from synknumba._call.call import Call
 from synknumba._call.launches import held_shapes, launches, row_plan
 from synknumba._call.variable_rows import planned_shape
 from synknumba._call.work_out import WorkedCall
-from synknumba._ops.launch import Dim3, told_size
+from synknumba._ops.launch import Dim3, size_text
 from synknumba._types import Shape
 from synknumba._world.open_world import open_world
 
@@ -73,7 +73,7 @@ class RankReport:
         if self.launches is None:
             return ""
         sizes = (
-            f"grid {told_size(grid)} of blocks {told_size(block)}"
+            f"grid {size_text(grid)} of blocks {size_text(block)}"
             for grid, block in dict.fromkeys(self.launches)
         )
         return f", launches {' and '.join(sizes) or 'nothing'}"

@@ -28,8 +28,9 @@ override abstract methods only, and do not repeat the contract's documentation.
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias, TypeVar
 
 from synknumba._host import this_process
@@ -75,9 +76,8 @@ class Communicator(ABC):
       sources are complete, and one after them, when all targets are.
     """
 
-    on_stream: bool = (
-        False  # whether steps only put work on the stream, so that they can be recorded
-    )
+    # whether steps only put work on the stream, so that they can be recorded
+    on_stream: bool = False
 
     @abstractmethod
     def broadcast(self, exchanges: Sequence[Exchange], root: int) -> Step:
@@ -159,6 +159,15 @@ def make_step(
 def combining(op: CollectiveOp) -> CollectiveOp:
     """Returns the op that combines elements: an average is their sum, which is divided later."""
     return "sum" if op == "avg" else op
+
+
+def consecutive(counts: Iterable[int]) -> list[tuple[int, int]]:
+    """Returns where each rank's elements begin and end in the concatenation of all.
+
+    >>> consecutive([3, 0, 2])
+    [(0, 3), (3, 3), (3, 5)]
+    """
+    return [*pairwise(accumulate(counts, initial=0))]
 
 
 def on_rank(rank: int, value: T, world_size: int) -> tuple[T | None, ...]:

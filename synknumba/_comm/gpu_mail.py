@@ -239,20 +239,15 @@ class GpuMail:
             arrays: address of the source, address of the target, and bytes, of each array; together
                 at most `MOST_REDUCED_BYTES`, and a piece each at least.
         """
-        chunks = [
-            (sent, received, count)
-            for source, target, nbytes in arrays
-            for (sent, count), (received, _) in zip(
-                pieces((source, nbytes)), pieces((target, nbytes)), strict=True
-            )
-        ]
-        table = np.array([(*chunk, index) for index, chunk in enumerate(chunks)], np.int64)
-        kernel = _reduce_kernel(np.dtype(dtype).name, op)
-        return (
-            [self._launch(kernel, table, np.int32(self._rank), np.int32(self._world_size))]
-            if chunks
-            else []
-        )
+        table: list[tuple[int, int, int, int]] = []
+        for source, target, nbytes in arrays:
+            sent, received = pieces((source, nbytes)), pieces((target, nbytes))
+            for (send, count), (receive, _) in zip(sent, received, strict=True):
+                table.append((send, receive, count, len(table)))
+        if not table:
+            return []
+        kernel, ranks = _reduce_kernel(np.dtype(dtype).name, op), np.int32(self._world_size)
+        return [self._launch(kernel, np.array(table, np.int64), np.int32(self._rank), ranks)]
 
     def _launch(self, kernel: Any, table: Array, *rest: Any) -> _Call:
         on_device = cupy.asarray(table)
@@ -296,7 +291,9 @@ def open_mail(
     except runtime.CUDARuntimeError:
         opened = False
     everywhere = gather(np.array([opened], np.uint8)).all()
-    return GpuMail(rank, inboxes, stream) if everywhere else None
+    if not everywhere:
+        return None
+    return GpuMail(rank, inboxes, stream)
 
 
 def _inbox(world_size: int) -> tuple[int, bytes]:

@@ -26,9 +26,9 @@ a table of int64:
     and for each piece: elements, address in each source, address in each target
 """  # noqa: E501
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numba
@@ -37,18 +37,16 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, register_jitable
 
-from synknumba._comm.base import Communicator, Exchange, Step, combining
+from synknumba._comm.base import Communicator, Exchange, Step, combining, consecutive
 from synknumba._host.signals import held_signals
-from synknumba._ops.halo import Copy
 from synknumba._ops.reduction import UFUNCS
 from synknumba._types import Array, CollectiveOp
 from synknumba._wire.compiled import compiled
 from synknumba._wire.native import Native, NativeStep, call_of
 
 CACHE_LINE = 64  # bytes; a line written by two cores moves back and forth between them
-SCRATCH_BYTES = (
-    8192  # with as many bytes of each of two sources it fits a first-level cache of 32 KiB
-)
+# with as many bytes of each of two sources it fits a first-level cache of 32 KiB
+SCRATCH_BYTES = 8192
 NUMPY_BYTES = 65536  # scratch for ufuncs, which cost about 1 µs a call; fits a second-level cache
 COPY_BYTES = 65536  # chunk copied to one target after another while it is in the second-level cache
 # targets this long do not stay in a cache, so they are written past it, without being read first
@@ -85,36 +83,34 @@ class HostCommunicator(Communicator):
         return _move(self._piece((e.sources[root],), e.targets) for e in exchanges)
 
     def all_gather(self, exchanges: Sequence[Exchange]) -> Step:
-        return _move(
-            self._piece((source,), tuple(target[begin:end] for target in e.targets))
-            for e in exchanges
-            for source, (begin, end) in zip(e.sources, _ranges(e.source_counts), strict=True)
-        )
+        pieces = []
+        for e in exchanges:
+            for source, (begin, end) in zip(e.sources, consecutive(e.source_counts), strict=True):
+                pieces.append(self._piece((source,), _cut(e.targets, begin, end)))
+        return _move(pieces)
 
     def reduce(self, exchanges: Sequence[Exchange], op: CollectiveOp, root: int) -> Step:
-        return self._combine(op, (self._piece(e.sources, (e.targets[root],)) for e in exchanges))
+        return self._combine(op, [self._piece(e.sources, (e.targets[root],)) for e in exchanges])
 
     def all_reduce(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> Step:
-        return self._combine(op, (self._piece(e.sources, e.targets) for e in exchanges))
+        return self._combine(op, [self._piece(e.sources, e.targets) for e in exchanges])
 
     def reduce_scatter(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> Step:
-        pieces = (
-            self._piece(tuple(source[begin:end] for source in e.sources), (target,))
-            for e in exchanges
-            for target, (begin, end) in zip(e.targets, _ranges(e.target_counts), strict=True)
-        )
+        pieces = []
+        for e in exchanges:
+            for target, (begin, end) in zip(e.targets, consecutive(e.target_counts), strict=True):
+                pieces.append(self._piece(_cut(e.sources, begin, end), (target,)))
         return self._combine(op, pieces)
 
     def exchange(self, exchanges: Sequence[Exchange]) -> Step:
-        return _move(
-            _Piece(
-                (_part_of(e.sources[copy.source], copy.source_start, copy),),
-                (_part_of(e.targets[copy.target], copy.target_start, copy),),
-            )
-            for e in exchanges
-            for copy in e.copies
-            if copy.target % self._parts == self._part
-        )
+        pieces = []
+        for e in exchanges:
+            for copy in e.copies:
+                if copy.target % self._parts == self._part:
+                    source = e.sources[copy.source][copy.source_start :][: copy.count]
+                    target = e.targets[copy.target][copy.target_start :][: copy.count]
+                    pieces.append(_Piece((source,), (target,)))
+        return _move(pieces)
 
     def close(self) -> None:
         pass  # steps own what they use
@@ -123,17 +119,14 @@ class HostCommunicator(Communicator):
         """Returns this participant's part of arrays of equal length."""
         target = targets[0]
         begin, end = share(len(target), target.itemsize, _address(target), self._part, self._parts)
-        return _Piece(
-            tuple(source[begin:end] for source in sources),
-            tuple(target[begin:end] for target in targets),
-        )
+        return _Piece(_cut(sources, begin, end), _cut(targets, begin, end))
 
-    def _combine(self, op: CollectiveOp, pieces: Iterator[_Piece]) -> Step:
+    def _combine(self, op: CollectiveOp, pieces: Sequence[_Piece]) -> Step:
         """Returns a step that combines the sources of each piece into its targets."""
+        if pieces and len(pieces[0].sources) == 1:
+            return _move(pieces)  # op over one array is that array
         groups: dict[tuple[np.dtype[Any], bool], list[_Piece]] = {}
         for piece in pieces:
-            if len(piece.sources) == 1:
-                return _move([piece, *pieces])  # op over one array is that array
             if len(piece.sources[0]):
                 simple = _simplified(op, piece)
                 aligned = all(array.flags.aligned for array in (*simple.sources, *simple.targets))
@@ -177,19 +170,16 @@ def share(count: int, itemsize: int, address: int, part: int, parts: int) -> tup
 
     def edge(index: int) -> int:
         even = index * count // parts
+        if index in {0, parts}:
+            return even
         into_line = (address + even * itemsize) % CACHE_LINE
-        return even if index in {0, parts} else max(even - into_line // itemsize, 0)
+        return max(even - into_line // itemsize, 0)
 
     return edge(part), edge(part + 1)
 
 
-def _ranges(counts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Returns where each rank's elements begin and end in the concatenation of all."""
-    return pairwise(accumulate(counts, initial=0))
-
-
-def _part_of(array: Array, start: int, copy: Copy) -> Array:
-    return array[start : start + copy.count]
+def _cut(arrays: tuple[Array, ...], begin: int, end: int) -> tuple[Array, ...]:
+    return tuple(array[begin:end] for array in arrays)
 
 
 def _address(array: Array) -> int:
@@ -239,7 +229,10 @@ class _Step(partial[object], Native):
 
 
 def _step(calls: list[_Call]) -> Step:
-    step = _Step(calls[0][0], calls[0][1]) if len(calls) == 1 else _Step(_run_all, calls)
+    step = _Step(_run_all, calls)
+    if len(calls) == 1:
+        function, argument, _ = calls[0]
+        step = _Step(function, argument)
     step.calls = calls
     return step
 
@@ -263,12 +256,11 @@ def _table(pieces: Sequence[_Piece], scratch: int, scratch_address: int) -> Arra
     of targets.
     """
     first = pieces[0]
-    rows = [
-        (len(piece.sources[0]), *map(_address, piece.sources), *map(_address, piece.targets))
-        for piece in pieces
-    ]
-    head = (len(pieces), len(first.sources), len(first.targets), scratch, scratch_address)
-    return np.array([*head, *chain.from_iterable(rows)], np.int64)
+    words = [len(pieces), len(first.sources), len(first.targets), scratch, scratch_address]
+    for piece in pieces:
+        words.append(len(piece.sources[0]))
+        words += map(_address, chain(*piece))
+    return np.array(words, np.int64)
 
 
 def _ufuncs(op: CollectiveOp, dtype: np.dtype[Any]) -> Callable[[Sequence[_Piece]], None]:
@@ -392,7 +384,9 @@ def _combiner(op: CollectiveOp, dtype: str) -> Any:
     """Compiles the function of one op and one dtype. The closure's variables are part of the key
     in Numba's cache.
     """
-    element = _complex_prod if op == "prod" and np.dtype(dtype).kind == "c" else _ELEMENTS[op]
+    element = _ELEMENTS[op]
+    if op == "prod" and np.dtype(dtype).kind == "c":
+        element = _complex_prod
     is_average = op == "avg"
     scalar = np.dtype(dtype).type
     itemsize = np.dtype(dtype).itemsize

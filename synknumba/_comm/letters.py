@@ -7,6 +7,7 @@ Two ranks write each other the same number of letters. Letter i of a rank is a p
 inbox that belongs to the pair, so every place is read and written by one pair of blocks of threads.
 """  # noqa: E501
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain, zip_longest
 from typing import NamedTuple, TypeAlias
@@ -61,21 +62,19 @@ def letters_of(
     Letter(peer=1, number=0, send=1008, send_bytes=8192, receive=5064, receive_bytes=4)
     Letter(peer=1, number=1, send=9200, send_bytes=808, receive=0, receive_bytes=0)
     """  # noqa: E501
-    sent: list[list[Run]] = [[] for _ in range(world_size)]
-    got: list[list[Run]] = [[] for _ in range(world_size)]
+    sent: dict[int, list[Run]] = defaultdict(list)
+    received: dict[int, list[Run]] = defaultdict(list)
     for exchange, (source, target) in zip(copies, places, strict=True):
         for copy in exchange:
             if copy.source == rank != copy.target:
                 sent[copy.target] += pieces((source + copy.source_start, copy.count))
             elif copy.target == rank != copy.source:
-                got[copy.source] += pieces((target + copy.target_start, copy.count))
-    return [
-        Letter(peer, number, *send, *receive)
-        for peer in range(world_size)
-        for number, (send, receive) in enumerate(
-            zip_longest(sent[peer], got[peer], fillvalue=(0, 0))
-        )
-    ]
+                received[copy.source] += pieces((target + copy.target_start, copy.count))
+    letters: list[Letter] = []
+    for peer in range(world_size):
+        pairs = zip_longest(sent[peer], received[peer], fillvalue=(0, 0))
+        letters += [Letter(peer, number, *send, *back) for number, (send, back) in enumerate(pairs)]
+    return letters
 
 
 def pieces(run: Run) -> list[Run]:

@@ -38,6 +38,7 @@ from synknumba._comm.base import (
     Exchange,
     Step,
     combining,
+    consecutive,
     on_rank,
     stay_on_this_machine,
 )
@@ -117,7 +118,9 @@ _NOTHING = _Round([], [])
 def available() -> str | None:
     """Why NCCL cannot be used, in one line; None if it can."""
     nccl = nccl_bindings.find()
-    return nccl.problem if nccl.bindings is None else None
+    if nccl.bindings is None:
+        return nccl.problem
+    return None
 
 
 def make_unique_id() -> bytes:
@@ -202,7 +205,7 @@ class NcclCommunicator(Communicator):
 
     def reduce_scatter(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> Step:
         def plan(exchange: Exchange) -> list[_Round]:
-            parts = _consecutive(exchange.target_counts)
+            parts = consecutive(exchange.target_counts)
             if _wire_dtype(exchange.dtype, op) is None:
                 return self._combine(exchange, op, parts, _STAGING_BYTES // len(exchanges))
             if len(set(exchange.target_counts)) > 1:
@@ -286,14 +289,14 @@ class NcclCommunicator(Communicator):
         if len(set(counts)) == 1:
             call = self._call("all_gather", source, target, counts[0], DTYPES["uint8"])
             return [_Round([call], [])]
-        starts = [start for start, _ in _consecutive(counts)]
-        peers = set(range(self._world_size))
+        starts = [*accumulate(counts[:-1], initial=0)]
+        peers = [*range(self._world_size)]
         if source == target + starts[self._rank]:  # it is in its place
             peers.remove(self._rank)
         calls = []
         if counts[self._rank]:
-            calls += [self._send(source, counts[self._rank], rank) for rank in sorted(peers)]
-        for rank in sorted(peers):
+            calls += [self._send(source, counts[self._rank], rank) for rank in peers]
+        for rank in peers:
             if counts[rank]:
                 calls.append(self._receive(target + starts[rank], counts[rank], rank))
         return [_Round(calls, [])]
@@ -312,7 +315,9 @@ class NcclCommunicator(Communicator):
             elif copy.target == self._rank:
                 calls.append(self._receive(target + copy.target_start, copy.count, copy.source))
         here = self._copies_here(exchange)
-        return [_Round(calls, here)] if calls or here else []
+        if not calls and not here:
+            return []
+        return [_Round(calls, here)]
 
     def _copies_here(self, exchange: Exchange) -> list[_Call]:
         """Returns the copies of an exchange that stay on this rank; it is of bytes."""
@@ -383,7 +388,10 @@ class NcclCommunicator(Communicator):
         if not calls:
             return []
         own_start, own_stop = parts[self._rank]
-        return [_Round(calls, self._average(exchange, op) if own_stop > own_start else [])]
+        after: list[_Call] = []
+        if own_stop > own_start:
+            after = self._average(exchange, op)
+        return [_Round(calls, after)]
 
     def _average(self, exchange: Exchange, op: CollectiveOp) -> list[_Call]:
         """Returns the division of the sum by W: NCCL's own average multiplies by 1/W, which
@@ -426,23 +434,22 @@ class NcclCommunicator(Communicator):
         with self._stream:  # CuPy's pool reuses memory on the stream that it was allocated on
             pieces = cupy.empty(self._world_size * min(size, own_stop - own_start), source.dtype)
         stride = pieces.size // self._world_size
+        peers = [rank for rank in range(self._world_size) if rank != self._rank]
         rounds = []
         for at in range(0, max(stop - start for start, stop in parts), size):
             counts = [min(size, max(stop - start - at, 0)) for start, stop in parts]
             own_count, own_address = counts[self._rank], address + (own_start + at) * itemsize
-            peers = [rank for rank in range(self._world_size) if rank != self._rank]
-            sent = [
-                (rank, address + (parts[rank][0] + at) * itemsize) for rank in peers if counts[rank]
-            ]
-            calls = [self._send(start, counts[rank] * itemsize, rank) for rank, start in sent]
+            calls = []
+            for rank in peers:
+                if counts[rank]:
+                    start = address + (parts[rank][0] + at) * itemsize
+                    calls.append(self._send(start, counts[rank] * itemsize, rank))
             if not own_count:
                 rounds.append(_Round(calls, []))
                 continue
-            row = stride * itemsize
-            calls += [
-                self._receive(_address(pieces) + rank * row, own_count * itemsize, rank)
-                for rank in peers
-            ]
+            for rank in peers:
+                place = _address(pieces) + rank * stride * itemsize
+                calls.append(self._receive(place, own_count * itemsize, rank))
             combine = partial(
                 self._launch, _KERNELS[op], pieces, stride, own_address, target[at : at + own_count]
             )
@@ -527,15 +534,12 @@ def _source_bytes(exchange: Exchange) -> int:
     return exchange.source_counts[0] * int(np.dtype(exchange.dtype).itemsize)
 
 
-def _consecutive(counts: Sequence[int]) -> list[_Part]:
-    """Returns where each rank's elements are in the concatenation of all."""
-    return [(stop - count, stop) for count, stop in zip(counts, accumulate(counts), strict=True)]
-
-
 def _even_parts(count: int, world_size: int) -> list[_Part]:
     size = -(-count // (world_size * _ALIGNED)) * _ALIGNED
     return [(min(rank * size, count), min((rank + 1) * size, count)) for rank in range(world_size)]
 
 
 def _address(array: Any) -> int:
-    return 0 if array is None else array.data.ptr
+    if array is None:
+        return 0
+    return array.data.ptr  # type: ignore[no-any-return]

@@ -220,8 +220,8 @@ class Workspace(ABC):
 
 def read_rows(reader: Reader, target: Array, rows: Rows) -> None:
     """Reads rows of an array in a file into host memory."""
-    if isinstance(rows, Range):
-        reader.read(target, rows.as_slice() if rows.step > 0 else rows.indices())
+    if isinstance(rows, Range) and rows.step > 0:
+        reader.read(target, rows.selector)
     else:
         reader.read(target, rows.indices)
 

@@ -100,7 +100,7 @@ class CpuWorkspace(Workspace):
 
     def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
         if isinstance(rows, Range):
-            view = host[rows.as_slice()]
+            view = host[rows.selector]
             if rows.step == 1:  # a view of the segment
                 return Buffer(view if writable else _read_only(view))
             buffer = self.scratch(slot, host.dtype, view.shape)

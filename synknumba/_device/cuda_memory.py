@@ -185,13 +185,13 @@ class CudaWorkspace(Workspace):
 
     def expect(self, host: Array, rows: Selection) -> None:
         if isinstance(rows, Range) and rows.step == 1:
-            host = host[rows.as_slice()]
+            host = host[rows.selector]
         self._locked.reaches(host)
 
     def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
         array = self.scratch(slot, host.dtype, (rows.count, *host.shape[1:]))
         if isinstance(rows, Range) and rows.step == 1:
-            return self._straight(array, host[rows.as_slice()], writable=writable)
+            return self._straight(array, host[rows.selector], writable=writable)
         if not self._locked.reaches(host) or not (
             isinstance(rows, Range) or self._locked.reaches(rows.indices)
         ):
@@ -330,7 +330,7 @@ class CudaWorkspace(Workspace):
         staging = self._staging_buffer(slot, host.dtype, array.shape)
         up = copy_in(array, staging.ctypes.data, self._load)
         down = copy_out(staging.ctypes.data, array, self._store, reached=True)
-        where: Any = rows.as_slice() if isinstance(rows, Range) else rows.indices
+        where: Any = rows.selector
 
         def load() -> None:
             self._load.synchronize()  # the previous copy may still read the staging buffer

@@ -27,7 +27,7 @@ from synknumba._learning.gradient_sums import (
 from synknumba._learning.roles import read_roles
 from synknumba._learning.step_inputs import StepInputs
 from synknumba._ops.launch import LaunchConfig
-from synknumba._ops.rows import Range, select
+from synknumba._ops.rows import select
 from synknumba._ops.tree import LEAF, Structure, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._rowwise.generate import define
@@ -95,7 +95,7 @@ class Gradient:
         numbers = None
         if rows is not None:
             selected = select(rows, inputs.selectable_rows("batch"))
-            numbers = selected.indices() if isinstance(selected, Range) else selected.indices
+            numbers = selected.indices
         sample = SampledRows(inputs, numbers, current_world().world_size)
         if not sample.count:
             raise ArgumentError(

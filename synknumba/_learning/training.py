@@ -47,7 +47,7 @@ from synknumba._learning.updater import (
     Updater,
     check_vector,
 )
-from synknumba._ops.rows import Range, select
+from synknumba._ops.rows import select
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._ops.tree import unflatten
 from synknumba._progress import Bar, Progress, wanted
@@ -374,7 +374,7 @@ class TrainFunction:
         if rows is None:
             return inputs, None
         selected = select(rows, inputs.selectable_rows("batch"))
-        numbers = selected.indices() if isinstance(selected, Range) else selected.indices
+        numbers = selected.indices
         return inputs, self._numbers.fill(numbers[None])
 
     def _asked(self, flight: Flight, results: tuple[Any, Any]) -> float:

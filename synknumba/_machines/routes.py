@@ -370,7 +370,7 @@ def row_numbers(move: Move, memory: MemoryOf) -> Array:
             array.segment, np.dtype(np.int64), (rows.count,), array.offset + 8 * rows.start
         )
     assert rows is not None  # of a move of rows
-    return rows.indices() if isinstance(rows, Range) else rows.indices
+    return rows.indices
 
 
 def table_of(move: Move, memory: MemoryOf) -> Array:

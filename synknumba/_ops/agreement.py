@@ -64,7 +64,9 @@ class Bound:
         root = max(self.elements, first.size, 1) ** 0.5
         epsilon = max(self.epsilon, coarsest((first, second)))
         scale = max(greatest(first), greatest(second))
-        terms = (self.magnitude or scale) * (root if is_result else 1.0)
+        terms = self.magnitude or scale
+        if is_result:
+            terms *= root
         rounding = min(64 * epsilon * root * self.times, MOST) * (scale + terms)
         return rounding + 1000 * self.drift * scale
 
@@ -132,8 +134,10 @@ def difference(
     >>> difference(np.array([1.0, 2.0]), np.array([1.0, 4.0]), Bound())
     Difference(what='', index=(1,), values=(2.0, 4.0), rows=(1,), count=2, ratio=None)
     """
+    if first is second:
+        return None
     if not (isinstance(first, np.ndarray) and isinstance(second, np.ndarray)):
-        return None if first is second else Difference("value", values=(first, second))
+        return Difference("value", values=(first, second))
     if first.shape != second.shape:
         return Difference("shape", values=(first.shape, second.shape))
     if first.dtype != second.dtype:
@@ -168,7 +172,9 @@ def drift(first: Any, second: Any) -> float:
     scale = np.float64(max(greatest(first), greatest(second)))
     with np.errstate(all="ignore"):  # of infinities, and of zeros beside NaN
         relative = np.max(np.abs(first - second), where=_unequal(first, second), initial=0) / scale
-    return float(relative) if relative <= SAME else np.inf
+    if not relative <= SAME:
+        return np.inf
+    return float(relative)
 
 
 def is_by_rank(difference: Difference, ranks: tuple[int, int]) -> bool:
@@ -220,8 +226,7 @@ def cause(
             "grid= launches as many blocks on each rank, for as many rows: go on by strides, for i "
             "in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)), or leave grid= out"
         )
-    borders = {edge for size in ranks for edge in Partition.even(size).edges(count)[1:-1]}
-    if rows and all(any(edge - BORDER <= row < edge + BORDER for edge in borders) for row in rows):
+    if rows and _are_at_borders(rows, ranks, count):
         return (
             "rows at the borders between ranks: a guard by a length that is not the rank's, which "
             "synk.ROWS passes (or x.shape[0]); or neighbours that are other ranks' rows, which a "
@@ -243,9 +248,20 @@ def cause(
     )
 
 
+def _are_at_borders(rows: Sequence[int], ranks: tuple[int, int], count: int) -> bool:
+    """Returns whether all rows are at the borders between ranks, in one of the two runs."""
+    near: set[int] = set()
+    for size in ranks:
+        for edge in Partition.even(size).edges(count)[1:-1]:
+            near.update(range(edge - BORDER, edge + BORDER))
+    return near.issuperset(rows)
+
+
 def _first_share(size: int, count: int) -> int:
     """Returns the number of rows of the first of several ranks; 0 of one rank, which has all."""
-    return Partition.even(size).edges(count)[1] if size > 1 else 0
+    if size == 1:
+        return 0
+    return Partition.even(size).edges(count)[1]
 
 
 def _unequal(first: Array, second: Array) -> Array:
@@ -259,15 +275,15 @@ def _ratio(first: Array, second: Array) -> float | None:
     """Returns the ratio of all elements of two arrays of numbers; None if there is no such."""
     if first.dtype.kind not in "iuf":
         return None
-    with np.errstate(all="ignore"):  # of infinities and zeros, of which there is none
+    with np.errstate(all="ignore"):  # infinities and zeros have no ratio
         ratio = np.nansum(np.abs(second), dtype=float) / np.nansum(np.abs(first), dtype=float)
         is_common = np.allclose(second, ratio * first, rtol=1e-3, atol=0, equal_nan=True)
-    return float(ratio) if is_common else None
+    if not is_common:
+        return None
+    return float(ratio)
 
 
 def coarsest(arrays: Sequence[Array]) -> float:
     """Returns the machine epsilon of the coarsest float among arrays; 0 without any."""
-    return max(
-        (float(np.finfo(array.dtype).eps) for array in arrays if array.dtype.kind in "fc"),
-        default=0.0,
-    )
+    dtypes = [array.dtype for array in arrays if array.dtype.kind in "fc"]
+    return max((float(np.finfo(dtype).eps) for dtype in dtypes), default=0.0)

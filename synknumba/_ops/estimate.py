@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import mul, truediv
 from typing import Any, final
 
@@ -22,6 +23,8 @@ from synknumba._ops import moments as moments_module
 from synknumba._ops.measurement import (
     Measurement,
     Quantity,
+    as_value,
+    named_operands,
     real_array,
     real_number,
     shared_rows,
@@ -95,22 +98,16 @@ class Estimate(Quantity):
                 block.
         """
         array = _numbers("values", values)
-        w = None if weights is None else _numbers("weights", weights)
         if array.ndim not in {1, 2} or not array.size:
             raise ReductionError(
                 f"values must have shape (n,) or (n, k) with at least one row, got {array.shape}"
             )
-        if w is not None and (w.shape != array.shape[:1] or (w < 0).any()):
-            raise ReductionError(
-                f"weights must be one non-negative number for each of the {len(array)} "
-                f"rows, got shape {w.shape}"
-            )
-        check_covariance(covariance=covariance, weighted=w is not None)
+        if weights is not None:
+            weights = _weights(weights, len(array))
+        check_covariance(covariance=covariance, weighted=weights is not None)
         check_block(block, len(array))
         rows = array.reshape(len(array), -1).astype(np.float64)
-        if w is not None:
-            w = w.astype(np.float64)
-        moments = moments_module.of_values(rows, w, covariance=covariance, block=int(block))
+        moments = moments_module.of_values(rows, weights, covariance=covariance, block=int(block))
         return cls(moments, array.ndim == 1)
 
     @classmethod
@@ -183,7 +180,7 @@ class Estimate(Quantity):
         if moments.squares is None:
             return self._by_value(np.sqrt(self._per_freedom(self._squares()) / self.count))
         if not self.effective_size > _ONE_ROW:
-            return self._by_value(np.full(moments.mean.shape[1], np.nan))
+            return self._by_value(np.full(moments.width, np.nan))
         spread = np.maximum(moments.squares[0, 2], 0.0)  # rounding
         return self._by_value(np.sqrt(spread * self.count / (self.count - 1)) / moments.weight[0])
 
@@ -196,7 +193,9 @@ class Estimate(Quantity):
         `effective_size`.
         """
         freedom = self.effective_size - 1
-        return self.stderr / math.sqrt(2 * freedom) if freedom > 0 else self.stderr
+        if freedom <= 0:
+            return self.stderr
+        return self.stderr / math.sqrt(2 * freedom)
 
     @property
     def covariance(self) -> Array:
@@ -206,7 +205,7 @@ class Estimate(Quantity):
         Raises:
             ReductionError: the estimate was made without covariance=True.
         """
-        if self._moments.products.ndim == 2:
+        if not self._moments.has_covariance:
             raise ReductionError("this estimate has no covariance; request it with covariance=True")
         return self._per_freedom(self._moments.products[0])
 
@@ -218,11 +217,12 @@ class Estimate(Quantity):
         if self._moments.squares is None:
             return float(self.count)
         weight, square = float(self._moments.weight[0, 0]), float(self._moments.squares[0, 0, 0])
-        return weight * weight / square if square != 0 else 0.0
+        if square == 0:
+            return 0.0
+        return weight * weight / square
 
     def _squares(self) -> Array:
-        products = self._moments.products[0]
-        return products if products.ndim == 1 else np.diagonal(products)
+        return self._moments.own_products[0]
 
     def _per_freedom(self, sums: Array) -> Any:
         """Returns sums of squared deviations over the degrees of freedom; NaN if there are none."""
@@ -232,7 +232,9 @@ class Estimate(Quantity):
         return sums / (weight - weight / self.effective_size)
 
     def _by_value(self, values: Array) -> Any:
-        return float(values[0]) if self._scalar else values
+        if self._scalar:
+            return float(values[0])
+        return values
 
     def propagate(
         self,
@@ -274,16 +276,10 @@ class Estimate(Quantity):
             raise shared_rows()
         means = [estimate.mean for estimate in estimates]
         value = real_number(function(*means))
-        slopes: Any
         if gradient is None:
             slopes = [_slopes(function, means, *item) for item in enumerate(estimates)]
         else:
-            slopes = gradient(*means) if others else (gradient(*means),)
-            if not isinstance(slopes, tuple | list) or len(slopes) != len(estimates):
-                raise ReductionError(
-                    f"gradient must return a tuple of {len(estimates)}, one for each "
-                    f"estimate, got {slopes!r}"
-                )
+            slopes = _by_gradient(gradient, means)
         stderr = math.hypot(*map(Estimate._error_along, estimates, slopes))
         return Measurement(value, stderr, frozenset(rows))
 
@@ -309,40 +305,48 @@ class Estimate(Quantity):
         array = real_array(operand)
         if array is None:
             return None
-        allowed = {()} if self._scalar else {(), self._moments.mean.shape[1:]}
+        shape = (self._moments.width,)
+        allowed: list[tuple[int, ...]] = [()]
+        if not self._scalar:
+            allowed.append(shape)
         if array.shape not in allowed or not np.isfinite(array).all():
             raise ReductionError(
                 f"an estimate of {self._words()} is combined with finite numbers, of shape "
-                f"{' or '.join(map(str, sorted(allowed)))}, got {operand!r}"
+                f"{' or '.join(map(str, allowed))}, got {operand!r}"
             )
-        return np.broadcast_to(array, self._moments.mean.shape[1:])
+        return np.broadcast_to(array, shape)
 
-    def _shifted(self, shift: Array) -> "Estimate":
-        return replace(self, _moments=moments_module.shifted(self._moments, shift))
-
-    def _scaled(self, op: Callable[[Any, Any], Any], factor: Array) -> "Estimate":
-        return replace(self, _moments=moments_module.scaled(self._moments, op, factor))
+    def _each_row(self, transform: Callable[[Moments, Array], Moments], operand: Any) -> Any:
+        """Transforms the rows by a number, or by numbers of shape (k,); returns NotImplemented
+        for other types.
+        """
+        numbers = self._constant(operand)
+        if numbers is None:
+            return NotImplemented
+        return replace(self, _moments=transform(self._moments, numbers))
 
     def _measured(self) -> "Measurement":
         return Measurement(self.mean, self.stderr, frozenset(self._rows))
 
     def _function_of_means(self, function: str, operands: tuple[Any, ...]) -> str:
         if self._scalar and all(isinstance(operand, Estimate) for operand in operands):
-            second = ", b" if len(operands) > 1 else ""
+            second = ", b" * (len(operands) - 1)
             return f"a.propagate({function}{second})"
-        mean = "mean" if self._scalar else "mean[0]"
-        arguments = ", ".join(mean if operand is self else "x" for operand in operands)
+        mean = "mean[0]"
+        if self._scalar:
+            mean = "mean"
+        arguments = named_operands(operands, self, mean, "x")
         return f"a.propagate(lambda mean: {function}({arguments}))"
 
     def __neg__(self) -> "Estimate":
-        return self._scaled(mul, np.full(self._moments.mean.shape[1], -1.0))
+        negative: Estimate = self * -1.0
+        return negative
 
     def __mul__(self, operand: Any) -> Any:
         """Multiplies each row by a number; multiplies the means of two estimates."""
         if isinstance(operand, Estimate):
             return self._measured() * operand
-        factor = self._constant(operand)
-        return NotImplemented if factor is None else self._scaled(mul, factor)
+        return self._each_row(partial(moments_module.scaled, op=mul), operand)
 
     __rmul__ = __mul__
 
@@ -351,30 +355,30 @@ class Estimate(Quantity):
         if isinstance(operand, Estimate):
             return self._measured() / operand
         divisor = self._constant(operand)
-        if divisor is None:
-            return NotImplemented
-        if not divisor.all():
+        if divisor is not None and not divisor.all():
             raise ReductionError(f"an estimate cannot be divided by 0, got {operand!r}")
-        return self._scaled(truediv, divisor)
+        return self._each_row(partial(moments_module.scaled, op=truediv), operand)
 
     def __rtruediv__(self, operand: Any) -> Any:
         """Divides a number by the mean: a `Measurement`, as 1 / mean is not the mean of 1 / v."""
-        return NotImplemented if self._constant(operand) is None else operand / self._measured()
+        if self._constant(operand) is None:
+            return NotImplemented
+        return operand / self._measured()
 
     def __sub__(self, operand: Any) -> Any:
         """Subtracts a number from each row; subtracts the means of two estimates."""
         if isinstance(operand, Estimate):
             return self._measured() - operand
-        shift = self._constant(operand)
-        return NotImplemented if shift is None else self._shifted(-shift)
+        return self._each_row(
+            lambda moments, shift: moments_module.shifted(moments, -shift), operand
+        )
 
     def __add__(self, operand: Any) -> "Estimate":
         """Returns the estimate of the rows of both, which must be different ones; adds a number
         to each row.
         """
         if not isinstance(operand, Estimate):
-            shift = self._constant(operand)
-            return NotImplemented if shift is None else self._shifted(shift)
+            return self._each_row(moments_module.shifted, operand)  # type: ignore[no-any-return]
         if self._kind() != operand._kind():
             raise ReductionError(
                 f"cannot add an estimate of {operand._words()} to one of {self._words()}: they "
@@ -392,15 +396,24 @@ class Estimate(Quantity):
 
     def __radd__(self, operand: Any) -> "Estimate":
         """Adds a number to each row; `sum(estimates)` starts from 0."""
-        return self if isinstance(operand, int) and operand == 0 else self + operand
+        if isinstance(operand, int) and operand == 0:
+            return self
+        return self + operand
 
     def _kind(self) -> tuple[Any, ...]:
         return self._scalar, self._moments.products.shape, self._moments.squares is None
 
     def _words(self) -> str:
-        words = "one value" if self._scalar else f"{self._moments.mean.shape[1]} values"
-        words += " without weights" if self._moments.squares is None else " with weights"
-        return words + " and covariance" if self._moments.products.ndim == 3 else words
+        words = f"{self._moments.width} values"
+        if self._scalar:
+            words = "one value"
+        if self._moments.squares is None:
+            words += " without weights"
+        else:
+            words += " with weights"
+        if self._moments.has_covariance:
+            words += " and covariance"
+        return words
 
     def __repr__(self) -> str:
         """Shows all statistics at full precision."""
@@ -423,6 +436,28 @@ def _numbers(name: str, values: Any) -> Array:
     return array
 
 
+def _weights(values: Any, rows: int) -> Array:
+    weights = _numbers("weights", values)
+    if weights.shape != (rows,) or (weights < 0).any():
+        raise ReductionError(
+            f"weights must be one non-negative number for each of the {rows} rows, got shape "
+            f"{weights.shape}"
+        )
+    return weights.astype(np.float64)
+
+
+def _by_gradient(gradient: Callable[..., Any], means: list[Any]) -> Any:
+    """Returns the derivatives by the means of each estimate, as the user's function has them."""
+    slopes = gradient(*means)
+    if len(means) == 1:
+        return (slopes,)
+    if not isinstance(slopes, tuple | list) or len(slopes) != len(means):
+        raise ReductionError(
+            f"gradient must return a tuple of {len(means)}, one for each estimate, got {slopes!r}"
+        )
+    return slopes
+
+
 def _slopes(
     function: Callable[..., Any], means: list[Any], position: int, estimate: Estimate
 ) -> Array:
@@ -435,7 +470,7 @@ def _slopes(
         moved = mean.copy()
         moved.reshape(-1)[index] += step
         arguments = list(means)
-        arguments[position] = moved if mean.ndim else float(moved)
+        arguments[position] = as_value(moved)
         return moved.reshape(-1)[index], real_number(function(*arguments))
 
     for i, step in enumerate(steps.tolist()):
@@ -463,9 +498,11 @@ MAX_BLOCK = 1 << 62
 
 def check_block(block: Any, rows: int | None = None) -> None:
     """Raises `ReductionError` if `block` is no number of rows, or more than there are."""
+    limit, most = MAX_BLOCK, ""
+    if rows is not None:
+        limit, most = rows, f", {rows}"
     is_integer = hasattr(block, "__index__") and not isinstance(block, bool)
-    if not is_integer or not 1 <= block <= MAX_BLOCK or (rows is not None and block > rows):
-        most = "" if rows is None else f", {rows}"
+    if not is_integer or not 1 <= block <= limit:
         raise ReductionError(
             f"block must be an integer from 1 to the number of rows{most}, got {block!r}"
         )
@@ -486,10 +523,14 @@ def merged(
     the part of the rows after the last whole block.
     """
     total = moments_module.merge(parts)
-    rows = int(total.count[0, 0]) * block + (0 if rest is None else int(rest.count[0, 0]))
+    rows = int(total.count[0, 0]) * block
+    if rest is not None:
+        rows += int(rest.count[0, 0])
     if not rows:
         raise ReductionError("expectation of no rows; pass at least one row")
     check_block(block, rows)
     if rest is not None:
         total = moments_module.with_rest(total, rest, block)
-    return Estimate(total if powers is None else moments_module.in_units(total, -powers), scalar)
+    if powers is not None:
+        total = moments_module.in_units(total, -powers)
+    return Estimate(total, scalar)

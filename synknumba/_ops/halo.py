@@ -117,7 +117,9 @@ class Halo:
         if min(counts) >= self.width:
             return None
         total = sum(counts)
-        leave = "leaves" if total == 1 else "leave"
+        leave = "leave"
+        if total == 1:
+            leave = "leaves"
         return (
             f"halo={self.width} needs {count_text(self.width, 'row')} on every rank, and "
             f"{count_text(total, 'row')} of {what} on {count_text(len(counts), 'rank')} {leave} "
@@ -126,8 +128,9 @@ class Halo:
 
     def __str__(self) -> str:
         """Returns the options of `scatter` that make such a halo."""
-        periodic = ", periodic" if self.periodic else ""
-        return f"halo={self.width}{periodic}"
+        if self.periodic:
+            return f"halo={self.width}, periodic"
+        return f"halo={self.width}"
 
 
 def first_rows(halo: Halo | None, counts: Sequence[int]) -> tuple[int, ...]:

@@ -51,16 +51,18 @@ class Extent(NamedTuple):
         """Returns the extent of a launch on so many rows of the call; on those of the source if
         the call has none.
         """
-        return cls(
-            shapes[source][0] if count is None and source is not None else count, shapes, source
-        )
+        if count is None and source is not None:
+            count = shapes[source][0]
+        return cls(count, shapes, source)
 
     @property
     def elements(self) -> Shape | None:
         """Shape of the array whose elements get threads; None if no argument has rows."""
         if self.source is not None:
             return self.shapes[self.source]
-        return None if self.rows is None else (self.rows,)
+        if self.rows is None:
+            return None
+        return (self.rows,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,9 @@ class LaunchConfig:
     @property
     def threads(self) -> Block:
         """Threads per block, of a launch that is not by elements."""
-        return BLOCKS[1] if self.block is None else self.block
+        if self.block is None:
+            return BLOCKS[1]
+        return self.block
 
     @property
     def is_derived(self) -> bool:
@@ -138,7 +142,7 @@ class LaunchConfig:
         has no empty grids.
         """
         if isinstance(self.grid, str):
-            return 0 in (extent.elements or ())
+            return extent.elements is not None and 0 in extent.elements
         return self.is_derived and extent.rows == 0
 
     def resolve(
@@ -194,7 +198,9 @@ class LaunchConfig:
 
     def _by_elements(self, extent: Extent) -> tuple[Dim3, Dim3]:
         """Returns the grid and block of a thread for each element, the last axis along x."""
-        shape, name = extent.elements, extent.source or "the index range"
+        shape, name = extent.elements, extent.source
+        if name is None:
+            name = "the index range"
         if shape is None:
             raise LaunchError(
                 f"{_NOTHING} elements to derive the grid from; pass grid= as a number of blocks"
@@ -207,12 +213,14 @@ class LaunchConfig:
                 f"and work out the indices from "
                 "cuda.grid(1)."
             )
-        block = BLOCKS[len(shape)] if self.block is None else _dimensions(self.block)
+        block: tuple[object, ...] = BLOCKS[len(shape)]
+        if self.block is not None:
+            block = _dimensions(self.block)
         if len(block) != len(shape):
             raise LaunchError(
                 f"block={self.block!r} has {_axes(len(block))}, but {name} has "
                 f"{_axes(len(shape))}, {shape}; with "
-                f'grid="{ELEMENTS}", write block={told_size(BLOCKS[len(shape)])}, or leave it out'
+                f'grid="{ELEMENTS}", write block={size_text(BLOCKS[len(shape)])}, or leave it out'
             )
         sizes = _dim3("block", block, MAX_BLOCK)
         lengths = (*reversed(shape), 1, 1)[: len(sizes)]
@@ -262,22 +270,26 @@ def _larger_block(axes: int, axis: int, length: int) -> str:
             "stride of cuda.gridsize."
         )
     block = [1] * axes
-    block[0] = min(32, 256 // size) if size <= 256 else 1
+    block[0] = max(1, min(32, 256 // size))
     block[axis] = size
-    return f"Pass a block with more threads there, such as block={told_size(tuple(block))}."
+    return f"Pass a block with more threads there, such as block={size_text(tuple(block))}."
 
 
 def _axes(count: int) -> str:
-    return f"{count} {'axis' if count == 1 else 'axes'}"
+    if count == 1:
+        return "1 axis"
+    return f"{count} axes"
 
 
-def told_size(sizes: tuple[int, ...]) -> str:
+def size_text(sizes: tuple[int, ...]) -> str:
     """Returns sizes as a user would write them: without axes of 1 at the end, and one size
     without parentheses.
     """
     while len(sizes) > 1 and sizes[-1] == 1:
         sizes = sizes[:-1]
-    return str(sizes[0] if len(sizes) == 1 else sizes)
+    if len(sizes) == 1:
+        return str(sizes[0])
+    return str(sizes)
 
 
 def named_launch(name: str, block: Block | None, grid: Grid, smem_bytes: int) -> LaunchConfig:
@@ -289,7 +301,9 @@ def named_launch(name: str, block: Block | None, grid: Grid, smem_bytes: int) ->
 
 
 def _dimensions(value: object) -> tuple[object, ...]:
-    return value if isinstance(value, tuple) else (value,)
+    if isinstance(value, tuple):
+        return value
+    return (value,)
 
 
 def _integer(value: object) -> int | None:

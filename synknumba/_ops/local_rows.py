@@ -37,12 +37,13 @@ class OwnRows:
     def ranges(self) -> "tuple[Range, ...] | None":
         """The selections, if all of them are ranges; None otherwise."""
         ranges = tuple(rows for rows in self.rows if isinstance(rows, Range))
-        return ranges if len(ranges) == len(self.rows) else None
+        if len(ranges) < len(self.rows):
+            return None
+        return ranges
 
     def indices(self) -> Array:
         """Returns the row numbers of all ranks, concatenated in rank order; int64."""
-        parts = [rows.indices() if isinstance(rows, Range) else rows.indices for rows in self.rows]
-        return np.concatenate(parts).astype(np.int64, copy=False)
+        return np.concatenate([rows.indices for rows in self.rows])
 
 
 def select_own(local_batch: Any, lengths: Sequence[int]) -> OwnRows:
@@ -53,7 +54,7 @@ def select_own(local_batch: Any, lengths: Sequence[int]) -> OwnRows:
     BatchError if a row does not exist on its rank, the list does not have one entry per rank, or no
     rank gets a row.
 
-    >>> [rows.indices().tolist() for rows in select_own([slice(0, 2), slice(3, 6)], [6, 6]).rows]
+    >>> [rows.indices.tolist() for rows in select_own([slice(0, 2), slice(3, 6)], [6, 6]).rows]
     [[0, 1], [3, 4, 5]]
     """
     if local_batch is None:
@@ -64,10 +65,7 @@ def select_own(local_batch: Any, lengths: Sequence[int]) -> OwnRows:
         raise BatchError(
             f"local_batch lists {len(local_batch)} selections for {len(lengths)} ranks; {_ACCEPTED}"
         )
-    rows = tuple(
-        _select(rank, selection, length)
-        for rank, (selection, length) in enumerate(zip(local_batch, lengths, strict=True))
-    )
+    rows = tuple(map(_select, range(len(lengths)), local_batch, lengths))
     if not any(selected.count for selected in rows):
         raise BatchError(
             f"empty local_batch: it selects no rows on any rank, which have "
@@ -94,7 +92,9 @@ def _select(rank: int, selection: Any, length: int) -> Rows:
             raise BatchError(
                 f"local_batch on rank {rank}: {selection!r} is not a slice of rows: {error}"
             ) from error
-        return Range(rows.start, rows.step, len(rows)) if rows else Range(0, 1, 0)
+        if not rows:
+            return Range(0, 1, 0)
+        return Range(rows.start, rows.step, len(rows))
     is_list = isinstance(selection, list | tuple | range | np.ndarray)
     if is_list and np.size(np.asarray(selection)) == 0:
         return Listed(np.empty(0, np.int64))

@@ -26,7 +26,7 @@ from synknumba._ops import notation
 from synknumba._ops.derivatives import DERIVATIVES
 from synknumba._types import Array
 
-# How NumPy's arrays and scalars come to Python's operators of what is on their other side.
+# NumPy's arrays and scalars on the left call these ufuncs in place of Python's operators.
 _OPERATORS: dict[np.ufunc, str] = {
     np.add: "add",
     np.subtract: "sub",
@@ -116,7 +116,9 @@ class Quantity(ABC):
         first = next(operand for operand in inputs if isinstance(operand, Quantity))
         if method != "__call__":  # as np.sum(a) ends in np.add.reduce
             raise ArgumentError(_no_array(f"np.{ufunc.__name__}.{method}", first))
-        second = ", x" if len(inputs) > 1 else ""
+        second = ""
+        if len(inputs) > 1:
+            second = ", x"
         way_out = f"pass its mean, as in np.{ufunc.__name__}(a.mean{second})"
         if is_plain and any(signature[-1] not in "?O" for signature in ufunc.types):
             line = first._function_of_means(f"np.{ufunc.__name__}", inputs)  # noqa: SLF001  # same class
@@ -209,7 +211,7 @@ class Measurement(Quantity):
         return self
 
     def _function_of_means(self, function: str, operands: tuple[Any, ...]) -> str:
-        arguments = ", ".join("x / y" if operand is self else "z" for operand in operands)
+        arguments = named_operands(operands, self, "x / y", "z")
         return (
             f"one function of the means of estimates, as in a.propagate(lambda x, y: "
             f"{function}({arguments}), b)"
@@ -221,6 +223,15 @@ class Measurement(Quantity):
             f"Measurement(mean={np.asarray(self.mean).tolist()!r}, "
             f"stderr={np.asarray(self.stderr).tolist()!r})"
         )
+
+
+def named_operands(operands: tuple[Any, ...], quantity: Quantity, name: str, rest: str) -> str:
+    """Returns the operands as text: `name` for the quantity, and `rest` for all others."""
+    names = [rest] * len(operands)
+    for position, operand in enumerate(operands):
+        if operand is quantity:
+            names[position] = name
+    return ", ".join(names)
 
 
 def _combined(
@@ -245,7 +256,7 @@ def _combined(
     with np.errstate(all="ignore"):
         numbers = (measurement.mean, measurement.stderr, operand.mean, operand.stderr)
         value, error = combine(*map(np.asarray, numbers))
-    return Measurement(_value(value), _value(error), measurement.rows | operand.rows)
+    return Measurement(as_value(value), as_value(error), measurement.rows | operand.rows)
 
 
 def _through(function: np.ufunc, measurement: Measurement) -> Measurement:
@@ -253,11 +264,14 @@ def _through(function: np.ufunc, measurement: Measurement) -> Measurement:
     with np.errstate(all="ignore"):
         mean, stderr = np.asarray(measurement.mean), np.asarray(measurement.stderr)
         value, error = np.asarray(function(mean)), _part(DERIVATIVES[function](mean), stderr)
-    return Measurement(_value(value), _value(error), measurement.rows)
+    return Measurement(as_value(value), as_value(error), measurement.rows)
 
 
-def _value(array: Array) -> Any:
-    return array if array.ndim else float(array)
+def as_value(array: Array) -> Any:
+    """Returns an array, or the float that it holds if it has no axes."""
+    if array.ndim:
+        return array
+    return float(array)
 
 
 def _power(a: Array, s: Array, b: Array, t: Array) -> tuple[Array, Array]:
@@ -289,7 +303,9 @@ def real_array(value: Any) -> Array | None:
         is_real = value.dtype.kind in "biuf"
     else:
         is_real = isinstance(value, Real)
-    return np.asarray(value, np.float64) if is_real else None
+    if not is_real:
+        return None
+    return np.asarray(value, np.float64)
 
 
 def real_number(value: Any) -> float:

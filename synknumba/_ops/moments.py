@@ -58,6 +58,23 @@ class Moments:
     squares: Array | None = None
     power: int = 0  # weights are in units of 2^power
 
+    @property
+    def width(self) -> int:
+        """Number of values per row, k."""
+        return int(self.mean.shape[1])
+
+    @property
+    def has_covariance(self) -> bool:
+        """Whether the products are those of all pairs of values."""
+        return self.products.ndim == 3
+
+    @property
+    def own_products(self) -> Array:
+        """Shape (P, k): Σ w (v − mean)²."""
+        if self.has_covariance:
+            return np.diagonal(self.products, axis1=1, axis2=2)
+        return self.products
+
 
 def merge(parts: Moments) -> Moments:
     """Merges all parts into one, shape (1, …). A part of weight 0 leaves the mean unchanged unless
@@ -79,15 +96,15 @@ def merge(parts: Moments) -> Moments:
 
 def _overflown(parts: Moments, total: Moments) -> Array:
     """Returns a mask, shape (k,): values finite in all parts that overflowed in the total."""
-    squares = _diagonal(parts.products), _diagonal(total.products)
-    lost = np.isfinite(squares[0]).all(axis=0) & ~np.isfinite(squares[1][0])
+    lost = np.isfinite(parts.own_products).all(axis=0) & ~np.isfinite(total.own_products[0])
     return (lost | ~np.isfinite(total.mean[0])) & np.isfinite(parts.mean).all(axis=0)  # type: ignore[no-any-return]
 
 
 def in_units(parts: Moments, powers: Powers) -> Moments:
     """Rescales each value to units of its own power of two. What overflows becomes infinite."""
-    twice = 2 * powers if parts.products.ndim == 2 else powers[:, None] + powers
-    squares = parts.squares
+    twice, squares = 2 * powers, parts.squares
+    if parts.has_covariance:
+        twice = powers[:, None] + powers
     with np.errstate(over="ignore", under="ignore"):
         if squares is not None:
             squares = np.ldexp(squares, -np.arange(3)[:, None] * powers)
@@ -108,7 +125,7 @@ def shifted(parts: Moments, shift: Array) -> Moments:
     return replace(parts, mean=mean, rest=rest)
 
 
-def scaled(parts: Moments, op: Callable[[Any, Any], Any], factor: Array) -> Moments:
+def scaled(parts: Moments, factor: Array, op: Callable[[Any, Any], Any]) -> Moments:
     """Returns the moments of op(values, factor), `op` being `operator.mul` or `truediv`;
     `factor` finite, shape (k,).
     """
@@ -120,7 +137,9 @@ def scaled(parts: Moments, op: Callable[[Any, Any], Any], factor: Array) -> Mome
     mean, rest = np.moveaxis(np.array(pairs), 2, 0)
     # twice by the factor, whose square might overflow
     with np.errstate(invalid="ignore", over="ignore"):
-        row_factor = factor if parts.products.ndim == 2 else factor[:, None]
+        row_factor = factor
+        if parts.has_covariance:
+            row_factor = factor[:, None]
         products = op(op(parts.products, row_factor), factor)
         squares = parts.squares
         if squares is not None:
@@ -139,7 +158,9 @@ def _scaled_mean(
     try:
         rounded = float(exact)
     except OverflowError:
-        return math.inf if exact > 0 else -math.inf, 0.0
+        if exact < 0:
+            return -math.inf, 0.0
+        return math.inf, 0.0
     return rounded, float(exact - Fraction(rounded))
 
 
@@ -148,25 +169,28 @@ def _merged(parts: Moments) -> Moments:
     with np.errstate(invalid="ignore", over="ignore"):
         has_weight = parts.weight != 0
         used = has_weight | np.isnan(parts.mean)
-        total = parts.weight.sum(axis=0, keepdims=True)
+        total = _summed(parts.weight)
         means, first = np.where(used, parts.mean, 0.0), int(has_weight.argmax())
-        infinite = means.sum(axis=0, keepdims=True)
+        infinite = _summed(means)
         finite = np.isfinite(means).all(axis=0, keepdims=True)
         delta = np.where(used & finite, (means - means[first]) + parts.rest, 0.0)
-        shift = (parts.weight * delta).sum(axis=0, keepdims=True) / (total if total[0, 0] else 1.0)
+        shift = _summed(parts.weight * delta) / np.where(total != 0, total, 1.0)
         mean, rest = _rounded(means[first : first + 1], shift)
         mean = np.where(finite, mean, infinite)
         delta -= shift
         weight, square = parts.weight, delta * delta
-        if parts.products.ndim == 3:  # of all pairs of values
+        if parts.has_covariance:
             weight, square = weight[:, :, None], delta[:, :, None] * delta[:, None, :]
-        products = (parts.products + square * weight).sum(axis=0, keepdims=True)
-        squares = None
-        if parts.squares is not None:
-            squares = _moved(parts.squares, -delta).sum(axis=0, keepdims=True)
-    return Moments(
-        parts.count.sum(axis=0, keepdims=True), total, mean, rest, products, squares, parts.power
-    )
+        products = _summed(parts.products + square * weight)
+        squares = parts.squares
+        if squares is not None:
+            squares = _summed(_moved(squares, -delta))
+    return Moments(_summed(parts.count), total, mean, rest, products, squares, parts.power)
+
+
+def _summed(parts: Array) -> Array:
+    """Returns the sum over the parts, as one part."""
+    return parts.sum(axis=0, keepdims=True)  # type: ignore[no-any-return]
 
 
 def _merged_few(parts: Moments) -> Moments | None:
@@ -175,7 +199,7 @@ def _merged_few(parts: Moments) -> Moments | None:
 
     None if there are more of them, a part has no rows, or a number is not finite.
     """
-    if parts.mean.shape[1] > 1 or parts.squares is not None:
+    if parts.width > 1 or parts.squares is not None:
         return None
     columns = (parts.count, parts.weight, parts.mean, parts.rest, parts.products.reshape(-1, 1))
     merged = of_few_lines([*zip(*(column[:, 0].tolist() for column in columns), strict=True)])
@@ -199,7 +223,10 @@ def of_few_lines(lines: Sequence[Sequence[float]]) -> Moments | None:
     if len(lines) >= _FEW:
         return None
     if len(lines) == 1:
-        return _of_line(lines[0]) if lines[0][1] and math.isfinite(lines[0][4]) else None
+        ((_, weight, _, _, product),) = lines
+        if not weight or not math.isfinite(product):
+            return None
+        return _of_line(lines[0])
     rows = total = moved = product = 0.0
     first, deltas = lines[0][2], []
     for count, weight, mean, rest, _ in lines:
@@ -225,21 +252,20 @@ def _of_line(line: Sequence[float]) -> Moments:
 
 def joined(a: Moments, b: Moments) -> Moments:
     """Concatenates the parts of `a` and `b`, with weights in common units."""
-    power = 0
-    if a.squares is not None:
-        sizes = [
-            part.power + int(np.frexp(part.weight.max())[1]) for part in (a, b) if part.weight.any()
-        ]
-        power = max(sizes, default=0)
+    is_weighted, power = a.squares is not None, 0
+    if is_weighted:
+        power = max((_power(part) for part in (a, b) if part.weight.any()), default=0)
         a, b = _weighed(a, power), _weighed(b, power)
+    names = ["count", "weight", "mean", "rest", "products"]
+    if is_weighted:
+        names.append("squares")
+    arrays = {name: np.concatenate([getattr(a, name), getattr(b, name)]) for name in names}
+    return Moments(**arrays, power=power)
 
-    def both(name: str) -> Any:
-        return np.concatenate([getattr(a, name), getattr(b, name)])
 
-    squares = None if a.squares is None else both("squares")
-    return Moments(
-        both("count"), both("weight"), both("mean"), both("rest"), both("products"), squares, power
-    )
+def _power(parts: Moments) -> int:
+    """Returns the binary exponent of the largest weight."""
+    return parts.power + int(np.frexp(parts.weight.max())[1])
 
 
 def _weighed(parts: Moments, power: int) -> Moments:
@@ -266,7 +292,9 @@ def with_rest(blocks: Moments, rest: Moments, block: int) -> Moments:
     Without weights, those of `blocks` are numbers of blocks of `block` rows, and that of `rest` is
     its number of rows.
     """
-    rows = blocks if blocks.squares is not None else replace(blocks, weight=blocks.weight * block)
+    rows = blocks
+    if blocks.squares is None:
+        rows = replace(blocks, weight=blocks.weight * block)
     both = merge(joined(rows, rest))
     undefined = np.where(np.isfinite(both.mean), 0.0, np.nan)
     products = blocks.products + _for_products(undefined, blocks.products)
@@ -307,30 +335,33 @@ def of_values(values: Array, weights: Array | None, *, covariance: bool, block: 
     n, the moments are those of the means of blocks of consecutive rows; rows after the last whole
     block are in the mean only.
     """
-    powers = np.where(_exponents(values) > _LARGE, FAR, 0)
-    power = 0 if weights is None else int(_exponents(weights))
+    powers, power = np.where(_exponents(values) > _LARGE, FAR, 0), 0
     values = np.ldexp(values, -powers)
     if weights is not None:
+        power = int(_exponents(weights))
         weights = np.ldexp(weights, -power)
     if block == 1:
         moments = _of_values(values, weights, covariance=covariance)
     else:
-        centre = _of_values(values, weights, covariance=False).mean[0]
-        centre = np.where(np.isfinite(centre), centre, 0.0)
-        away, in_blocks = values - centre, len(values) // block * block
-        block_weights, tail_weights = weights, weights
-        if weights is not None:
-            block_weights, tail_weights = weights[:in_blocks], weights[in_blocks:]
-        moments = _of_values(
-            *_blocks(away[:in_blocks], block_weights, block), covariance=covariance
-        )
-        if in_blocks < len(values):
-            tail = _of_values(away[in_blocks:], tail_weights, covariance=covariance)
-            moments = with_rest(moments, tail, block)
-        moments = shifted(moments, centre)
+        moments = _of_blocks(values, weights, block, covariance=covariance)
     if powers.any():
         moments = in_units(moments, -powers)
     return replace(moments, power=power)
+
+
+def _of_blocks(values: Array, weights: Array | None, block: int, *, covariance: bool) -> Moments:
+    """Computes the moments of means of blocks, about the mean of all rows."""
+    centre = _of_values(values, weights, covariance=False).mean[0]
+    centre = np.where(np.isfinite(centre), centre, 0.0)
+    away, in_blocks = values - centre, len(values) // block * block
+    block_weights, tail_weights = weights, weights
+    if weights is not None:
+        block_weights, tail_weights = weights[:in_blocks], weights[in_blocks:]
+    moments = _of_values(*_blocks(away[:in_blocks], block_weights, block), covariance=covariance)
+    if in_blocks < len(values):
+        tail = _of_values(away[in_blocks:], tail_weights, covariance=covariance)
+        moments = with_rest(moments, tail, block)
+    return shifted(moments, centre)
 
 
 def _blocks(away: Array, weights: Array | None, block: int) -> tuple[Array, Array | None]:
@@ -353,21 +384,20 @@ def _of_values(values: Array, weights: Array | None, *, covariance: bool) -> Mom
     """Computes the moments of values and weights whose squares do not overflow."""
     count = np.full((1, 1), float(len(values)))
     with np.errstate(invalid="ignore", over="ignore"):
-        w = np.ones((len(values), 1)) if weights is None else weights[:, None]
-        total = w.sum(axis=0, keepdims=True)
+        w = np.ones((len(values), 1))
+        if weights is not None:
+            w = weights[:, None]
+        total = _summed(w)
         # a row of weight 0 adds 0, or NaN if not finite
-        weighted = (w * values).sum(axis=0, keepdims=True)
+        weighted = _summed(w * values)
         mean = np.divide(weighted, total, out=values[:1] + weighted, where=total != 0)
         away = np.where(np.isfinite(mean), values - mean, np.nan)
-        correction = np.divide(
-            (w * away).sum(axis=0, keepdims=True), total, out=np.zeros_like(mean), where=total != 0
-        )
+        correction = np.divide(_summed(w * away), total, out=np.zeros_like(mean), where=total != 0)
         mean, rest = _rounded(mean, np.where(np.isfinite(mean), correction, 0.0))
         away -= correction
+        products = _summed(w * away * away)
         if covariance:
             products = (away.T @ away)[None]
-        else:
-            products = (w * away * away).sum(axis=0, keepdims=True)
         squares = None
         if weights is not None:
             squares = np.stack([(w * w * away**j).sum(axis=0) for j in range(3)])[None]
@@ -387,10 +417,6 @@ def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
-
-
-def _diagonal(products: Array) -> Array:
-    return products if products.ndim == 2 else np.diagonal(products, axis1=1, axis2=2)
 
 
 def _moved(squares: Array, shift: Array) -> Array:

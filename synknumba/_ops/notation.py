@@ -35,7 +35,9 @@ def concise(mean: float, stderr: float) -> str:
     if not (math.isfinite(mean) and math.isfinite(stderr) and stderr > 0):
         return f"{mean:.12g}({stderr:.2g})"
     last = int(f"{stderr:.1e}".split("e")[1]) - 1  # the power of ten of the error's second digit
-    first = max(math.floor(math.log10(abs(mean))) if mean else last, last)
+    first = last
+    if mean:
+        first = max(math.floor(math.log10(abs(mean))), last)
     if last <= 0 and first >= -4:
         error = f"{stderr:.{-last}f}"
         if last >= 0 or stderr < 1:

@@ -41,7 +41,9 @@ UFUNCS: dict[str, np.ufunc] = {
 # bytes of a result combined at a time: several such pieces fit in an L2 cache
 PIECE_BYTES = 256 << 10
 
-LOCATING = frozenset({"argmin", "argmax"})  # ops that return a value and its row
+# ops that return a value and its row, and whether one value is better than another
+_BETTER: dict[Op, np.ufunc] = {"argmin": np.less, "argmax": np.greater}
+LOCATING = frozenset(_BETTER)
 BY_ROWS = LOCATING | {"gather"}  # ops for which the kernel writes one or more values for each row
 
 _NO_ORDER = "complex numbers have no order: {} the real part or the absolute value"
@@ -75,9 +77,8 @@ def as_op(op: Any, name: str, identity: Any = None) -> Op:
             f"{name}: op must be one of {names}, or a Python function of two numbers; got {op!r}"
         )
     parameters = inspect.signature(function).parameters.values()
-    if len(parameters) != 2 or any(
-        param.kind is not param.POSITIONAL_OR_KEYWORD for param in parameters
-    ):
+    plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    if [param.kind for param in parameters] != [plain, plain]:
         raise ReductionError(
             f"{name}: op {function.__name__}{inspect.signature(function)} must be a function "
             f"of two numbers, as f(a, b)"
@@ -97,12 +98,16 @@ def check_dtype(op: Op, dtype: DTypeLike, name: str) -> None:
         )
     if op == "gather":
         return
-    way_out = _REFUSED.get((op, dtype.kind)) if isinstance(op, str) else None
+    way_out = None
+    if isinstance(op, str):
+        way_out = _REFUSED.get((op, dtype.kind))
     if dtype.kind not in "biufc":
         way_out = "use 'gather' and reduce it yourself, or reduce numeric fields one by one"
     if way_out is not None:
         raise ReductionError(f"{name}: op {op!r} is not defined for dtype {dtype}; {way_out}")
-    if isinstance(op, UserOp) and op.identity is not None and not _is_exact(op.identity, dtype):
+    if not isinstance(op, UserOp) or op.identity is None:
+        return
+    if not _is_exact(op.identity, dtype):
         raise ReductionError(
             f"{name}: identity={op.identity!r} of op {op!r} is not exactly representable in dtype "
             f"{dtype}; pass one that is"
@@ -158,7 +163,9 @@ def result_dtype(op: Op, dtype: DTypeLike) -> np.dtype[Any]:
         return dtype
     if dtype.kind in "biu":
         return np.dtype(np.float64)
-    return np.dtype(np.float32) if dtype == np.float16 else dtype
+    if dtype == np.float16:
+        return np.dtype(np.float32)
+    return dtype
 
 
 def summed_dtype(op: Op, dtype: DTypeLike) -> np.dtype[Any]:
@@ -171,9 +178,14 @@ def summed_dtype(op: Op, dtype: DTypeLike) -> np.dtype[Any]:
     (dtype('int64'), dtype('uint64'), dtype('int32'))
     """
     dtype = np.dtype(dtype)
-    if op not in ("sum", "prod") or dtype.kind not in "iu":
+    if op not in ("sum", "prod"):
         return dtype
-    return np.promote_types(dtype, np.int64 if dtype.kind == "i" else np.uint64)
+    match dtype.kind:
+        case "i":
+            return np.promote_types(dtype, np.int64)
+        case "u":
+            return np.promote_types(dtype, np.uint64)
+    return dtype
 
 
 def accumulate(op: Op, acc: Any, value: Any, weight: int) -> None:
@@ -191,7 +203,7 @@ def accumulate(op: Op, acc: Any, value: Any, weight: int) -> None:
     """
     if op == "mean":
         value = value.astype(acc.dtype, copy=False) * acc.dtype.type(weight)
-    ufunc = UFUNCS[op] if isinstance(op, str) and op != "mean" else np.add
+    ufunc: np.ufunc = UFUNCS.get(op, np.add)  # type: ignore[arg-type]  # None and "mean" are sums
     ufunc(acc, value, out=acc)
 
 
@@ -246,11 +258,11 @@ def locate(op: Op, values: Array, rows: Array, scores: Array, first: int) -> Non
         scores: shape (n, m), n ≥ 1: values of the further rows.
         first: row number of scores[0]; greater than all earlier rows.
     """
-    index = scores.argmin(axis=0) if op == "argmin" else scores.argmax(axis=0)
+    index = _best_index(op, scores)
     # for a few columns, a tenth of the time of take_along_axis
     extreme = scores[index, np.arange(len(index))]
     with np.errstate(invalid="ignore"):  # from comparisons with NaN
-        better = extreme < values if op == "argmin" else extreme > values
+        better = _BETTER[op](extreme, values)
     better |= (rows < 0) | ((extreme != extreme) & (values == values))  # noqa: PLR0124  # NaN wins, as in NumPy
     np.copyto(values, extreme, where=better)
     np.copyto(rows, index + first, where=better)
@@ -271,11 +283,18 @@ def best(op: Op, values: Array, rows: Array) -> tuple[Any, Any]:
     """
     present = (rows >= 0).reshape(len(rows), -1).all(axis=1)
     values, rows = values[present], rows[present]
-    index = values.argmin(axis=0) if op == "argmin" else values.argmax(axis=0)
+    index = _best_index(op, values)
     if values.ndim == 1:
         return values[index], rows[index]
     best_values, best_rows = (np.take_along_axis(array, index[None], 0) for array in (values, rows))
     return best_values[0], best_rows[0]
+
+
+def _best_index(op: Op, values: Array) -> Array:
+    """Returns the index of the best value of each column."""
+    if op == "argmin":
+        return values.argmin(axis=0)  # type: ignore[no-any-return]
+    return values.argmax(axis=0)  # type: ignore[no-any-return]
 
 
 def check_weights(weights: Array) -> None:

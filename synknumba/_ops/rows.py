@@ -42,20 +42,23 @@ class Range:
         """
         return Range(self.start + low * self.step, self.step, high - low)
 
-    def as_slice(self) -> slice:
-        """Returns the slice that selects these rows from an array.
+    @property
+    def selector(self) -> slice:
+        """The slice that selects these rows from an array.
 
-        >>> Range(4, -2, 3).as_slice()
+        >>> Range(4, -2, 3).selector
         slice(4, None, -2)
         """
         if self.count == 0:
             return slice(0, 0)
         stop = self.start + self.count * self.step
-        # a stop of −1 would mean the last row
-        return slice(self.start, stop if stop >= 0 else None, self.step)
+        if stop < 0:  # −1 would mean the last row
+            return slice(self.start, None, self.step)
+        return slice(self.start, stop, self.step)
 
+    @property
     def indices(self) -> NDArray[np.int64]:
-        """Returns the row numbers: int64, shape (count,)."""
+        """Row numbers, shape (count,)."""
         return self.start + self.step * np.arange(self.count, dtype=np.int64)
 
 
@@ -71,6 +74,11 @@ class Listed:
     def count(self) -> int:
         """Number of rows, including repetitions."""
         return len(self.indices)
+
+    @property
+    def selector(self) -> NDArray[np.int64]:
+        """The row numbers, which select these rows from an array."""
+        return self.indices
 
     def between(self, low: int, high: int) -> "Listed":
         """Returns the rows at positions low … high − 1; their indices are a view."""
@@ -130,11 +138,11 @@ class Partition:
         (Partition(marks=(0, 1, 4)), Partition(marks=(0, 1, 2)))
         """
         ratios = [weight / min(weights) for weight in weights]
-        scale = next(
-            (k for k in range(1, 1001) if all(_is_integer(k * ratio) for ratio in ratios)),
-            1_000_000,
-        )
-        return cls(tuple(accumulate((round(scale * ratio) for ratio in ratios), initial=0)))
+        for scale in (*range(1, 1001), 1_000_000):
+            sizes = [scale * ratio for ratio in ratios]
+            if all(map(_is_integer, sizes)):
+                break
+        return cls(tuple(accumulate(map(round, sizes), initial=0)))
 
     @property
     def parts(self) -> int:
@@ -144,9 +152,7 @@ class Partition:
     @property
     def shares(self) -> tuple[float, ...]:
         """Share of each part in all rows."""
-        return tuple(
-            weight / self.marks[-1] for weight in map(operator.sub, self.marks[1:], self.marks)
-        )
+        return tuple(weight / self.marks[-1] for weight in self.counts(self.marks[-1]))
 
     def part(self, n: int, index: int) -> tuple[int, int]:
         """Returns start and stop of one part of n rows.
@@ -265,8 +271,9 @@ class RowPlan:
 
     def own_span(self, first: int, after: int) -> tuple[int, int]:
         """Returns start and stop of the ranks' rows of sliceable variables, counted through."""
-        own = self.own or ()
-        return sum(own[:first]), sum(own[:after])
+        if self.own is None:
+            return 0, 0
+        return sum(self.own[:first]), sum(self.own[:after])
 
     def shard_span(self, first: int, after: int) -> tuple[int, int]:
         """Returns the first of the shards that the ranks run, and the one after the last."""
@@ -286,11 +293,11 @@ class RowPlan:
         """
         slicing = Partition.even(self.num_slices)
         low, high = self.own_span(rank, rank + 1)
-        own = list(pairwise(slicing.edges(high - low)))
+        own_cuts = list(pairwise(slicing.edges(high - low)))
         for shard, (start, stop) in enumerate(pairwise(self.edges(rank))):
             number = 0
             cuts = pairwise(slicing.edges(stop - start))
-            for (low, high), (own_low, own_high) in zip(cuts, own, strict=True):
+            for (low, high), (own_low, own_high) in zip(cuts, own_cuts, strict=True):
                 if high > low or own_high > own_low:
                     yield SlicePlan(start + low, start + high, (own_low, own_high), shard, number)
                     number += 1
@@ -362,11 +369,14 @@ def common_length(lengths: Mapping[str, int], written: Collection[str] = ()) -> 
                 f"{name} has {count} rows but {first} has {length}; sharded arguments "
                 f"must agree along axis 0."
             )
-            if readable := [label for label in (name, first) if label not in written]:
-                argument, _, _ = readable[0].partition("[")  # for an array inside a nested argument
-                message += (
-                    f' Pass {argument} in broadcast=("{argument}",) if every rank needs all of it.'
-                )
+            for label in (name, first):
+                if label not in written:
+                    argument, _, _ = label.partition("[")  # of an array inside a nested argument
+                    message += (
+                        f' Pass {argument} in broadcast=("{argument}",) if every rank needs all of '
+                        "it."
+                    )
+                    break
             raise PartitionError(message)
     return length
 
@@ -426,7 +436,9 @@ def _from_range(batch: range, n: int) -> Rows:
     if batch[0] not in exists:
         _refuse_index(batch[0], 0, n)
     if batch[-1] not in exists:
-        end = n if batch.step > 0 else -n - 1
+        end = n
+        if batch.step < 0:
+            end = -n - 1
         position = len(range(batch.start, end, batch.step))
         _refuse_index(batch[position], position, n)
     if (batch[0] < 0) != (batch[-1] < 0):

@@ -126,8 +126,10 @@ def parts_like(structure: Structure, value: Any) -> list[Any] | None:
     match structure:
         case ("leaf",):
             return [value]
+        case ("none",) if value is None:
+            return []
         case ("none",):
-            return [] if value is None else None
+            return None
         case _:
             return _below(value, structure, lambda part, child: parts_like(child, part))
 
@@ -148,8 +150,13 @@ def _below(
                 return None
         case _:
             return None
-    by_child = [parts(part, child) for part, child in zip(value, children, strict=True)]
-    return None if None in by_child else [leaf for leaves in by_child for leaf in leaves or ()]
+    leaves = []
+    for part, child in zip(value, children, strict=True):
+        below = parts(part, child)
+        if below is None:
+            return None
+        leaves += below
+    return leaves
 
 
 def unmatched(prefix: Any, structure: Structure, path: str = "") -> tuple[list[str], list[str]]:
@@ -172,7 +179,9 @@ def unmatched(prefix: Any, structure: Structure, path: str = "") -> tuple[list[s
             return [], []
 
     def name(key: Any) -> str:
-        return f"{path}[{key!r}]" if path else repr(key)
+        if not path:
+            return repr(key)
+        return f"{path}[{key!r}]"
 
     extra = [name(key) for key in theirs if key not in ours]
     missing = [name(key) for key in ours if key not in theirs]
@@ -237,24 +246,29 @@ def describe(structure: Structure) -> str:
         case ("list", _):
             return f"[{', '.join(children)}]"
         case _:
-            comma = "," if len(children) == 1 else ""
-            return f"({', '.join(children)}{comma})"
+            if len(children) == 1:
+                return f"({children[0]},)"
+            return f"({', '.join(children)})"
 
 
-def result_told(structure: Structure) -> str:
+def result_text(structure: Structure) -> str:
     """Returns a structure for messages about what a function returned.
 
-    >>> result_told(LEAF), result_told(flatten((1, 2))[1])
+    >>> result_text(LEAF), result_text(flatten((1, 2))[1])
     ('one number or array', '(value, value)')
     """
-    return "one number or array" if structure == LEAF else describe(structure)
+    if structure == LEAF:
+        return "one number or array"
+    return describe(structure)
 
 
-def shape_told(value: Any) -> str:
+def shape_text(value: Any) -> str:
     """Describes the shape of a mismatched value for messages.
 
-    >>> shape_told([1, {"a": 2}]), shape_told(3)
+    >>> shape_text([1, {"a": 2}]), shape_text(3)
     ("[value, {'a': value}]", 'int')
     """
     structure = flatten(value)[1]
-    return type(value).__name__ if structure == LEAF else describe(structure)
+    if structure == LEAF:
+        return type(value).__name__
+    return describe(structure)

@@ -58,22 +58,25 @@ class StorageLayout:
         >>> layout.place(0), StorageLayout(layout.leaves, flat=True).place(0)
         (([0, 256], 512), ([0, 12], 28))
         """
-        unit = 1 if self.flat else ALIGNMENT
-        *offsets, total = accumulate(
-            (-(-leaf.nbytes(rank) // unit) * unit for leaf in self.leaves), initial=0
-        )
+        unit = ALIGNMENT
+        if self.flat:
+            unit = 1
+        sizes = [-(-leaf.nbytes(rank) // unit) * unit for leaf in self.leaves]
+        *offsets, total = accumulate(sizes, initial=0)
         return offsets, total
 
     def own(self, index: int, rank: int) -> Span:
         """Returns the indices of a rank's own rows in one array, of at least one dimension."""
         shapes = self.leaves[index].shapes
         length = shapes[rank][0]
-        return Span(0, length) if self.halo is None else self.halo.own(length, rank, len(shapes))
+        if self.halo is None:
+            return Span(0, length)
+        return self.halo.own(length, rank, len(shapes))
 
     def own_counts(self, index: int) -> tuple[int, ...]:
         """Returns the number of own rows of each rank in one array, of at least one dimension."""
-        owned = (self.own(index, rank) for rank in range(len(self.leaves[index].shapes)))
-        return tuple(stop - start for start, stop in owned)
+        spans = (self.own(index, rank) for rank in range(len(self.leaves[index].shapes)))
+        return tuple(stop - start for start, stop in spans)
 
     def own_shapes(self, index: int) -> tuple[Shape, ...]:
         """Returns the shapes of one array by rank, without the rows of halos."""
@@ -86,21 +89,26 @@ class StorageLayout:
 
     def copies(self, index: int) -> list[Copy]:
         """Returns the copies, in rows, that renew the halos of one array."""
-        return [] if self.halo is None else self.halo.copies(self.own_counts(index))
+        if self.halo is None:
+            return []
+        return self.halo.copies(self.own_counts(index))
 
     def pieces(self) -> Sequence[int]:
         """Returns the units of transfer: the index of each leaf, or `VECTOR` for a flat layout."""
-        return (VECTOR,) if self.flat else range(len(self.leaves))
+        if self.flat:
+            return (VECTOR,)
+        return range(len(self.leaves))
 
     def leaf(self, index: int) -> LeafLayout:
         """Returns the layout of one leaf; for `VECTOR`, of all leaves as one vector."""
         if index != VECTOR:
             return self.leaves[index]
-        ranks = range(len(self.leaves[0].shapes))
-        return LeafLayout(
-            self.leaves[0].dtype,
-            tuple((sum(leaf.size(rank) for leaf in self.leaves),) for rank in ranks),
-        )
+        first = self.leaves[0]
+        totals = [0] * len(first.shapes)
+        for leaf in self.leaves:
+            for rank in range(len(totals)):
+                totals[rank] += leaf.size(rank)
+        return LeafLayout(first.dtype, tuple((total,) for total in totals))
 
 
 def line_type(dtype: Any, count: int) -> tuple[Any, int]:

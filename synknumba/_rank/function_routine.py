@@ -19,7 +19,7 @@ from synknumba._device import Gather, LineRows, RecordedCall, SliceSteps, Step, 
 from synknumba._errors import PartitionError, ReductionError
 from synknumba._host.this_process import end_child
 from synknumba._ops import reduction
-from synknumba._ops.tree import flatten, result_told, spread, unflatten
+from synknumba._ops.tree import flatten, result_text, spread, unflatten
 from synknumba._rank import spans
 from synknumba._rank.outputs import variable_updates
 from synknumba._rank.result_writer import ResultWriter
@@ -224,7 +224,7 @@ class FunctionRoutine(Routine):
             return result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
         except (LookupError, TypeError):
             raise ReductionError(
-                f"{self._function.__name__} returned {result_told(flatten(result)[1])}, which "
+                f"{self._function.__name__} returned {result_text(flatten(result)[1])}, which "
                 f"lacks some of output_subset={list(subset)}"
             ) from None
 

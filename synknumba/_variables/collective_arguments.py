@@ -9,7 +9,7 @@ import numpy as np
 from synknumba._errors import ArgumentError, DataError, PartitionError, ReductionError
 from synknumba._host.casting import as_index
 from synknumba._ops.halo import Halo
-from synknumba._ops.tree import Structure, describe, flatten, parts_like, shape_told, unflatten
+from synknumba._ops.tree import Structure, describe, flatten, parts_like, shape_text, unflatten
 from synknumba._types import Array, CollectiveOp, Shape, as_flag
 from synknumba._variables.state import VariableState, rows_fit
 from synknumba._variables.variable import Branch, Variable, accepted, state_of
@@ -96,7 +96,7 @@ class VariableGroup:
         if parts is None:
             raise DataError(
                 f"{self.what} needs values in the structure of its variables, "
-                f"{describe(self.structure)}, but got {shape_told(values)}"
+                f"{describe(self.structure)}, but got {shape_text(values)}"
             )
         return parts
 

@@ -189,7 +189,7 @@ class _Selection(NamedTuple):
 def _taken(array: Array, rows: Rows) -> Array:
     """Returns rows of an array: a view for a range of rows, a copy for a list."""
     if isinstance(rows, rows_module.Range):
-        return array[rows.as_slice()]
+        return array[rows.selector]
     return np.take(array, rows.indices, axis=0)
 
 

@@ -23,7 +23,7 @@ from synknumba._ops.tree import (
     count_leaves,
     describe,
     parts_like,
-    shape_told,
+    shape_text,
 )
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._types import ARITHMETIC, Array
@@ -381,7 +381,7 @@ def accepted(state: VariableState, value: Any) -> Arrays:
     if leaves is None:
         raise DataError(
             f"{state.label} is a tree {describe(state.structure())}, but the "
-            f"value is {shape_told(value)}"
+            f"value is {shape_text(value)}"
         )
     return [
         accept(plain_value(leaf), dtype, ndim, state.label_of(i), force_cast=None)

@@ -68,7 +68,7 @@ class OwnWorkspace(CpuWorkspace):
     """
 
     def rows(self, slot: object, host: Any, rows: Rows, *, writable: bool) -> Buffer:
-        where: Any = rows.as_slice() if isinstance(rows, Range) else rows.indices
+        where: Any = rows.selector
         array = self.scratch(slot, host.dtype, (rows.count, *host.shape[1:]))
 
         def load() -> None:
@@ -101,7 +101,7 @@ class OwnWorkspace(CpuWorkspace):
 
     def held_rows(self, slot: object, array: Any, rows: Rows, *, writable: bool) -> Buffer:
         if isinstance(rows, Range) and rows.step == 1:
-            return Buffer(array[rows.as_slice()])
+            return Buffer(array[rows.selector])
         return self.rows(slot, array, rows, writable=writable)
 
     def whole(self, slot: object, host: Any) -> Buffer:

@@ -39,7 +39,7 @@ steps = st.none() | st.integers(-9, 9).filter(bool)
 def chosen(rows: Rows, n: int) -> list[int]:
     """The row numbers, found by indexing an array with what the rows offer for it."""
     array = np.arange(n)
-    return list(array[rows.as_slice()] if isinstance(rows, Range) else array[rows.indices])
+    return list(array[rows.selector])
 
 
 # ---- parts
@@ -105,7 +105,7 @@ def test_parts_of_parts_of_a_slice_are_its_rows_in_order(
         return
     rows = select(batch, n)
     assert isinstance(rows, Range)
-    assert chosen(rows, n) == list(rows.indices()) == expected
+    assert chosen(rows, n) == list(rows.indices) == expected
     pieces = [
         slices.of(parts.of(rows, r), k) for r in range(parts.parts) for k in range(slices.parts)
     ]

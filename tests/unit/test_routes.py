@@ -65,7 +65,7 @@ def touched(moves, lists) -> set[tuple[int, int]]:
         if isinstance(move.rows, Indices):
             numbers = lists[move.rows.start : move.rows.start + move.rows.count]
         else:
-            numbers = move.rows.indices().tolist()
+            numbers = move.rows.indices.tolist()
         assert move.nbytes == len(numbers) * move.table[1]
         for row in numbers:
             first = move.offset + row * move.table[1]

@@ -31,7 +31,7 @@ from synknumba.simt._maths import operations as ops
 from synknumba.simt._python.source import index_value
 from synknumba.simt._python.warp import FULL_MASK, GRID_SYNC, WAITING
 from synknumba.simt._source.numba_cuda import MISSING, CudaPath
-from synknumba.simt._source.reads import is_device_function, is_njit_function, unassigned_reads
+from synknumba.simt._source.reads import is_jitted, is_njit_function, unassigned_reads
 from synknumba.simt._source.scope import Scope
 from synknumba.simt._source.syntax import (
     assigned_names,
@@ -284,7 +284,7 @@ class _Instrumenter(ast.NodeTransformer):
             states, index = node.args[0], copied(node.args[1])
             node.args[0] = self._call("whole", node, states, index, self._site(node, states))
             return node
-        is_ours = is_device_function(value) or is_njit_function(value)
+        is_ours = is_jitted(value)
         if isinstance(value, FunctionType) and not is_ours:
             node.args = [self._call("no_array", arg, arg) for arg in node.args]
         return node

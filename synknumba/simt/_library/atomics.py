@@ -13,7 +13,7 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 from numba.np.arrayobj import basic_indexing, load_item, normalize_indices, store_item
 
-from synknumba.simt._library.intrinsics import check_number, check_real
+from synknumba.simt._library.intrinsics import check_number, check_real, parts_of
 
 # (builder, element type, old, *values) -> new
 Change = Callable[..., Any]
@@ -25,16 +25,13 @@ def _element_type(name: str, array: types.Type, index: types.Type) -> types.Type
     if not array.mutable:
         raise errors.NumbaTypeError(f"Cannot modify readonly array of type: {array}")
     # CUDA truncates float indices; they arise where a uint64 meets an int64.
-    kinds = [kind for kind in _kinds_of(index) if isinstance(kind, (types.Integer, types.Float))]
-    if not len(kinds) == len(_kinds_of(index)) == array.ndim:
+    kinds = parts_of(index)
+    are_numbers = all(isinstance(kind, (types.Integer, types.Float)) for kind in kinds)
+    if not are_numbers or len(kinds) != array.ndim:
         raise errors.NumbaTypeError(
             f"cuda.atomic.{name} needs {array.ndim} integer indices for {array}, not {index}"
         )
     return array.dtype
-
-
-def _kinds_of(index: types.Type) -> list[types.Type]:
-    return list(index) if isinstance(index, types.BaseTuple) else [index]
 
 
 def _pointer(context: Any, builder: Any, signature: Any, array: Any, index: Any) -> Any:
@@ -43,9 +40,12 @@ def _pointer(context: Any, builder: Any, signature: Any, array: Any, index: Any)
     if isinstance(index_type, types.BaseTuple):
         values = cgutils.unpack_tuple(builder, index, len(index_type))
     kinds, parts = [], []
-    for value, kind in zip(values, _kinds_of(index_type), strict=True):
-        kinds.append(kind if isinstance(kind, types.Integer) else types.intp)
-        parts.append(context.cast(builder, value, kind, kinds[-1]))
+    for value, kind in zip(values, parts_of(index_type), strict=True):
+        integer = kind
+        if not isinstance(kind, types.Integer):
+            integer = types.intp
+        kinds.append(integer)
+        parts.append(context.cast(builder, value, kind, integer))
     kinds, parts = normalize_indices(context, builder, kinds, parts)
     fields = _Fields(context, builder, array_type, array)
     return basic_indexing(
@@ -86,8 +86,9 @@ def _compare(
 ) -> Any:
     """Emits a comparison; its result is `nan` if an operand is NaN."""
     if isinstance(element, types.Float):
-        compare = builder.fcmp_unordered if nan else builder.fcmp_ordered
-        return compare(sign, left, right)
+        if nan:
+            return builder.fcmp_unordered(sign, left, right)
+        return builder.fcmp_ordered(sign, left, right)
     if isinstance(element, types.Integer) and not element.signed:
         return builder.icmp_unsigned(sign, left, right)
     return builder.icmp_signed(sign, left, right)
@@ -97,7 +98,9 @@ def _instruction(of_integers: str, of_floats: str = "") -> Change:
     """Returns the change by a single instruction, a method of the builder."""
 
     def change(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
-        name = of_floats if isinstance(element, types.Float) else of_integers
+        name = of_integers
+        if isinstance(element, types.Float):
+            name = of_floats
         return getattr(builder, name)(old, value)
 
     return change
@@ -109,10 +112,10 @@ def _extreme(sign: str, *, nan: bool = False) -> Change:
     """
 
     def change(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
-        chosen = builder.select(_compare(builder, element, sign, old, value, nan=nan), value, old)
+        extreme = builder.select(_compare(builder, element, sign, old, value, nan=nan), value, old)
         if not nan or not isinstance(element, types.Float):
-            return chosen
-        return builder.select(builder.fcmp_unordered("uno", value, value), old, chosen)
+            return extreme
+        return builder.select(builder.fcmp_unordered("uno", value, value), old, extreme)
 
     return change
 

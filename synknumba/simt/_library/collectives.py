@@ -249,13 +249,13 @@ def _whole_warps(take: Any, source: Any) -> Any:
         got: Any, _mask: Any, value: Any, operand: Any, _active: Any, threads: int, _blocks: int
     ) -> None:
         distance = np.int64(operand) & LANES
-        whole = threads - threads % WARP_SIZE
-        for first in range(0, whole, WARP_SIZE):
+        rest = threads - threads % WARP_SIZE
+        for first in range(0, rest, WARP_SIZE):
             for lane in range(WARP_SIZE):
                 got[first + lane] = take(value, first, lane, distance)
-        for thread in range(whole, threads):
-            other = whole + source(thread - whole, distance)
-            got[thread] = value[other if other < threads else thread]
+        for thread in range(rest, threads):
+            peer = rest + source(thread - rest, distance)
+            got[thread] = value[peer if peer < threads else thread]
 
     return shuffle
 
@@ -267,14 +267,14 @@ def _take_from(value: Any, first: int, _lane: int, distance: int) -> Any:
 
 @_inlined
 def _take_up(value: Any, first: int, lane: int, distance: int) -> Any:
-    below, own = _peek(value, first + lane - distance), _peek(value, first + lane)
-    return below if lane >= distance else own
+    below, here = _peek(value, first + lane - distance), _peek(value, first + lane)
+    return below if lane >= distance else here
 
 
 @_inlined
 def _take_down(value: Any, first: int, lane: int, distance: int) -> Any:
-    above, own = _peek(value, first + lane + distance), _peek(value, first + lane)
-    return above if lane + distance <= LANES else own
+    above, here = _peek(value, first + lane + distance), _peek(value, first + lane)
+    return above if lane + distance <= LANES else here
 
 
 @_inlined
@@ -298,9 +298,10 @@ def _shuffle(source: Any) -> Any:
             end = block + threads
             for thread in range(block, end):
                 lane = (thread - block) & LANES
-                other = thread - lane + source(lane, np.int64(_of(operand, thread)) & LANES)
-                taken = other if other < end and _is_active(active, min(other, end - 1)) else thread
-                got[thread] = value[taken]
+                peer = thread - lane + source(lane, np.int64(_of(operand, thread)) & LANES)
+                if peer >= end or not _is_active(active, min(peer, end - 1)):
+                    peer = thread
+                got[thread] = value[peer]
 
     return shuffle
 

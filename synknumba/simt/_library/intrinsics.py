@@ -58,9 +58,16 @@ def must_be_group(_context: Any, group: types.Type) -> Any:
     return types.void(group), lambda context, _builder, _signature, _args: context.get_dummy_value()
 
 
+def parts_of(kind: types.Type) -> list[types.Type]:
+    """Returns the types of a tuple's elements; any other type alone."""
+    if isinstance(kind, types.BaseTuple):
+        return list(kind)
+    return [kind]
+
+
 def literal_shape(shape: types.Type) -> list[int] | None:
     """Returns the sizes of a shape of constants; None for any other."""
-    parts = list(shape) if isinstance(shape, types.BaseTuple) else [shape]
+    parts = parts_of(shape)
     if not all(isinstance(part, types.IntegerLiteral) for part in parts):
         return None
     return [part.literal_value for part in parts]
@@ -94,8 +101,10 @@ def c_array(
     for size in reversed(sizes):
         strides.insert(0, step)
         step = builder.mul(step, size)
-    from_address = builder.bitcast if isinstance(address.type, ir.PointerType) else builder.inttoptr
-    data = from_address(address, data_type.as_pointer())
+    convert = builder.inttoptr
+    if isinstance(address.type, ir.PointerType):
+        convert = builder.bitcast
+    data = convert(address, data_type.as_pointer())
     return view(context, builder, kind, data, sizes, strides, itemsize)
 
 
@@ -111,9 +120,11 @@ def call_llvm(builder: Any, name: str, *args: Any, result: Any = None) -> Any:
     that has another type.
     """
     kinds = [arg.type for arg in args]
-    overloads = kinds[:1] if result is None else [result, kinds[0]]
+    overloads = [kinds[0]]
+    if result is not None:
+        overloads.insert(0, result)
     full_name = ".".join(["llvm", name, *(kind.intrinsic_name for kind in overloads)])
-    function = ir.FunctionType(kinds[0] if result is None else result, kinds)
+    function = ir.FunctionType(overloads[0], kinds)
     return builder.call(builder.module.declare_intrinsic(full_name, (), function), args)
 
 
@@ -222,9 +233,8 @@ def note_index(
     if not isinstance(axis, types.IntegerLiteral):
         return None
     array, index, number = types.unliteral(array), types.unliteral(index), axis.literal_value
-    is_element = (
-        isinstance(array, types.Array) and number < array.ndim and isinstance(index, types.Integer)
-    )
+    has_axis = isinstance(array, types.Array) and number < array.ndim
+    is_element = has_axis and isinstance(index, types.Integer)
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         if is_element:
@@ -254,18 +264,18 @@ def _rounded_bound(rounding: str, value: types.Type) -> Any:
         return None
     far, near = ir.Constant(ir.IntType(64), FAR), ir.Constant(ir.IntType(64), -FAR)
 
-    def whole(context: Any, builder: Any, number: Any, if_nan: Any) -> Any:
+    def from_float(context: Any, builder: Any, number: Any, if_nan: Any) -> Any:
         """Emits a float as an integer: the nearest in range."""
-        whole = call_llvm(builder, rounding, context.cast(builder, number, value, types.float64))
-        bound = call_llvm(builder, "fptosi.sat", whole, result=far.type)
+        rounded = call_llvm(builder, rounding, context.cast(builder, number, value, types.float64))
+        bound = call_llvm(builder, "fptosi.sat", rounded, result=far.type)
         is_positive = builder.icmp_signed(">=", if_nan, ir.Constant(if_nan.type, 0))
         unordered = builder.select(is_positive, far, near)
-        return builder.select(builder.fcmp_unordered("uno", whole, whole), unordered, bound)
+        return builder.select(builder.fcmp_unordered("uno", rounded, rounded), unordered, bound)
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         number, if_nan = args
         if isinstance(value, types.Float):
-            bound = whole(context, builder, number, if_nan)
+            bound = from_float(context, builder, number, if_nan)
         elif value == types.uint64:
             return builder.select(builder.icmp_unsigned(">", number, far), far, number)
         else:

@@ -39,16 +39,20 @@ class ReadonlyRecord(types.Record):  # type: ignore[misc]
         self.plain = plain
 
     def can_convert_to(self, typingctx: Any, other: types.Type) -> Conversion | None:
-        """Lets a record be copied to where others may write; a variable that is either has this
+        """Allows a copy of the record to be writable; a variable that holds either kind has this
         type.
         """
         del typingctx
-        return Conversion.unsafe if other == self.plain else None
+        if other == self.plain:
+            return Conversion.unsafe
+        return None
 
     def can_convert_from(self, typingctx: Any, other: types.Type) -> Conversion | None:
-        """Lets a variable have this type that is given a record to which others may write, too."""
+        """Allows a variable of this type to hold a writable record, too."""
         del typingctx
-        return Conversion.safe if other == self.plain else None
+        if other == self.plain:
+            return Conversion.safe
+        return None
 
 
 class ReadonlyNestedArray(types.NestedArray):  # type: ignore[misc]
@@ -72,7 +76,9 @@ def _readonly_field(kind: types.Type) -> types.Type:
 def readonly(kind: types.Record) -> types.Record:
     """Returns the type of a record of which nothing may be written."""
     _register()
-    return kind if isinstance(kind, ReadonlyRecord) else ReadonlyRecord(kind)
+    if isinstance(kind, ReadonlyRecord):
+        return kind
+    return ReadonlyRecord(kind)
 
 
 def protected(kind: types.Type, arg: Any) -> types.Type:
@@ -83,10 +89,13 @@ def protected(kind: types.Type, arg: Any) -> types.Type:
         arg: the argument.
     """
     if isinstance(kind, types.Array) and not kind.mutable:
-        is_of_records = isinstance(kind.dtype, (types.Record, types.NestedArray))
-        return kind.copy(dtype=_readonly_field(kind.dtype)) if is_of_records else kind
+        if isinstance(kind.dtype, (types.Record, types.NestedArray)):
+            return kind.copy(dtype=_readonly_field(kind.dtype))
+        return kind
     if isinstance(kind, types.Record) and isinstance(arg, np.void):
-        return kind if arg.flags.writeable else readonly(kind)
+        if arg.flags.writeable:
+            return kind
+        return readonly(kind)
     if isinstance(kind, types.BaseTuple) and isinstance(arg, tuple):
         parts = tuple(map(protected, kind.types, arg))
         if parts != tuple(kind.types):
@@ -108,7 +117,7 @@ def as_protected(_context: Any, value: types.Type) -> tuple[Any, Any]:
 
 @cache
 def _register() -> None:
-    """Tells Numba of the types, once."""
+    """Registers the types with Numba, once."""
     default_manager.register(ReadonlyRecord, models.RecordModel)
     default_manager.register(ReadonlyNestedArray, models.NestedArrayModel)
     code = Registry("synknumba: read-only records")

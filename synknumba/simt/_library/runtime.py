@@ -9,16 +9,14 @@ from synknumba.simt._library import intrinsics, slots, stack
 from synknumba.simt._library.collectives import COLLECT
 
 _INTRINSICS: Final = (
-    *(
-        "nonneg",
-        "assume",
-        "ceil_bound",
-        "floor_bound",
-        "stack_array",
-        "sum_any_order",
-        "zero_like_element",
-        "note_index",
-    ),
+    "nonneg",
+    "assume",
+    "ceil_bound",
+    "floor_bound",
+    "stack_array",
+    "sum_any_order",
+    "zero_like_element",
+    "note_index",
 )
 _SLOTS: Final = ("slot_get", "slot_set", "shared_view", "inner", "borrowed", "keep")
 

@@ -30,7 +30,7 @@ _end, _begin = ctypes.c_int64(0), ctypes.c_int64(0)
 
 @ctypes.CFUNCTYPE(None)
 def _find() -> None:
-    """Notes where the stack of the calling thread is; with no end if the system does not tell."""
+    """Finds the stack of the calling thread; without an end if the system does not tell."""
     attributes = ctypes.create_string_buffer(_ATTRIBUTES)
     low, size = ctypes.c_void_p(), ctypes.c_size_t()
     _end.value = _begin.value = 0
@@ -60,13 +60,13 @@ def _frame(builder: Any) -> Any:
 
 
 def _word(builder: Any, name: str) -> Any:
-    known = builder.module.globals.get(name)
-    return known or ir.GlobalVariable(builder.module, ir.IntType(64), name)
+    word = builder.module.globals.get(name)
+    return word or ir.GlobalVariable(builder.module, ir.IntType(64), name)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def stack_begins(_context: Any) -> Any:
-    """Has the end of this thread's stack known."""
+    """Finds the end of this thread's stack, unless it is known."""
 
     def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
         frame, module = _frame(builder), builder.module

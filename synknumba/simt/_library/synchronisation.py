@@ -38,16 +38,20 @@ class Operation:
     @property
     def results(self) -> int:
         """Number of values returned."""
-        return len(self.kind) if isinstance(self.kind, types.BaseTuple) else 1
+        if isinstance(self.kind, types.BaseTuple):
+            return len(self.kind)
+        return 1
 
-    def result_type(self, given: Sequence[types.Type]) -> types.Type:
+    def result_type(self, args: Sequence[types.Type]) -> types.Type:
         """Returns the type of the result by those of the arguments; a shuffle of booleans gives
         int32, as in `numba.cuda`.
         """
         if self.kind is not None:
             return self.kind
-        value = given[self.params.index(self.exchanged)]
-        return types.int32 if isinstance(value, types.Boolean) else value
+        value = args[self.params.index(self.exchanged)]
+        if isinstance(value, types.Boolean):
+            return types.int32
+        return value
 
 
 # The one table of collectives: the compiler, its types, kernels in Python and compiled checks,

@@ -8,6 +8,7 @@ float64 and an int32. Several results form a tuple: `fi(f)`.
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, final
 
 from llvmlite import ir
@@ -15,7 +16,7 @@ from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from synknumba.simt._library.intrinsics import call_llvm, check_number
+from synknumba.simt._library.intrinsics import call_llvm, check_number, parts_of
 
 _TYPES: dict[str, types.Type] = {
     "b": types.boolean,
@@ -32,6 +33,8 @@ _TYPES: dict[str, types.Type] = {
     "L": types.uint64,
 }
 
+_PROMOTED = {types.float16: types.float32}
+
 # Emits the code of a function: (context, builder, signature, argument values) -> value.
 Code = Callable[[Any, Any, Any, Any], Any]
 
@@ -41,10 +44,12 @@ def parse_signature(text: str, half: types.Type | None = types.float16) -> Any:
     match = re.fullmatch(r"(\w+)\((\w(?:,\w)*)\)", text)
     if match is None:
         raise ValueError(f"not a signature: {text!r}")
-    known = _TYPES | {"e": half}
-    results = [known[letter] for letter in match[1]]
-    result = results[0] if len(results) == 1 else types.Tuple(results)
-    return result(*(known[letter] for letter in match[2].split(",")))
+    kinds = _TYPES | {"e": half}
+    results = [kinds[letter] for letter in match[1]]
+    params = [kinds[letter] for letter in match[2].split(",")]
+    if len(results) == 1:
+        return results[0](*params)
+    return types.Tuple(results)(*params)
 
 
 def with_arity(name: str, count: int, resolve: Callable[..., Any]) -> Any:
@@ -74,9 +79,10 @@ def typed(name: str, cases: Mapping[str, Code], half: types.Type | None = types.
         cases: code emitters by signature.
         half: type of `e` in the signatures.
     """
-    signatures = [(parse_signature(text, half), code) for text, code in cases.items()]
-
-    by_args = {signature.args: (signature, code) for signature, code in signatures}
+    by_args = {}
+    for text, code in cases.items():
+        signature = parse_signature(text, half)
+        by_args[signature.args] = last = signature, code
 
     def resolve(*args: types.Type) -> Any:
         kinds = tuple(map(types.unliteral, args))
@@ -85,10 +91,10 @@ def typed(name: str, cases: Mapping[str, Code], half: types.Type | None = types.
         if any(isinstance(kind, types.Complex) for kind in kinds):
             return None
         # Where there is no case for float16, it counts as float32, to which Numba promotes it.
-        promoted = tuple(types.float32 if kind == types.float16 else kind for kind in kinds)
-        return by_args.get(kinds) or by_args.get(promoted) or signatures[-1]
+        promoted = tuple(_PROMOTED.get(kind, kind) for kind in kinds)
+        return by_args.get(kinds) or by_args.get(promoted, last)
 
-    return with_arity(name, len(signatures[0][0].args), resolve)
+    return with_arity(name, len(signature.args), resolve)
 
 
 @final
@@ -147,11 +153,8 @@ def like(function: Any) -> Code:
         called = callee.get_call_type(context.typing_context, signature.args, {})
         implementation = context.get_function(callee, called)
         context.add_linking_libs(getattr(implementation, "libs", ()))
-        values = [
-            context.cast(builder, *triple)
-            for triple in zip(args, signature.args, called.args, strict=True)
-        ]
-        value = implementation(builder, values)
+        values = map(partial(context.cast, builder), args, signature.args, called.args)
+        value = implementation(builder, [*values])
         return context.cast(builder, value, called.return_type, signature.return_type)
 
     return code
@@ -183,19 +186,16 @@ def c_function(name: str) -> Code:
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         result = signature.return_type
-        kinds = list(result) if isinstance(result, types.BaseTuple) else [result]
-        values = [context.get_value_type(kind) for kind in kinds]
-        written = [cgutils.alloca_once(builder, value) for value in values[1:]]
-        params = [arg.type for arg in (*args, *written)]
-        function_type = ir.FunctionType(values[0], params)
-        if not written:  # ignoring errno makes the call pure: LLVM may move and vectorize it
+        first, *others = map(context.get_value_type, parts_of(result))
+        outputs = [cgutils.alloca_once(builder, kind) for kind in others]
+        params = [arg.type for arg in (*args, *outputs)]
+        function_type = ir.FunctionType(first, params)
+        if not outputs:  # ignoring errno makes the call pure: LLVM may move and vectorize it
             function = cgutils.insert_pure_function(builder.module, function_type, name)
             return builder.call(function, args)
         function = cgutils.get_or_insert_function(builder.module, function_type, name)
-        first = builder.call(function, [*args, *written])
-        return context.make_tuple(
-            builder, result, [first, *(builder.load(place) for place in written)]
-        )
+        value = builder.call(function, [*args, *outputs])
+        return context.make_tuple(builder, result, [value, *map(builder.load, outputs)])
 
     return code
 
@@ -206,7 +206,9 @@ def llvm(name: str, *constants: bool) -> Code:
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         flags = [ir.Constant(ir.IntType(1), constant) for constant in constants]
         value = call_llvm(builder, name, *args, *flags)
-        wanted = context.get_value_type(signature.return_type)
-        return value if value.type == wanted else builder.trunc(value, wanted)
+        result = context.get_value_type(signature.return_type)
+        if value.type == result:
+            return value
+        return builder.trunc(value, result)
 
     return code

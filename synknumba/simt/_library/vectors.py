@@ -44,9 +44,9 @@ def _make(base: types.Type, count: int) -> Callable[..., Any]:
     @intrinsic  # type: ignore[untyped-decorator]
     def build(_context: Any, parts: types.Type) -> Any:
         kinds = tuple(parts)
-        got = sum(map(length, kinds))
-        if got != count:
-            raise errors.NumbaTypeError(f"cuda.{name} needs {count} elements, got {got}")
+        elements = sum(map(length, kinds))
+        if elements != count:
+            raise errors.NumbaTypeError(f"cuda.{name} needs {count} elements, got {elements}")
 
         def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             values = []

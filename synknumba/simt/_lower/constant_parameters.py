@@ -24,7 +24,7 @@ from numba.core import types
 from synknumba._errors import KernelError
 from synknumba.simt._lower.arrays import ARRAY_PATHS, constant, is_shape
 from synknumba.simt._source.numba_cuda import MISSING, CudaPath
-from synknumba.simt._source.reads import is_device_function, is_njit_function
+from synknumba.simt._source.reads import is_device_function, is_jitted, is_njit_function
 from synknumba.simt._source.scope import NUMBERS, Scope
 from synknumba.simt._source.source import read_source
 from synknumba.simt._source.syntax import (
@@ -251,8 +251,7 @@ def _callee_or_dtype(argument: Argument, scope: Scope) -> Any:
             return value
         case type() if issubclass(value, _SCALARS):
             return value
-    is_callee = is_device_function(value) or is_njit_function(value)
-    return value if is_callee else MISSING
+    return value if is_jitted(value) else MISSING
 
 
 _DTYPES: Final = (np.dtype, types.Type)

@@ -47,8 +47,7 @@ from synknumba.simt._source import mlir
 from synknumba.simt._source.reads import (
     chains_in,
     closure_values,
-    is_device_function,
-    is_njit_function,
+    is_jitted,
 )
 
 # Objects of these packages are hashed by name. Not all of synknumba: its kernels and device
@@ -283,7 +282,7 @@ class Fingerprint:
             )
         elif _is_named(value):
             self._text("named", _full_name(value))
-        elif is_device_function(value) or is_njit_function(value):
+        elif is_jitted(value):
             if _compiled_unseen(value):
                 raise NotComparableError(
                     f"{name} was compiled before it was inspected, perhaps with other values"
@@ -350,7 +349,7 @@ def _is_named(value: Any) -> bool:
         module: Any = value.__name__
     elif isinstance(value, (type, FunctionType, np.ufunc)) or inspect.isbuiltin(value):
         module = getattr(value, "__module__", None)
-    elif is_device_function(value) or is_njit_function(value):
+    elif is_jitted(value):
         module = value.py_func.__module__
     else:
         return False

@@ -38,8 +38,8 @@ def kind() -> types.Type | None:
     """Returns numba-cuda's type; None where `numba.cuda` is Numba's own, or is not imported, so
     that no value has the type.
     """
-    found: types.Type | None = getattr(sys.modules.get("numba.cuda.types.ext_types"), NAME, None)
-    return found
+    module = sys.modules.get("numba.cuda.types.ext_types")
+    return getattr(module, NAME, None)
 
 
 def _widen(builder: Any, value: Any) -> Any:
@@ -54,8 +54,8 @@ def _round(builder: Any, value: Any) -> Any:
     last = builder.and_(builder.lshr(word, ir.Constant(_WORD, 16)), ir.Constant(_WORD, 1))
     nearest = builder.add(word, builder.add(last, ir.Constant(_WORD, 0x7FFF)))
     quiet = builder.or_(word, ir.Constant(_WORD, 0x400000))  # a NaN stays one without its low bits
-    chosen = builder.select(builder.fcmp_unordered("uno", value, value), quiet, nearest)
-    return builder.trunc(builder.lshr(chosen, ir.Constant(_WORD, 16)), _BITS)
+    rounded = builder.select(builder.fcmp_unordered("uno", value, value), quiet, nearest)
+    return builder.trunc(builder.lshr(rounded, ir.Constant(_WORD, 16)), _BITS)
 
 
 @cache
@@ -107,25 +107,27 @@ def is_dtype(value: Any) -> bool:
 
 
 def represent() -> None:
-    """Gives Numba the representation of a bfloat16: enough for compiled code that is loaded."""
+    """Registers the representation of a bfloat16 with Numba: enough for compiled code from disk."""
     default_manager.register(type(kind()), _Model)
 
 
 def adopt(dtype: Any) -> bool:
-    """Gives Numba the dtype of ml_dtypes, and returns whether there is a type for it."""
+    """Registers the dtype of ml_dtypes with Numba; returns whether there is a type for it."""
     with suppress(Exception):  # of a broken CUDA installation, see `cuda_module`
         importlib.import_module("numba.cuda")
-    if (found := kind()) is not None:
-        numpy_support.FROM_DTYPE[np.dtype(dtype)] = found
-    return found is not None
+    bfloat16 = kind()
+    if bfloat16 is None:
+        return False
+    numpy_support.FROM_DTYPE[np.dtype(dtype)] = bfloat16
+    return True
 
 
-def as_dtype(given: types.Type) -> "np.dtype[Any]":
+def as_dtype(number: types.Type) -> "np.dtype[Any]":
     """Returns the dtype of a type of Numba, of bfloat16 that of ml_dtypes; raises KernelError
     where that is not installed.
     """
-    if given != kind():
-        return np.dtype(numpy_support.as_dtype(given))
+    if number != kind():
+        return np.dtype(numpy_support.as_dtype(number))
     try:
         dtype = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
     except ImportError:
@@ -147,13 +149,14 @@ def rounded(value: Any, scalar: Any) -> Any:
     """Returns a real number as one of ml_dtypes' class `scalar`, rounded once: first to float32,
     to odd, see `rounding`.
     """
-    # Python compares its numbers exactly
-    exact = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        value = value.item()  # Python compares its numbers exactly
     with np.errstate(over="ignore"):
-        single = np.float32(exact)
-    if np.isfinite(single) and float(single) != exact:
-        nearer = np.nextafter(single, np.float32(0)) if abs(float(single)) > abs(exact) else single
-        single = (nearer.view(np.uint32) | np.uint32(1)).view(np.float32)
+        single = np.float32(value)
+    if np.isfinite(single) and float(single) != value:
+        if abs(float(single)) > abs(value):
+            single = np.nextafter(single, np.float32(0))
+        single = (single.view(np.uint32) | np.uint32(1)).view(np.float32)
     return scalar(single)
 
 
@@ -165,7 +168,6 @@ def prepare() -> None:
 
 @cache
 def _register() -> None:
-    found = kind()
     represent()
 
     def boxed(_kind: types.Type, value: Any, c: Any) -> Any:
@@ -179,11 +181,12 @@ def _register() -> None:
             _format().narrow(c.builder, wide), is_error=c.pyapi.c_api_error()
         )
 
-    pythonapi.box(type(found))(boxed)
-    pythonapi.unbox(type(found))(unboxed)
-    both = Registries(_format(), _constant)
-    both.install_types()
-    both.install_code()
+    bfloat16 = type(kind())
+    pythonapi.box(bfloat16)(boxed)
+    pythonapi.unbox(bfloat16)(unboxed)
+    registries = Registries(_format(), _constant)
+    registries.install_types()
+    registries.install_code()
 
 
 def _constant(value: Any) -> Any:

@@ -19,9 +19,9 @@ _SINGLE = frozenset(
 
 def _real(*kinds: types.Type) -> types.Type:
     """Returns the float type in which CUDA computes on numbers of these types."""
-    return (
-        types.float32 if all(types.unliteral(kind) in _SINGLE for kind in kinds) else types.float64
-    )
+    if _SINGLE.issuperset(map(types.unliteral, kinds)):
+        return types.float32
+    return types.float64
 
 
 def lowest_bit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -84,7 +84,9 @@ def _of_integer(name: str, signature: Callable[[Any], Any], code: Code) -> Any:
 
     def resolve(value: types.Type) -> Any:
         value = types.unliteral(value)
-        return (signature(value), code) if isinstance(value, types.Integer) else None
+        if not isinstance(value, types.Integer):
+            return None
+        return signature(value), code
 
     return with_arity(name, 1, resolve)
 
@@ -93,8 +95,9 @@ def _reversed(value: types.Integer) -> Any:
     """Returns the signature of `brev`: all 64 bits of a uint64, the low 32 of any other integer,
     CUDA's result for an int64.
     """
-    wide = types.uint64 if value == types.uint64 else types.uint32
-    return wide(wide)
+    if value == types.uint64:
+        return types.uint64(types.uint64)
+    return types.uint32(types.uint32)
 
 
 popc = _of_integer("popc", lambda value: value(value), llvm("ctpop"))
@@ -114,7 +117,8 @@ def fma(_context: Any, a: types.Type, b: types.Type, c: types.Type) -> Any:
 def cbrt(_context: Any, value: types.Type) -> Any:
     """Returns the cube root, computed by the C library."""
     kind = _real(value)
-    return kind(kind), c_function("cbrtf" if kind == types.float32 else "cbrt")
+    name = {types.float32: "cbrtf", types.float64: "cbrt"}[kind]
+    return kind(kind), c_function(name)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -125,7 +129,7 @@ def selp(context: Any, condition: types.Type, a: types.Type, b: types.Type) -> A
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        chosen = context.cast(builder, args[0], signature.args[0], types.boolean)
-        return builder.select(chosen, args[1], args[2])
+        is_true = context.cast(builder, args[0], signature.args[0], types.boolean)
+        return builder.select(is_true, args[1], args[2])
 
     return kind(types.unliteral(condition), kind, kind), codegen

@@ -49,7 +49,9 @@ def problem() -> str | None:
     if machine not in {"x86_64", "AMD64"}:
         return f"untested on {machine}"
     features: str = cpu_target.target_context.codegen().magic_tuple()[2]
-    return None if "+f16c" in features.split(",") else "the processor has no F16C instructions"
+    if "+f16c" not in features.split(","):
+        return "the processor has no F16C instructions"
+    return None
 
 
 def is_named(text: str) -> bool:
@@ -74,10 +76,12 @@ def represent() -> None:
     """Gives Numba the representation of a float16, once: enough for compiled code that is
     loaded.
     """
-    other = default_manager._handlers[types.Float]  # noqa: SLF001  # there is no public way to read it
+    model_of_float = default_manager._handlers[types.Float]  # noqa: SLF001  # there is no public way to read it
 
     def model(manager: Any, kind: types.Type) -> Any:
-        return (_HalfModel if kind == types.float16 else other)(manager, kind)
+        if kind == types.float16:
+            return _HalfModel(manager, kind)
+        return model_of_float(manager, kind)
 
     default_manager.register(types.Float, model)
 
@@ -111,7 +115,7 @@ def register() -> None:
 
 @cache
 def register_types() -> None:
-    """Tells Numba the types of operations, once: all that it takes to run a kernel in Python."""
+    """Registers the types of operations, once: all that kernels in Python need."""
     _registries().install_types()
 
 
@@ -122,30 +126,26 @@ def types_are_registered() -> bool:
 
 @cache
 def _registries() -> Registries:
-    both = Registries(FLOAT16, lambda value: ir.Constant(_HALF, rounded(value, np.float16)))
+    registries = Registries(FLOAT16, lambda value: ir.Constant(_HALF, rounded(value, np.float16)))
     for function, code in {float: same, abs: ABSOLUTE, math.fabs: ABSOLUTE}.items():
-        both.add_unary(function, code)
-    # for which kernels have functions of their own
-    for name in OF_MATH & MATH.keys() - {
-        "ceil",
-        "floor",
-        "trunc",
-    }:
-        both.add_unary(getattr(math, name), MATH[name])
-    return both
+        registries.add_unary(function, code)
+    # kernels have functions of their own for these three
+    for name in OF_MATH & MATH.keys() - {"ceil", "floor", "trunc"}:
+        registries.add_unary(getattr(math, name), MATH[name])
+    return registries
 
 
 def _register_casts_for_gpus() -> None:
-    """Has numba.cuda register its conversions, which are for all targets, before ours: the last
-    ones count.
+    """Imports numba.cuda's conversions, which are for all targets, before ours are registered: the
+    last ones count.
     """
     with suppress(Exception):  # where numba.cuda is missing or broken, nothing registers them
         import_module("numba.cuda.cudaimpl")
 
 
 def _register_boxes() -> None:
-    """Lets Numba convert arguments; it has one function for all floats, which stays for the
-    others.
+    """Registers conversions of arguments: Numba has one function for all floats, which stays for
+    those of other widths.
     """
     import numba.core.boxing  # noqa: F401  # registers it
 

@@ -43,12 +43,19 @@ _POWERS: Final = (
     "log2",
     "sqrt",
 )
-_UNARY_MATH: Final = {name: getattr(math, name) for name in (*_ANGLES, *_POWERS)}
-_BINARY_MATH: Final = {name: getattr(math, name) for name in ("atan2", "copysign", "hypot", "pow")}
+_UNARY_MATH: Final = (*_ANGLES, *_POWERS)
+_BINARY_MATH: Final = ("atan2", "copysign", "hypot", "pow")
 
-# Functions of the C library. Its float32 names end in f, like CUDA's.
-_UNARY_C: Final = ("cbrt", "exp2", "j0", "j1", "tgamma", "y0", "y1")
-_BINARY_C: Final = ("fmod", "nextafter", "remainder")
+# Functions of the C library, whose float32 names end in f, like CUDA's; parameters and result, of
+# which {0} is the float.
+_OF_C: Final[tuple[tuple[tuple[str, ...], str, str], ...]] = (
+    (("cbrt", "exp2", "j0", "j1", "tgamma", "y0", "y1"), "{0}", "{0}"),
+    (("fmod", "nextafter", "remainder"), "{0},{0}", "{0}"),
+    (("jn", "yn"), "i,{0}", "{0}"),
+    (("ldexp",), "{0},i", "{0}"),
+    (("frexp",), "{0}", "{0}i"),
+    (("modf",), "{0}", "{0}{0}"),
+)
 
 # Functions of LLVM that round to an integer, under CUDA's names.
 _WHOLE: Final = ("ceil", "floor", "nearbyint", "rint", "round", "trunc")
@@ -68,26 +75,26 @@ _FAST: Final = (
 )
 
 
+def _signature(kind: str, params: str, result: str = "{0}") -> str:
+    return f"{result}({params})".format(kind)
+
+
 def _entries() -> dict[str, tuple[str, Code]]:
     """Returns the signature and code emitter of every function, by name."""
     table: dict[str, tuple[str, Code]] = {**BITS, **ROUNDED, **SPECIAL}
     for kind, suffix in (("d", ""), ("f", "f")):
-        one, two = f"{kind}({kind})", f"{kind}({kind},{kind})"
-        table |= {name + suffix: (one, like(function)) for name, function in _UNARY_MATH.items()}
-        table |= {name + suffix: (two, like(function)) for name, function in _BINARY_MATH.items()}
-        table |= {name + suffix: (one, c_function(name + suffix)) for name in _UNARY_C}
-        table |= {name + suffix: (two, c_function(name + suffix)) for name in _BINARY_C}
-        table |= {name + suffix: (one, llvm(name)) for name in _WHOLE}
-        table |= {
-            name + suffix: (f"{kind}(i,{kind})", c_function(name + suffix)) for name in ("jn", "yn")
-        }
-        table |= {
-            name + suffix: (f"{kind}({kind},i)", c_function("ldexp" + suffix))
-            for name in ("ldexp", "scalbn")
-        }
-        table["fma" + suffix] = f"{kind}({kind},{kind},{kind})", llvm("fma")
-        table["frexp" + suffix] = f"{kind}i({kind})", c_function("frexp" + suffix)
-        table["modf" + suffix] = f"{kind}{kind}({kind})", c_function("modf" + suffix)
+        for name in _UNARY_MATH:
+            table[name + suffix] = _signature(kind, "{0}"), like(getattr(math, name))
+        for name in _BINARY_MATH:
+            table[name + suffix] = _signature(kind, "{0},{0}"), like(getattr(math, name))
+        for names, params, result in _OF_C:
+            for name in names:
+                signature = _signature(kind, params, result)
+                table[name + suffix] = signature, c_function(name + suffix)
+        for name in _WHOLE:
+            table[name + suffix] = _signature(kind, "{0}"), llvm(name)
+        table["scalbn" + suffix] = table["ldexp" + suffix]
+        table["fma" + suffix] = _signature(kind, "{0},{0},{0}"), llvm("fma")
     table |= {f"fast_{name}": table[name] for name in _FAST}
     table["fast_fdividef"] = "f(f,f)", like(operator.truediv)
     return table

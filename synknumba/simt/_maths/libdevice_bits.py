@@ -15,14 +15,15 @@ from synknumba.simt._maths.rounding import MODES, to_integer
 
 _LOW32 = 0xFFFFFFFF
 _LOW24 = 0xFFFFFF
+_INFINITIES = {32: 0xFF << 23, 64: 0x7FF << 52}  # bits of infinity, by width
 
 
 def _byte_perm(x: int, y: int, selector: int) -> int:
-    both = (x & _LOW32) | (y << 32)
+    words = (x & _LOW32) | (y << 32)
     result = 0
     for place in range(4):
-        chosen = (selector >> (4 * place)) & 7
-        result |= ((both >> (8 * chosen)) & 0xFF) << (8 * place)
+        byte = (selector >> (4 * place)) & 7
+        result |= ((words >> (8 * byte)) & 0xFF) << (8 * place)
     return result
 
 
@@ -30,12 +31,12 @@ def _high_half(*, signed: bool) -> Code:
     """Returns code for the upper half of the double-width product of two integers."""
 
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        width = args[0].type.width
-        wide = ir.IntType(2 * width)
-        x, y = (builder.sext(arg, wide) if signed else builder.zext(arg, wide) for arg in args)
-        return builder.trunc(
-            builder.lshr(builder.mul(x, y), ir.Constant(wide, width)), args[0].type
-        )
+        kind = args[0].type
+        wide, extend = ir.IntType(2 * kind.width), builder.zext
+        if signed:
+            extend = builder.sext
+        product = builder.mul(extend(args[0], wide), extend(args[1], wide))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, kind.width)), kind)
 
     return code
 
@@ -44,7 +45,9 @@ def _choose(sign: str, *, signed: bool) -> Code:
     """Returns code that selects the first argument if the comparison holds, else the second."""
 
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        compare = builder.icmp_signed if signed else builder.icmp_unsigned
+        compare = builder.icmp_unsigned
+        if signed:
+            compare = builder.icmp_signed
         return builder.select(compare(sign, *args), *args)
 
     return code
@@ -77,11 +80,9 @@ def _class(sign: str) -> Code:
 
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         bits = float_bits(builder, args[0])
-        infinity = 0x7FF << 52 if bits.type.width == 64 else 0xFF << 23
+        infinity = ir.Constant(bits.type, _INFINITIES[bits.type.width])
         magnitude = builder.and_(bits, ir.Constant(bits.type, (1 << (bits.type.width - 1)) - 1))
-        return builder.zext(
-            builder.icmp_unsigned(sign, magnitude, ir.Constant(bits.type, infinity)), ir.IntType(32)
-        )
+        return builder.zext(builder.icmp_unsigned(sign, magnitude, infinity), ir.IntType(32))
 
     return code
 
@@ -89,7 +90,9 @@ def _class(sign: str) -> Code:
 def _signbit(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
     bits = float_bits(builder, args[0])
     sign = builder.lshr(bits, ir.Constant(bits.type, bits.type.width - 1))
-    return builder.trunc(sign, ir.IntType(32)) if bits.type.width > 32 else sign
+    if bits.type.width == 32:
+        return sign
+    return builder.trunc(sign, ir.IntType(32))
 
 
 def _whole(rounding: str, *, signed: bool) -> Code:
@@ -109,6 +112,18 @@ def _whole(rounding: str, *, signed: bool) -> Code:
         return builder.select(builder.trunc(is_nan, ir.IntType(1)), highest, number)
 
     return code
+
+
+def _conversions() -> dict[str, tuple[str, Code]]:
+    """Returns the conversions of floats to integers, in all modes."""
+    table = {}
+    for mode, rounding in MODES.items():
+        for real in ("float", "double"):
+            for integer in ("int", "ll"):
+                signature = f"{integer[0]}({real[0]})"
+                table[f"{real}2{integer}_{mode}"] = signature, _whole(rounding, signed=True)
+                table[f"{real}2u{integer}_{mode}"] = signature, _whole(rounding, signed=False)
+    return table
 
 
 # Name -> signature, code.
@@ -143,16 +158,14 @@ BITS: Final[dict[str, tuple[str, Code]]] = {
     "mul64hi": ("l(l,l)", _high_half(signed=True)),
     "umulhi": ("i(i,i)", _high_half(signed=False)),
     "umul64hi": ("l(l,l)", _high_half(signed=False)),
-    **{
-        prefix + name: (f"{kind}({kind},{kind})", _choose(sign, signed=signed))
-        for prefix, kind, signed in (
-            ("", "i", True),
-            ("ll", "l", True),
-            ("u", "i", False),
-            ("ull", "l", False),
-        )
-        for name, sign in (("max", ">"), ("min", "<"))
-    },
+    "max": ("i(i,i)", _choose(">", signed=True)),
+    "min": ("i(i,i)", _choose("<", signed=True)),
+    "llmax": ("l(l,l)", _choose(">", signed=True)),
+    "llmin": ("l(l,l)", _choose("<", signed=True)),
+    "umax": ("i(i,i)", _choose(">", signed=False)),
+    "umin": ("i(i,i)", _choose("<", signed=False)),
+    "ullmax": ("l(l,l)", _choose(">", signed=False)),
+    "ullmin": ("l(l,l)", _choose("<", signed=False)),
     "float_as_int": ("i(f)", _reinterpret),
     "int_as_float": ("f(i)", _reinterpret),
     "double_as_longlong": ("l(d)", _reinterpret),
@@ -172,14 +185,5 @@ BITS: Final[dict[str, tuple[str, Code]]] = {
     "llrintf": ("l(f)", _whole("rint", signed=True)),
     "llround": ("l(d)", _whole("round", signed=True)),
     "llroundf": ("l(f)", _whole("round", signed=True)),
-    **{
-        f"{real}2{'' if signed else 'u'}{integer}_{suffix}": (
-            f"{'l' if integer == 'll' else 'i'}({real[0]})",
-            _whole(rounding, signed=signed),
-        )
-        for real in ("float", "double")
-        for integer in ("int", "ll")
-        for signed in (True, False)
-        for suffix, rounding in MODES.items()
-    },
+    **_conversions(),
 }

@@ -37,8 +37,9 @@ def _sincospi(x: float) -> tuple[float, float]:
         sine, cosine = -sine, -cosine
     elif place == 3:
         sine, cosine = -cosine, sine
-    # A zero sine has the sign of x (IEEE 754); the cosine is never -0.
-    return math.copysign(0.0, x) if sine == 0.0 else sine, cosine + 0.0
+    if sine == 0.0:
+        sine = math.copysign(0.0, x)  # IEEE 754
+    return sine, cosine + 0.0  # the cosine is never -0
 
 
 # ---- the normal distribution
@@ -121,8 +122,10 @@ def _quantile(q: float, tail: float) -> float:
     """Quantile at the probability p = 0.5 + q; `tail` is min(p, 1 - p)."""
     if abs(q) <= 0.425:
         return _normal_centre(q)  # type: ignore[no-any-return]
+    if tail == 0.0:
+        return math.copysign(math.inf, q)
     if not 0.0 < tail <= 0.5:
-        return math.copysign(math.inf, q) if tail == 0.0 else math.nan
+        return math.nan
     return math.copysign(_normal_tail(math.sqrt(-math.log(tail))), q)
 
 
@@ -158,7 +161,9 @@ def _erfcx(x: float) -> Any:
         rest = fma(x, x, -square)
         power = math.exp(square)
         value = power * math.erfc(x)
-        return value + value * rest if value < math.inf else value
+        if value < math.inf:
+            value += value * rest
+        return value
     term = total = 1.0
     for n in range(1, 9):
         term *= -(2 * n - 1) / (2.0 * x * x)
@@ -169,7 +174,9 @@ def _erfcx(x: float) -> Any:
 def _saturate(x: float) -> Any:
     if x >= np.float32(1.0):
         return np.float32(1.0)
-    return x if x > np.float32(0.0) else np.float32(0.0)  # NaN becomes 0 too
+    if x > np.float32(0.0):
+        return x
+    return np.float32(0.0)  # of NaN too
 
 
 def _fmax(x: float, y: float) -> float:
@@ -196,13 +203,17 @@ def _remquo(x: float, y: float) -> tuple[float, int]:
 def _ilogb(x: float) -> int:
     if x == 0.0 or x != x:  # noqa: PLR0124
         return -(1 << 31)
-    return (1 << 31) - 1 if math.isinf(x) else math.frexp(x)[1] - 1
+    if math.isinf(x):
+        return (1 << 31) - 1
+    return math.frexp(x)[1] - 1
 
 
 def _logb(x: float) -> Any:
     if x == 0.0:
         return -math.inf
-    return abs(x) if not math.isfinite(x) else np.float64(math.frexp(x)[1] - 1)
+    if not math.isfinite(x):
+        return abs(x)
+    return np.float64(math.frexp(x)[1] - 1)
 
 
 def _half_to_float(x: int) -> Any:
@@ -239,12 +250,11 @@ def _both(signature: str, **functions: Any) -> dict[str, tuple[str, Code]]:
     """Returns the entries of float64 and float32 functions, by name; `d` in the signature is `f`
     in the latter.
     """
-    both = {"": signature, "f": signature.replace("d", "f")}
-    return {
-        name + suffix: (kinds, body(function))
-        for name, function in functions.items()
-        for suffix, kinds in both.items()
-    }
+    table = {}
+    for name, function in functions.items():
+        table[name] = signature, body(function)
+        table[f"{name}f"] = signature.replace("d", "f"), body(function)
+    return table
 
 
 # Name -> signature, code.

@@ -51,8 +51,8 @@ def round_decimal(x: Any, ndigits: Any) -> Any:
     if math.isinf(scaled):
         return x
     # an integer on a GPU, so without negative zero
-    whole = min(max(np.rint(scaled), -_MOST), _MOST) + 0.0
-    return (whole / power) / more if ndigits >= 0 else whole * power
+    integer = min(max(np.rint(scaled), -_MOST), _MOST) + 0.0
+    return (integer / power) / more if ndigits >= 0 else integer * power
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -85,8 +85,10 @@ def to_integer(builder: Any, value: Any, integer: Any, rounding: str, *, signed:
 
     `rounding` is LLVM's function that rounds to a whole number.
     """
-    whole = call_llvm(builder, rounding, value)
-    return call_llvm(builder, f"fpto{'s' if signed else 'u'}i.sat", whole, result=integer)
+    name = "fptoui.sat"
+    if signed:
+        name = "fptosi.sat"
+    return call_llvm(builder, name, call_llvm(builder, rounding, value), result=integer)
 
 
 # the bits of an integer of 64 bits that the 53 of a float64 may not hold
@@ -133,10 +135,8 @@ def to_odd(builder: Any, nearest: Any, inexact: Any, *, outwards: Any) -> Any:
     return builder.bitcast(moved, nearest.type)
 
 
-def _is_nearer_to_zero(builder: Any, value: Any, other: Any) -> Any:
-    return builder.fcmp_ordered(
-        "<", call_llvm(builder, "fabs", value), call_llvm(builder, "fabs", other)
-    )
+def _is_nearer_to_zero(builder: Any, a: Any, b: Any) -> Any:
+    return builder.fcmp_ordered("<", call_llvm(builder, "fabs", a), call_llvm(builder, "fabs", b))
 
 
 def _neighbour(builder: Any, bits: Any, moves: Any, *, outwards: Any) -> Any:

@@ -50,13 +50,10 @@ class Registries:
         self._half, self._constant = half, constant
         self._types, self._code = templates.Registry(), Registry(str(half.kind))
         for name, code in ARITHMETIC.items():
-            for prefix in ("", "i"):
-                self._add(
-                    getattr(operator, f"{prefix}{'true' if name == 'div' else ''}{name}"),
-                    self._binary(half.kind),
-                    code,
-                    2,
-                )
+            if name == "div":
+                name = "truediv"  # noqa: PLW2901
+            for function in (getattr(operator, name), getattr(operator, f"i{name}")):
+                self._add(function, self._binary(half.kind), code, 2)
         for name, code in COMPARISONS.items():
             self._add(getattr(operator, name), self._binary(types.boolean), code, 2)
         for function, code in {operator.neg: NEGATED, operator.pos: same}.items():
@@ -68,7 +65,9 @@ class Registries:
         kind = self._half.kind
 
         def generic(_self: Any, args: Sequence[types.Type], kws: Any) -> Any:
-            return signature(kind, kind) if not kws and tuple(args) == (kind,) else None
+            if kws or tuple(args) != (kind,):
+                return None
+            return signature(kind, kind)
 
         self._add(function, generic, code, 1)
 
@@ -88,12 +87,10 @@ class Registries:
         def generic(self: Any, args: Sequence[types.Type], kws: Any) -> Any:
             if kws or len(args) != 2 or kind not in args:
                 return None
-            other = args[1] if args[0] == kind else args[0]
-            return (
-                signature(result, kind, kind)
-                if self.context.can_convert(other, kind) in _ENOUGH
-                else None
-            )
+            for arg in args:
+                if arg != kind and self.context.can_convert(arg, kind) not in _ENOUGH:
+                    return None
+            return signature(result, kind, kind)
 
         return generic
 
@@ -109,23 +106,23 @@ class Registries:
         half, cast = self._half, self._code.lower_cast
 
         def to_number(
-            context: Any, builder: Any, _kind: Any, wanted: types.Type, value: Any
+            context: Any, builder: Any, _kind: Any, number: types.Type, value: Any
         ) -> Any:
-            return context.cast(builder, half.widen(builder, value), types.float32, wanted)
+            return context.cast(builder, half.widen(builder, value), types.float32, number)
 
         def from_float(
-            context: Any, builder: Any, kind: types.Float, _wanted: Any, value: Any
+            context: Any, builder: Any, kind: types.Float, _half: Any, value: Any
         ) -> Any:
             if kind.bitwidth == 16:
                 value = context.cast(builder, value, kind, types.float32)
             return half.narrow(builder, value)
 
         def of_integer(
-            context: Any, builder: Any, kind: types.Integer, _wanted: Any, value: Any
+            context: Any, builder: Any, kind: types.Integer, _half: Any, value: Any
         ) -> Any:
             return half.narrow(builder, from_integer(context, builder, kind, value))
 
-        def of_literal(_context: Any, _builder: Any, kind: Any, _wanted: Any, _value: Any) -> Any:
+        def of_literal(_context: Any, _builder: Any, kind: Any, _half: Any, _value: Any) -> Any:
             return self._constant(kind.literal_value)
 
         def is_true(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:

@@ -22,16 +22,17 @@ def in_float32(half: Format, code: Code) -> Code:
     """Returns code for operands and results of 16 bits, by code for float32."""
 
     def converted(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        def widened(kind: types.Type) -> types.Type:
-            return types.float32 if kind == half.kind else kind
-
-        wide = [
-            half.widen(builder, arg) if kind == half.kind else arg
-            for arg, kind in zip(args, signature.args, strict=True)
-        ]
-        kinds = map(widened, signature.args)
-        result = code(context, builder, widened(signature.return_type)(*kinds), wide)
-        return half.narrow(builder, result) if signature.return_type == half.kind else result
+        wide = {half.kind: types.float32}
+        values = list(args)
+        for position, kind in enumerate(signature.args):
+            if kind == half.kind:
+                values[position] = half.widen(builder, args[position])
+        result = wide.get(signature.return_type, signature.return_type)
+        kinds = [wide.get(kind, kind) for kind in signature.args]
+        value = code(context, builder, result(*kinds), values)
+        if signature.return_type == half.kind:
+            return half.narrow(builder, value)
+        return value
 
     return converted
 
@@ -43,16 +44,18 @@ def _of_builder(name: str) -> Code:
 
 def _comparison(sign: str, *, unordered: bool = False) -> Code:
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return (builder.fcmp_unordered if unordered else builder.fcmp_ordered)(sign, *args)
+        if unordered:
+            return builder.fcmp_unordered(sign, *args)
+        return builder.fcmp_ordered(sign, *args)
 
     return code
 
 
 # Code for float32. As in Python, only `!=` holds for a NaN.
 ARITHMETIC: Final = {name: _of_builder(f"f{name}") for name in ("add", "sub", "mul", "div")}
+_SIGNS: Final = {"eq": "==", "ne": "!=", "ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 COMPARISONS: Final = {
-    name: _comparison(sign, unordered=sign == "!=")
-    for name, sign in {"eq": "==", "ne": "!=", "ge": ">=", "gt": ">", "le": "<=", "lt": "<"}.items()
+    name: _comparison(sign, unordered=sign == "!=") for name, sign in _SIGNS.items()
 }
 NEGATED: Final = _of_builder("fneg")
 ABSOLUTE: Final = llvm("fabs")
@@ -87,14 +90,12 @@ def _relu(builder: Any, value: Any) -> Any:
 
 def _reciprocal(root: bool) -> Code:
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        value = call_llvm(builder, "sqrt", args[0]) if root else args[0]
+        (value,) = args
+        if root:
+            value = call_llvm(builder, "sqrt", value)
         return builder.fdiv(ir.Constant(value.type, 1.0), value)
 
     return code
-
-
-def _extreme(name: str) -> Code:
-    return lambda _context, builder, _signature, args: call_llvm(builder, name, *args)
 
 
 def _is_nan(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -111,7 +112,7 @@ def _infinite(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
     return builder.sub(builder.zext(infinity, ir.IntType(32)), builder.zext(minus, ir.IntType(32)))
 
 
-def _fma(half: Format, finish: Callable[[Any, Any], Any] | None = None) -> Code:
+def _fma(half: Format, finish: Callable[[Any, Any], Any] = lambda _builder, value: value) -> Code:
     """Returns code for `a * b + c`, rounded once after `finish`.
 
     The product is exact in float64. The sum is rounded to odd: its rounding error is exact, too
@@ -131,7 +132,7 @@ def _fma(half: Format, finish: Callable[[Any, Any], Any] | None = None) -> Code:
         outwards = builder.fcmp_ordered(">", signed_error, zero)
         inexact = builder.fcmp_ordered("one", error, zero)
         total = to_odd(builder, total, inexact, outwards=outwards)
-        return half.narrow(builder, total if finish is None else finish(builder, total))
+        return half.narrow(builder, finish(builder, total))
 
     return code
 
@@ -174,14 +175,7 @@ def _computed(half: Format) -> Iterator[tuple[str, tuple[str, Code]]]:
             yield entry(f"h{name}_sat", "e(e,e)", _clamped(code))
     for name, code in COMPARISONS.items():
         yield entry(f"h{name}", "b(e,e)", code)
-    for name, sign in {
-        "eq": "==",
-        "ne": "!=",
-        "ge": ">=",
-        "gt": ">",
-        "le": "<=",
-        "lt": "<",
-    }.items():
+    for name, sign in _SIGNS.items():
         yield entry(f"h{name}u", "b(e,e)", _comparison(sign, unordered=True))
     for name, code in MATH.items():
         yield entry(f"h{name}", "e(e)", code)
@@ -193,8 +187,8 @@ def _computed(half: Format) -> Iterator[tuple[str, tuple[str, Code]]]:
     yield entry("hrcp", "e(e)", _reciprocal(root=False))
     yield entry("hrsqrt", "e(e)", _reciprocal(root=True))
     for name in ("max", "min"):  # the number of a number and a NaN; with `_nan`, the NaN
-        yield entry(f"h{name}", "e(e,e)", _extreme(f"{name}num"))
-        yield entry(f"h{name}_nan", "e(e,e)", _extreme(f"{name}imum"))
+        yield entry(f"h{name}", "e(e,e)", llvm(f"{name}num"))
+        yield entry(f"h{name}_nan", "e(e,e)", llvm(f"{name}imum"))
     yield entry("hisnan", "b(e)", _is_nan)
     yield entry("hisinf", "i(e)", _infinite)
     yield "hfma", ("e(e,e,e)", _fma(half))

@@ -7,6 +7,7 @@ passes takes them along. The code of a function compiled before tells at once: i
 but 0, calls of it need no check.
 """
 
+import re
 from typing import Any, final
 
 from llvmlite import ir
@@ -20,6 +21,8 @@ from synknumba.simt._maths.bits import SHIFTS
 
 # Functions that never raise, by library and name.
 _by_library: WeakTable[Any, dict[str, bool]] = WeakTable()
+# In LLVM's text of a function: a return of anything but the constant 0.
+_FAILURE = re.compile(r"^  ret (?!i32 0)", re.MULTILINE)
 # Parts of Numba's operators. Those of other functions raise where a kernel divides by zero.
 _internal: dict[Any, Any] = {}
 
@@ -35,9 +38,7 @@ def never_raises(library: Any, name: str) -> bool:
         except NameError:
             functions[name] = False
         else:
-            returns = [line for line in str(function).splitlines() if line.startswith("  ret ")]
-            is_zero = all(line.startswith("  ret i32 0") for line in returns)
-            functions[name] = is_zero and not function.is_declaration
+            functions[name] = not function.is_declaration and not _FAILURE.search(str(function))
     return functions[name]
 
 
@@ -50,11 +51,9 @@ class _CallConvention(callconv.CPUCallConv):  # type: ignore[misc]
     def call_function(self, builder: Any, callee: Any, *args: Any, **options: Any) -> Any:
         """Emits a call. Returns its status and result."""
         libraries = {*self.context.active_code_library._linking_libraries}  # noqa: SLF001  # the list has one for each call
-        # recursive functions are called by their address
-        is_known = isinstance(callee, ir.Function)
-        self._may_raise = not (
-            is_known and any(never_raises(library, callee.name) for library in libraries)
-        )
+        self._may_raise = True
+        if isinstance(callee, ir.Function):  # not a recursive one, which is called by its address
+            self._may_raise = not any(never_raises(library, callee.name) for library in libraries)
         return super().call_function(builder, callee, *args, **options)
 
     def _get_return_status(self, builder: Any, code: Any, excinfoptr: Any) -> Any:
@@ -90,15 +89,18 @@ class _Context(CPUContext):  # type: ignore[misc]
         if flags is None:
             flags = Flags()
             flags.nrt = ConfigStack().top().nrt
-            flags.error_model = "python" if self.error_model.raise_on_fp_zero_division else "numpy"
+            flags.error_model = "numpy"
+            if self.error_model.raise_on_fp_zero_division:
+                flags.error_model = "python"
         return super()._compile_subroutine_no_cache(*args, flags=flags, **options)
 
     def get_function(self, fn: Any, sig: Any, **options: Any) -> Any:
         """Returns what emits a call, and links to the libraries of the function, which Numba
         does after the call.
         """
-        shift = SHIFTS.get(fn.typing_key) if isinstance(fn, types.Function) else None
-        if shift is not None and all(isinstance(kind, types.Integer) for kind in sig.args):
+        is_shift = isinstance(fn, types.Function) and fn.typing_key in SHIFTS
+        if is_shift and all(isinstance(kind, types.Integer) for kind in sig.args):
+            shift = SHIFTS[fn.typing_key]
             return lambda builder, args, _loc=None: shift(self, builder, sig, args)
         emits = super().get_function(fn, sig, **options)
         self.add_linking_libs(getattr(emits, "libs", ()))
@@ -107,7 +109,9 @@ class _Context(CPUContext):  # type: ignore[misc]
     def get_ufunc_info(self, ufunc_key: Any) -> dict[str, Any]:
         """Returns the emitters of a NumPy function by its types, with CUDA's shifts."""
         emitters: dict[str, Any] = super().get_ufunc_info(ufunc_key)
-        return dict.fromkeys(emitters, SHIFTS[ufunc_key]) if ufunc_key in SHIFTS else emitters
+        if ufunc_key in SHIFTS:
+            return dict.fromkeys(emitters, SHIFTS[ufunc_key])
+        return emitters
 
 
 def with_few_checks(context: Any) -> Any:

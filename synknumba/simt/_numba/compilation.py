@@ -60,7 +60,7 @@ def _with_signatures_kept() -> Iterator[None]:
 
 
 def _keeping(resolve: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what resolves a function's signature for arguments once."""
+    """Returns `resolve` with a cache of the signatures by function and argument types."""
     signatures: dict[Any, Any] = {}
 
     def look_up(function: Any, args: Any, kws: Mapping[str, Any]) -> Any:

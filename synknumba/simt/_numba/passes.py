@@ -6,7 +6,7 @@ before. Numba counts references to the values of all variables, and takes those 
 apart to see that there is none: both parts of each complex number that is assigned.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from numba.core import ir, types
@@ -20,7 +20,7 @@ from synknumba.simt._numba.single_assignment import NoPhiNodes, SingleAssignment
 
 def with_fewer_passes(manager: PassManager) -> PassManager:
     """Returns the pass manager, with the passes of this module in place of Numba's."""
-    manager.passes[:] = [(_REPLACED.get(one, one), text) for one, text in manager.passes]
+    manager.passes[:] = [(_REPLACED.get(kind, kind), text) for kind, text in manager.passes]
     manager.finalize()
     return manager
 
@@ -34,11 +34,10 @@ class _InlineClosures(InlineClosureLikes):  # type: ignore[misc]
     _name = "synknumba_inline_closures"
 
     def run_pass(self, state: Any) -> bool:
-        has_either = any(
-            assigned.value.op in {"make_function", "build_list"}
-            for assigned in _assigned_expressions(state)
-        )
-        return has_either and super().run_pass(state)
+        operations = {assigned.value.op for assigned in _assigned_expressions(state)}
+        if operations.isdisjoint({"make_function", "build_list"}):
+            return False
+        return bool(super().run_pass(state))
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -51,10 +50,9 @@ class _Rewrites(NopythonRewrites):  # type: ignore[misc]
 
     def run_pass(self, state: Any) -> bool:
         has_names = any(isinstance(kind, types.StringLiteral) for kind in state.typemap.values())
-        needed = has_names or any(
-            _may_be_rewritten(assigned, state.typemap) for assigned in _assigned_expressions(state)
-        )
-        return needed and super().run_pass(state)
+        if not has_names and not _may_be_rewritten(state):
+            return False
+        return bool(super().run_pass(state))
 
 
 class _Lower(Lower):  # type: ignore[misc]
@@ -87,23 +85,28 @@ class _Lowering(NativeLowering):  # type: ignore[misc]
     lowering_class = _Lower
 
 
-def _may_be_rewritten(assigned: Any, typemap: Mapping[str, Any]) -> bool:
-    value = assigned.value
-    if value.op == "call":
-        called = getattr(typemap[value.func.name], "typing_key", None)
-        return type(called).__name__ in {"ufunc", "DUFunc"}  # the second is Numba's, slow to import
-    return value.op == "build_list" or (
-        value.op in {"binop", "unary"} and isinstance(typemap[assigned.target.name], types.Array)
-    )
+def _may_be_rewritten(state: Any) -> bool:
+    """Returns whether the function has a list, or an operation on whole arrays."""
+    for assigned in _assigned_expressions(state):
+        match assigned.value.op:
+            case "build_list":
+                return True
+            case "call":
+                kind = state.typemap[assigned.value.func.name]
+                called = type(getattr(kind, "typing_key", None))
+                if called.__name__ in {"ufunc", "DUFunc"}:  # the second is Numba's, slow to import
+                    return True
+            case "binop" | "unary":
+                if isinstance(state.typemap[assigned.target.name], types.Array):
+                    return True
+    return False
 
 
 def _assigned_expressions(state: Any) -> Iterator[Any]:
     for block in state.func_ir.blocks.values():
-        yield from (
-            assigned
-            for assigned in block.find_insts(ir.Assign)
-            if isinstance(assigned.value, ir.Expr)
-        )
+        for assigned in block.find_insts(ir.Assign):
+            if isinstance(assigned.value, ir.Expr):
+                yield assigned
 
 
 _REPLACED = {

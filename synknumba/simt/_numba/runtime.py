@@ -21,7 +21,7 @@ _CALLED = (
     "_Py_NoneStruct",
     "PyExc_IndexError",
 )
-_HEAD_START = 0.005  # seconds; ranks come to a kernel within a millisecond of each other
+_HEAD_START = 0.005  # seconds; ranks reach a kernel within a millisecond of each other
 
 
 @cache

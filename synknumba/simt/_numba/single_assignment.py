@@ -39,24 +39,23 @@ class SingleAssignment(ReconstructSSA):  # type: ignore[misc]
 def with_own_variables(blocks: Blocks) -> Blocks:
     """Returns the blocks with a variable for each assignment, and phi nodes where values meet."""
     graph = compute_cfg_from_blocks(blocks)
-    several = ssa._find_defs_violators(blocks, graph)  # noqa: SLF001
+    names = ssa._find_defs_violators(blocks, graph)  # noqa: SLF001
     frontiers = ssa._iterated_domfronts(graph)  # noqa: SLF001
-    known = ssa._CacheListVars()  # noqa: SLF001
-    places = _places(blocks, several)
+    cache = ssa._CacheListVars()  # noqa: SLF001
+    places = _places(blocks, names)
     bodies = {label: [*block.body] for label, block in blocks.items()}
-    joins: dict[int, list[Any]] = {label: [] for label in blocks}
-    for name in several:
+    joins: dict[int, list[Any]] = defaultdict(list)
+    for name in names:
         at = places[name]
-        part = {
-            label: _block(block, [bodies[label][place] for place in at[label]])
-            for label, block in blocks.items()
-        }
+        part = {}
+        for label, block in blocks.items():
+            part[label] = _block(block, [bodies[label][place] for place in at[label]])
         part, definitions = ssa._fresh_vars(part, name)  # noqa: SLF001
-        part = ssa._fix_ssa_vars(part, name, definitions, graph, frontiers, known)  # noqa: SLF001
+        part = ssa._fix_ssa_vars(part, name, definitions, graph, frontiers, cache)  # noqa: SLF001
         for label, block in part.items():
-            made = len(block.body) - len(at[label])
-            joins[label] = block.body[:made] + joins[label]
-            for place, statement in zip(at[label], block.body[made:], strict=True):
+            phis = len(block.body) - len(at[label])
+            joins[label] = block.body[:phis] + joins[label]
+            for place, statement in zip(at[label], block.body[phis:], strict=True):
                 bodies[label][place] = statement
     return {label: _block(block, joins[label] + bodies[label]) for label, block in blocks.items()}
 
@@ -67,9 +66,7 @@ def _places(blocks: Blocks, names: AbstractSet[str]) -> dict[str, dict[int, list
 
     The last is Numba's end of the search for a statement.
     """
-    places: dict[str, dict[int, list[int]]] = {
-        name: {label: [] for label in blocks} for name in names
-    }
+    places: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for label, block in blocks.items():
         for place, statement in enumerate(block.body[:-1]):
             for name in {variable.name for variable in statement.list_vars()} & names:
@@ -99,14 +96,13 @@ class NoPhiNodes(PreLowerStripPhis):  # type: ignore[misc]
         for label, block in func_ir.blocks.items():
             bodies[label] = []
             for statement in block.body:
-                if _is_phi(statement):
-                    node = statement.value
-                    for origin, value in zip(
-                        node.incoming_blocks, node.incoming_values, strict=True
-                    ):
-                        exported[origin].append((statement.target, value))
-                else:
-                    bodies[label].append(statement)
+                match statement:
+                    case ir.Assign(value=ir.Expr(op="phi") as phi):
+                        incoming = zip(phi.incoming_blocks, phi.incoming_values, strict=True)
+                        for origin, value in incoming:
+                            exported[origin].append((statement.target, value))
+                    case _:
+                        bodies[label].append(statement)
         for label, pairs in exported.items():
             _export(bodies[label], pairs, func_ir.loc)
         func_ir.blocks = {
@@ -115,24 +111,21 @@ class NoPhiNodes(PreLowerStripPhis):  # type: ignore[misc]
         return func_ir
 
 
-def _is_phi(statement: Any) -> bool:
-    return (
-        isinstance(statement, ir.Assign)
-        and isinstance(statement.value, ir.Expr)
-        and statement.value.op == "phi"
-    )
-
-
 def _export(body: list[Any], pairs: list[tuple[Any, Any]], start: Any) -> None:
     """Assigns each value to the target of its phi node: behind the value's last assignment in
     the block, else at the top.
     """
-    targets = [
-        statement.target.name if isinstance(statement, ir.Assign) else None for statement in body
-    ]
-    for target, found in pairs:
-        value = ir.Expr.null(loc=start) if found is ir.UNDEFINED else found
-        name = None if found is ir.UNDEFINED else value.name
-        behind = len(targets) - targets[::-1].index(name) if name in targets and name else 0
+    names = []
+    for statement in body:
+        name = None
+        if isinstance(statement, ir.Assign):
+            name = statement.target.name
+        names.append(name)
+    for target, value in pairs:
+        behind = 0
+        if value is ir.UNDEFINED:
+            value = ir.Expr.null(loc=start)  # noqa: PLW2901
+        elif value.name in names:
+            behind = len(names) - names[::-1].index(value.name)
         body.insert(behind, ir.Assign(target=target, value=value, loc=value.loc))
-        targets.insert(behind, target.name)
+        names.insert(behind, target.name)

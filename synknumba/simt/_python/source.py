@@ -35,7 +35,7 @@ from synknumba.simt._python.arrays import Array, Record
 from synknumba.simt._python.cuda import KNOWN_PATHS, GridGroup, as_numpy, member
 from synknumba.simt._python.warp import GRID_SYNC, WAITING, Request, request
 from synknumba.simt._source.numba_cuda import MISSING, CudaPath, cuda_module
-from synknumba.simt._source.reads import is_device_function, is_njit_function, unassigned_reads
+from synknumba.simt._source.reads import is_jitted, unassigned_reads
 from synknumba.simt._source.scope import WIDTH_DEPENDENT, Scope, indices_as_int32, misspelt
 from synknumba.simt._source.syntax import place
 from synknumba.simt._source.written import Source
@@ -91,7 +91,7 @@ def device_code(value: Any) -> FunctionType | None:
     """Returns the plain function of a `cuda.jit`, `simt.jit` or `njit` function; None for any
     other value.
     """
-    if is_device_function(value) or is_njit_function(value):
+    if is_jitted(value):
         return getattr(value, "py_func", None) or value.fn  # `fn` in Numba's CUDA simulator
     return None
 

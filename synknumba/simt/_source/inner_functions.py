@@ -8,8 +8,8 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any, cast
 
-from synknumba.simt._source.syntax import copied, count_stores, load, place, walk
-from synknumba.simt._source.written import SOURCE, Source, named
+from synknumba.simt._source.syntax import copied, count_stores, load, param_names, place, walk
+from synknumba.simt._source.written import SOURCE, Source
 
 _Inner = ast.FunctionDef | ast.Lambda
 
@@ -32,8 +32,8 @@ class Lifter(ast.NodeTransformer):
     def __init__(self, source: Source) -> None:
         self._source = source
         tree = source.tree
-        self._found: dict[str, _Inner] = {}
-        tree.body = [self.visit(statement) for statement in tree.body]
+        self._functions: dict[str, _Inner] = {}
+        tree.body = [*map(self.visit, tree.body)]
         stores = count_stores(tree.body)  # outside functions: none are left
         self._locals = {*source.params, *stores}
         self._constants = {}
@@ -45,7 +45,7 @@ class Lifter(ast.NodeTransformer):
                     self._constants[name] = value
         for param in source.params:
             self._constants.pop(param, None)
-        for name, inner in self._found.items():
+        for name, inner in self._functions.items():
             if name in self._locals:
                 raise source.refusal(
                     inner,
@@ -61,11 +61,11 @@ class Lifter(ast.NodeTransformer):
                 "define it outside, or without one",
             )
         if not name:
-            name = f"lambda{len(self._found)}"
-        if name in self._found:
+            name = f"lambda{len(self._functions)}"
+        if name in self._functions:
             construct = f"the name {name!r} for two functions inside a kernel"
             raise self._source.refusal(node, construct, "use different names")
-        self._found[name] = node
+        self._functions[name] = node
         return name
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
@@ -88,8 +88,8 @@ class Lifter(ast.NodeTransformer):
         scope = {**self._source.scope, **self._constants}
         source = replace(self._source, scope=scope)
         passer = Passer(source, captured)
-        source.tree.body = [passer.visit(statement) for statement in source.tree.body]
-        for name, node in self._found.items():
+        source.tree.body = [*map(passer.visit, source.tree.body)]
+        for name, node in self._functions.items():
             bound = _bound(node)
             clash = sorted(set(captured[name]) & bound)
             if clash:
@@ -106,25 +106,22 @@ class Lifter(ast.NodeTransformer):
         """Returns the variables captured by each function, directly or through the inner functions
         it calls.
         """
-        free = {name: _free(node) for name, node in self._found.items()}
-        read = {name: (names & self._locals) - set(self._constants) for name, names in free.items()}
-        for _ in free:  # no chain of calls is longer
-            for name, names in free.items():
-                for other in names & set(read):
-                    read[name] |= read[other]
-        return {name: sorted(names) for name, names in read.items()}
+        variables = self._locals - self._constants.keys()
+        names = {name: _free(node) for name, node in self._functions.items()}
+        for _ in names:  # no chain of calls is longer
+            for read in names.values():
+                for called in read & names.keys():
+                    read |= names[called]  # noqa: PLW2901
+        return {name: sorted(read & variables) for name, read in names.items()}
 
     def _made(
         self, name: str, node: _Inner, captured: list[str], passer: "Passer", scope: dict[str, Any]
     ) -> FunctionType:
-        body = node.body if isinstance(node, ast.FunctionDef) else [ast.Return(node.body)]
         args = copied(node.args)
         defaults = tuple(self._default(default) for default in args.defaults)
         args.posonlyargs = [*(ast.arg(variable) for variable in captured), *args.posonlyargs]
         args.defaults = []
-        tree = ast.FunctionDef(
-            name, args, [passer.visit(statement) for statement in body], [], None
-        )
+        tree = ast.FunctionDef(name, args, [*map(passer.visit, _statements(node))], [], None)
         if sys.version_info >= (3, 12):
             tree.type_params = []
         place(tree, node)
@@ -160,11 +157,9 @@ class Passer(ast.NodeTransformer):
         self.hidden: set[str] = set()  # names that the visited function binds to something else
 
     def _reads(self, node: ast.AST) -> list[str] | None:
-        return (
-            self._captured.get(node.id)
-            if isinstance(node, ast.Name) and node.id not in self.hidden
-            else None
-        )
+        if isinstance(node, ast.Name) and node.id not in self.hidden:
+            return self._captured.get(node.id)
+        return None
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         reads = self._reads(node.func)
@@ -197,44 +192,40 @@ class Passer(ast.NodeTransformer):
     visit_FunctionDef = visit_Lambda = _inside
 
 
-def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+def _statements(node: _Inner) -> list[ast.stmt]:
+    """Returns the body of a function; of a lambda, the `return` of its value."""
+    if isinstance(node, ast.Lambda):
+        return [ast.Return(node.body)]
+    return node.body
+
+
+def _nodes(trees: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Yields all nodes of the trees except those inside functions; the function nodes themselves
     are included.
     """
-    for node in nodes:
+    for node in trees:
         yield node
         if not isinstance(node, _Inner):
-            yield from _own(ast.iter_child_nodes(node))
-
-
-def _within(node: _Inner) -> Iterator[ast.AST]:
-    return _own(node.body if isinstance(node, ast.FunctionDef) else [node.body])
+            yield from _nodes(ast.iter_child_nodes(node))
 
 
 def _bound(node: _Inner) -> set[str]:
     """Returns the names bound in a function: parameters, variables, inner functions."""
-    args = node.args
-    params = {
-        arg.arg
-        for arg in (*named(args), *args.kwonlyargs, args.vararg, args.kwarg)
-        if arg is not None
-    }
-    stored = {
-        part.id
-        for part in _within(node)
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-    }
-    return (
-        params | stored | {part.name for part in _within(node) if isinstance(part, ast.FunctionDef)}
-    )
+    names = param_names(node)
+    for part in _nodes(_statements(node)):
+        match part:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name):
+                names.add(name)
+    return names
 
 
 def _free(node: _Inner) -> set[str]:
     """Returns the free names of a function: read but not bound in it."""
     names: set[str] = set()
-    for part in _within(node):
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
-            names.add(part.id)
-        elif isinstance(part, _Inner):
-            names |= _free(part)
+    for part in _nodes(_statements(node)):
+        match part:
+            case ast.Name(id=name, ctx=ast.Load()):
+                names.add(name)
+            case ast.FunctionDef() | ast.Lambda():
+                names |= _free(part)
     return names - _bound(node)

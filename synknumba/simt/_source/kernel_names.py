@@ -59,5 +59,6 @@ def _class(path: str, names: Iterable[str] = ()) -> type[KernelName]:
 
 def path_of(value: Any) -> str | None:
     """Returns the path of a name without code; None for all other values."""
-    is_name = isinstance(value, type) and issubclass(value, KernelName)
-    return value.__qualname__ if is_name else None
+    if isinstance(value, type) and issubclass(value, KernelName):
+        return value.__qualname__
+    return None

@@ -37,26 +37,28 @@ def counterpart(value: Any) -> Any:
     if not is_loaded():
         return value
     if isinstance(value, ModuleType):
-        return _module(value) if is_of_package(value.__name__) else value
-    if not is_of_package(type(value).__module__) and not is_of_package(
-        getattr(value, "__module__", None)
-    ):
+        return _module(value)
+    if not _is_of_mlir(value):
         return value
-    if is_type(value) and (found := _as_numba(value)) is not None:
-        return found
+    if is_type(value):
+        kind = _as_numba(value)
+        if kind is not None:
+            return kind
     if type(value).__name__ == "Signature":
         return signature(_as_numba(value.return_type), *map(_as_numba, value.args))
     if hasattr(value, "py_func"):  # decorated
         return value
     name = _members().get(id(value)) or _in_submodule(value)
-    return _member(name) if name else value
+    if name is None:
+        return value
+    return _member(name)
 
 
 def is_loaded() -> bool:
     """Returns whether the program uses numba-cuda-mlir; a package whose import has failed is
     only in part there.
     """
-    return all(name in sys.modules for name in _CUDA)
+    return sys.modules.keys() >= {*_CUDA}
 
 
 def has(path: str) -> bool:
@@ -70,14 +72,18 @@ def has(path: str) -> bool:
 
 def is_type(value: Any) -> bool:
     """Returns whether this is a type of numba-cuda-mlir."""
-    return any(
-        base.__name__ == "Type" and is_of_package(base.__module__) for base in type(value).__mro__
-    )
+    bases = [base for base in type(value).__mro__ if base.__name__ == "Type"]
+    return any(is_of_package(base.__module__) for base in bases)
 
 
 def is_of_package(name: Any) -> bool:
     """Returns whether a module with this name is of numba-cuda-mlir."""
-    return isinstance(name, str) and (name == PACKAGE or name.startswith(f"{PACKAGE}."))
+    return isinstance(name, str) and name.partition(".")[0] == PACKAGE
+
+
+def _is_of_mlir(value: Any) -> bool:
+    home = getattr(value, "__module__", None)
+    return is_of_package(home) or is_of_package(type(value).__module__)
 
 
 def _module(module: ModuleType) -> Any:
@@ -114,13 +120,12 @@ def _members() -> dict[int, str]:
     """Returns the names of the members of both modules, by id, since programs may import them
     under other names.
     """
-    return {
-        id(value): name
-        for module in _CUDA
-        for name, value in vars(sys.modules[module]).items()
-        if is_of_package(getattr(value, "__module__", None))
-        or is_of_package(type(value).__module__)
-    }
+    names = {}
+    for module in _CUDA:
+        for name, value in vars(sys.modules[module]).items():
+            if _is_of_mlir(value):
+                names[id(value)] = name
+    return names
 
 
 def _in_submodule(value: Any) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from synknumba._errors import DeviceError
 
 OWN: Final = "synknumba.simt.cuda"
+_NAMES: Final = ("numba.cuda", OWN)
 
 
 def cuda_module() -> ModuleType:
@@ -25,9 +26,9 @@ def cuda_module() -> ModuleType:
             return importlib.import_module(OWN)  # by name: it is above the compiler
         # A bare numba-cuda raises DynamicLibNotFoundError, which is a RuntimeError, not an
         # ImportError.
+        reason = str(error).partition("\n")[0]
         raise DeviceError(
-            f"numba.cuda cannot be imported ({type(error).__name__}: "
-            f"{str(error).splitlines()[0] if str(error) else ''}); "
+            f"numba.cuda cannot be imported ({type(error).__name__}: {reason}); "
             "if numba-cuda is installed without the CUDA runtime, pip install nvidia-cuda-runtime, "
             "or pip uninstall numba-cuda"
         ) from error
@@ -49,14 +50,12 @@ def from_numba_cuda(name: str, user: str) -> ModuleType:
 
 def is_cuda_module(value: object) -> bool:
     """Returns whether this is `numba.cuda` or `synknumba.simt.cuda`."""
-    return isinstance(value, ModuleType) and any(
-        value is sys.modules.get(name) for name in ("numba.cuda", OWN)
-    )
+    return isinstance(value, ModuleType) and value in map(sys.modules.get, _NAMES)
 
 
 def has_cuda_module() -> bool:
     """Returns whether either module is imported, so that a kernel may refer to it."""
-    return "numba.cuda" in sys.modules or OWN in sys.modules
+    return not sys.modules.keys().isdisjoint(_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +66,14 @@ class CudaPath:
 
     path: str
 
+    def below(self, name: str) -> "CudaPath":
+        """Returns the path of a member of this member."""
+        return CudaPath(f"{self.path}.{name}".removeprefix("."))
+
     def member(self) -> Any:
         """Returns the member; `MISSING` if there is none."""
         value: Any = cuda_module()
-        for part in self.path.split("."):
+        for part in filter(None, self.path.split(".")):
             value = getattr(value, part, MISSING)
         return value
 

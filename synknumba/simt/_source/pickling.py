@@ -85,7 +85,7 @@ def _declared(packed: bytes) -> Any:
 
     name, signature, options = pickle.loads(packed)  # noqa: S301  # part of the pickle being read
     if "link" in options:
-        options["link"] = [_linked(code) for code in options["link"]]
+        options["link"] = [*map(_linked, options["link"])]
     return cuda.declare_device(name, signature, **options)
 
 
@@ -104,8 +104,10 @@ def _options(function: Any) -> dict[str, Any]:
     if not lowering.libs:  # the numba.cuda bundled with Numba has no such arguments
         return {}
     (library,), (descriptor,) = lowering.libs, lowering.__defaults__
-    abi = "c" if type(descriptor.call_conv).__name__ == "CUDACABICallConv" else "numba"
-    linked = [dumps(code) for code in library._linking_files]  # noqa: SLF001
+    abi = "numba"
+    if type(descriptor.call_conv).__name__ == "CUDACABICallConv":
+        abi = "c"
+    linked = [*map(dumps, library._linking_files)]  # noqa: SLF001
     return {"link": linked, "use_cooperative": library.use_cooperative, "abi": abi}
 
 
@@ -169,8 +171,8 @@ def reduce_overloaded(parts: tuple[Any, ...], overloads: list[_Overload]) -> tup
     return make, arguments, (set_state, state, overloads), None, None, _set_overloaded
 
 
-def _set_overloaded(function: FunctionType, told: tuple[Any, Any, list[_Overload]]) -> None:
-    set_state, state, overloads = told
+def _set_overloaded(function: FunctionType, parts: tuple[Any, Any, list[_Overload]]) -> None:
+    set_state, state, overloads = parts
     set_state(function, state)
     for module, kind, arguments, metadata in overloads:
         templates: Any = import_module(module)

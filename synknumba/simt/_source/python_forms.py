@@ -27,13 +27,17 @@ class PythonForms(ast.NodeTransformer):
         self._count = 0
 
     def visit_Global(self, node: ast.Global) -> ast.stmt:
-        return _pass(node) if self._assigned.isdisjoint(node.names) else node
+        if self._assigned.isdisjoint(node.names):
+            return _pass(node)
+        return node
 
     def visit_Delete(self, node: ast.Delete) -> ast.stmt:
         """Removes a `del` of variables: where the program reads none of them before a new
         assignment, it changes nothing.
         """
-        return _pass(node) if all(isinstance(part, ast.Name) for part in node.targets) else node
+        if all(isinstance(part, ast.Name) for part in node.targets):
+            return _pass(node)
+        return node
 
     # ---- lists that are never made
 
@@ -42,10 +46,9 @@ class PythonForms(ast.NodeTransformer):
         return cast(ast.stmt, self.generic_visit(node))
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        pairs = zip(node.ops, node.comparators, strict=True)
-        node.comparators = [
-            _as_tuple(right) if isinstance(op, _OPERATIONS) else right for op, right in pairs
-        ]
+        for position, op in enumerate(node.ops):
+            if isinstance(op, _OPERATIONS):
+                node.comparators[position] = _as_tuple(node.comparators[position])
         return cast(ast.expr, self.generic_visit(node))
 
     # ---- match
@@ -63,7 +66,7 @@ class PythonForms(ast.NodeTransformer):
         return [assign(name, node.subject, node), *chain]
 
     def _case(
-        self, case: ast.match_case, name: str, others: list[ast.stmt]
+        self, case: ast.match_case, name: str, orelse: list[ast.stmt]
     ) -> list[ast.stmt] | None:
         """Returns the statements of a case, with those of the cases after it; None for patterns
         other than values.
@@ -75,14 +78,18 @@ class PythonForms(ast.NodeTransformer):
         if captured is not None:
             capture = assign(captured, load(name), case.pattern)
             if case.guard is not None:  # which may read the name
-                guarded = place(ast.If(case.guard, body, others), case.pattern)
-                return [capture, guarded] if test is True else None
+                if test is not True:
+                    return None
+                return [capture, place(ast.If(case.guard, body, orelse), case.pattern)]
             body = [capture, *body]
-        tests = [part for part in (test, case.guard) if isinstance(part, ast.expr)]
-        if not tests:
-            return body
-        condition = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
-        return [place(ast.If(condition, body, others), case.pattern)]
+        match [part for part in (test, case.guard) if isinstance(part, ast.expr)]:
+            case []:
+                return body
+            case [condition]:
+                pass
+            case tests:
+                condition = ast.BoolOp(ast.And(), tests)
+        return [place(ast.If(condition, body, orelse), case.pattern)]
 
 
 def _test(pattern: ast.pattern, name: str) -> ast.expr | bool | None:
@@ -109,7 +116,9 @@ def _captured(pattern: ast.pattern) -> str | None:
     """Returns the variable that a pattern of values assigns, as in `case 1 | 2 as n` and
     `case n`.
     """
-    return pattern.name if isinstance(pattern, ast.MatchAs) else None
+    if isinstance(pattern, ast.MatchAs):
+        return pattern.name
+    return None
 
 
 def _as_tuple(node: ast.expr) -> ast.expr:

@@ -3,12 +3,13 @@
 import ast
 import dis
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from synknumba.simt._source import mlir
-from synknumba.simt._source.syntax import assigned_names, nodes_of, read_names
+from synknumba.simt._source.syntax import assigned_names, param_names, read_names
 
 _GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
 _CLOSURE_READS = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF"})
@@ -26,6 +27,11 @@ def is_device_function(value: object) -> bool:
 def is_njit_function(value: object) -> bool:
     """Returns whether the value was made by `njit`."""
     return type(value).__name__ == "CPUDispatcher"
+
+
+def is_jitted(value: object) -> bool:
+    """Returns whether the value is a device function, or was made by `njit`."""
+    return is_device_function(value) or is_njit_function(value)
 
 
 def code_objects(code: CodeType) -> Iterator[CodeType]:
@@ -57,9 +63,11 @@ def chains_in(code: CodeType, closure: Mapping[str, Any]) -> Iterator[tuple[str,
                 continue
             if chain:
                 yield chain
+            chain = ()
             # a local variable, captured by an inner function, is in no closure
             is_local = operation in _CLOSURE_READS and name not in closure
-            chain = (name,) if operation in _GLOBAL_READS and not is_local else ()
+            if operation in _GLOBAL_READS and not is_local:
+                chain = (name,)
 
 
 def closure_values(function: FunctionType) -> dict[str, Any]:
@@ -89,23 +97,19 @@ def functions_called(function: FunctionType) -> Iterator[FunctionType]:
     """Yields a function and the device and njit functions that it calls, directly or not, each
     once.
     """
-    seen, waiting = set(), [function]
+    visited, waiting = set(), [function]
     while waiting:
         called = waiting.pop()
-        if called in seen:
+        if called in visited:
             continue
-        seen.add(called)
+        visited.add(called)
         yield called
         values = map(mlir.counterpart, values_read(called))
-        waiting += [
-            value.py_func
-            for value in values
-            if is_device_function(value) or is_njit_function(value)
-        ]
+        waiting += [value.py_func for value in values if is_jitted(value)]
 
 
 def exposed(
-    body: Iterable[ast.stmt], tracked: set[str], defined: set[str] | None = None
+    body: Iterable[ast.stmt], tracked: set[str], defined: AbstractSet[str] = frozenset()
 ) -> tuple[set[str], set[str]]:
     """Finds variables that may be read before assignment (live on entry), and variables assigned on
     every path.
@@ -117,7 +121,7 @@ def exposed(
             includes them.
     """
     live: set[str] = set()
-    sure = set(defined or ())
+    sure = set(defined)
 
     def reads(node: ast.AST) -> set[str]:
         return (read_names(node) & tracked) - sure
@@ -151,6 +155,5 @@ def unassigned_reads(tree: ast.FunctionDef) -> frozenset[str]:
     """Returns the local variables that may be read before their assignment, by a path that the
     syntax allows.
     """
-    params = {arg.arg for arg in nodes_of(ast.arg, tree.args)}
     tracked = assigned_names(tree)
-    return frozenset(exposed(tree.body, tracked, params & tracked)[0])
+    return frozenset(exposed(tree.body, tracked, param_names(tree) & tracked)[0])

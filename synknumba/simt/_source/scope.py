@@ -36,11 +36,18 @@ from synknumba.simt._source.numba_cuda import (
 )
 from synknumba.simt._source.pickling import is_foreign
 from synknumba.simt._source.reads import functions_called, is_device_function, names_in, values_read
-from synknumba.simt._source.syntax import assigned_names, count_stores, nodes_of, read_names, walk
+from synknumba.simt._source.syntax import (
+    assigned_names,
+    count_stores,
+    param_names,
+    read_names,
+    walk,
+)
 from synknumba.simt._source.written import Source
 
 # Members of `numba.cuda` that are numbers of a thread.
 NUMBERS: Final = frozenset({*INDICES, "laneid", "warpsize"})
+_VALUES: Final = NUMBERS.union(FUNCTIONS)
 
 
 def misspelt(path: str) -> str | None:
@@ -58,8 +65,10 @@ def misspelt(path: str) -> str | None:
         if number and not isinstance(value, (ModuleType, type)):
             return None  # a member of a value
         before, near = ".".join(("cuda", *parts[:number])), _nearest_member(value, part)
-        what = f"numba.{before} has no {part}"
-        return what if near is None else f"{what}; did you mean {before}.{near}?"
+        message = f"numba.{before} has no {part}"
+        if near is not None:
+            message += f"; did you mean {before}.{near}?"
+        return message
     return None
 
 
@@ -68,8 +77,9 @@ def _nearest_member(value: Any, name: str) -> str | None:
     if hasattr(getattr(value, head, None), rest):
         return f"{head}.{rest}"  # atomic_add
     by_lower = {member.lower(): member for member in dir(value) if not member.startswith("_")}
-    near = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
-    return by_lower[near[0]] if near else None
+    for near in difflib.get_close_matches(name.lower(), by_lower, 1, 0.6):
+        return by_lower[near]
+    return None
 
 
 def with_function(device_function: Any, function: FunctionType) -> Any:
@@ -111,10 +121,9 @@ class Scope:
             if isinstance(value, (ast.Name, ast.Attribute)) and name not in fixed:
                 assigned.setdefault(name, []).append(self.resolve(value))
         aliases = {}
-        for name, (first, *others) in assigned.items():
-            is_alias = _is_no_value(first) and all(value == first for value in others)
-            if is_alias and len(others) + 1 == stores[name]:
-                aliases[name] = first
+        for name, values in assigned.items():
+            if _is_no_value(values[0]) and values.count(values[0]) == stores[name]:
+                aliases[name] = values[0]
         return aliases
 
     def resolve(self, node: ast.expr) -> Any:
@@ -133,7 +142,7 @@ class Scope:
         if isinstance(base, CudaPath):
             if base.path == "random":  # ordinary functions
                 return getattr(getattr(self._cuda, "random", None), node.attr, MISSING)
-            return CudaPath(f"{base.path}.{node.attr}" if base.path else node.attr)
+            return base.below(node.attr)
         if isinstance(base, (ModuleType, type)):
             return self._known(getattr(base, node.attr, MISSING))
         return MISSING
@@ -145,12 +154,12 @@ class Scope:
 
     def _part(self, node: ast.Subscript) -> Any:
         """Resolves an element of a tuple, by a constant index."""
-        position = getattr(node.slice, "value", None)
-        if not isinstance(node.slice, ast.Constant) or not isinstance(position, int):
-            return MISSING
-        functions = self.resolve(node.value)
-        is_part = isinstance(functions, tuple) and 0 <= position < len(functions)
-        return self._known(functions[position]) if is_part else MISSING
+        match node.slice:
+            case ast.Constant(value=int(position)):
+                functions = self.resolve(node.value)
+                if isinstance(functions, tuple) and position in range(len(functions)):
+                    return self._known(functions[position])
+        return MISSING
 
     def _known(self, value: Any) -> Any:
         value = mlir.counterpart(value)
@@ -161,7 +170,9 @@ class Scope:
         if isinstance(value, (int, float, str)):
             return value
         path = self._paths.get(id(value)) or path_of(value) or _path_in_module(value)
-        return value if path is None else CudaPath(path)
+        if path is None:
+            return value
+        return CudaPath(path)
 
     def mentions_cuda(self, function: FunctionType) -> bool:
         """Returns whether a function, or an njit function that it calls, refers to `numba.cuda`
@@ -180,9 +191,9 @@ def _is_no_value(value: Any) -> bool:
     """Returns whether this is a member of `numba.cuda` that a kernel can name but not compute
     with: a module, a barrier.
     """
-    if not isinstance(value, CudaPath) or value.path in NUMBERS or value.path in FUNCTIONS:
+    if not isinstance(value, CudaPath) or value.path in _VALUES:
         return False
-    member = value.member() if value.path else None
+    member = value.member()
     return member is not MISSING and not isinstance(member, (types.Type, int, float))
 
 
@@ -193,18 +204,23 @@ def _members(cuda: ModuleType) -> dict[int, str]:
     """Maps the id of each member of `numba.cuda` to its path; a program may have imported it
     under another name.
     """
-    paths = {
-        id(value): name for name, value in vars(cuda).items() if isinstance(value, FunctionType)
-    }
-    heads = {head: getattr(cuda, head) for head in HEADS if hasattr(cuda, head)}
+    paths = {}
+    for name, value in vars(cuda).items():
+        if isinstance(value, FunctionType):
+            paths[id(value)] = name
     # op = cuda.atomic.add outside the kernel; members with an identity
     for head in ("atomic", "shared", "local", "const"):
-        group = heads.get(head)
-        for name in vars(group) if isinstance(group, type) else ():
+        group = getattr(cuda, head, None)
+        if not isinstance(group, type):
+            continue
+        for name in vars(group):
             value = getattr(group, name)
             if isinstance(value, _DEFINED):
                 paths[id(value)] = f"{head}.{name}"
-    return paths | {id(value): head for head, value in heads.items()}
+    for head in HEADS:
+        if hasattr(cuda, head):
+            paths[id(getattr(cuda, head))] = head
+    return paths
 
 
 # Where numba-cuda defines what these submodules import.
@@ -220,7 +236,9 @@ def _path_in_module(value: Any) -> str | None:
 
     Returns None for all other values, including those defined in other submodules of `numba.cuda`.
     """
-    home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    home = getattr(value, "__module__", None)
+    if isinstance(value, ModuleType):
+        home = value.__name__
     if home in _GENERATED and isinstance(value, FunctionType):
         return f"{_GENERATED[home]}.{value.__name__.lstrip('_')}"
     package, _, module = str(home).rpartition(".")
@@ -228,7 +246,9 @@ def _path_in_module(value: Any) -> str | None:
         return None
     if value is sys.modules.get(str(home)):
         return module
-    return f"{module}.{value.__name__}" if is_of_module(value, str(home)) else None
+    if not is_of_module(value, str(home)):
+        return None
+    return f"{module}.{value.__name__}"
 
 
 # Names used only by kernels whose threads cooperate.
@@ -242,15 +262,15 @@ def splits_block(function: FunctionType) -> bool:
     names in the kernel and the functions it calls. True for kernels with a loop too, since loop
     inversion may make the innermost loop as long as the block.
     """
-    operations = (instruction.opname for instruction in dis.get_instructions(function))
-    if any(name.startswith("JUMP_BACKWARD") for name in operations):
-        return True
+    for instruction in dis.get_instructions(function):
+        if instruction.opname.startswith("JUMP_BACKWARD"):
+            return True
     cuda = cuda_module()
     words = {id(getattr(cuda, word)) for word in _BLOCK_WORDS if hasattr(cuda, word)}
     for called in functions_called(function):
         if not _BLOCK_WORDS.isdisjoint(names_in(called.__code__)):
             return True
-        if any(id(mlir.counterpart(value)) in words for value in values_read(called)):
+        if not words.isdisjoint(map(id, map(mlir.counterpart, values_read(called)))):
             return True
     return False
 
@@ -260,7 +280,7 @@ def _names_of_functions(tree: ast.FunctionDef) -> set[str]:
     names = set()
     for node in walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.Lambda)) and node is not tree:
-            names |= {arg.arg for arg in nodes_of(ast.arg, node.args)}
+            names |= param_names(node)
             names.add(getattr(node, "name", ""))
     return names - {""}
 
@@ -283,11 +303,12 @@ def _assignments(tree: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
     `n = m = 16` split into two.
     """
     for node in walk(tree):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                yield from _pairs(target, node.value)
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            yield from _pairs(node.target, node.value)
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    yield from _pairs(target, value)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                yield from _pairs(target, value)
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:

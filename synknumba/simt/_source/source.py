@@ -36,7 +36,13 @@ from synknumba.simt._source.python_forms import MATCHED, PythonForms
 from synknumba.simt._source.reads import closure_values
 from synknumba.simt._source.source_text import check_text
 from synknumba.simt._source.syntax import assigned_names, copied, count_each, nodes_of, rename, walk
-from synknumba.simt._source.written import IN_KERNELS, SOURCE, Source, named
+from synknumba.simt._source.written import (
+    IN_KERNELS,
+    SOURCE,
+    Source,
+    by_position,
+    names_by_position,
+)
 
 NAME: Final = "lambda_"  # of a lambda in generated code
 
@@ -47,11 +53,11 @@ def _lambda_definition(function: FunctionType) -> ast.FunctionDef | None:
     """
     lines, _ = inspect.findsource(function)
     code = function.__code__
-    names = [*code.co_varnames[: code.co_argcount]]
+    place = code.co_firstlineno, code.co_varnames[: code.co_argcount]
     lambdas = [
         node
         for node in nodes_of(ast.Lambda, ast.parse("".join(lines)))
-        if node.lineno == code.co_firstlineno and [arg.arg for arg in named(node.args)] == names
+        if (node.lineno, names_by_position(node.args)) == place
     ]
     if len(lambdas) > 1:
         lambdas = _around(function, lambdas)
@@ -75,12 +81,12 @@ def _around(function: FunctionType, lambdas: list[ast.Lambda]) -> list[ast.Lambd
     return sorted(around, key=lambda node: (node.body.lineno, node.body.col_offset))[-1:]
 
 
-def _holds(node: ast.expr, place: tuple[int | None, int | None, int | None, int | None]) -> bool:
-    line, end_line, column, end_column = place
-    if line is None or end_line is None or column is None or end_column is None:
+def _holds(node: ast.expr, place: tuple[Any, ...]) -> bool:
+    if None in place:
         return False
-    after = (line, column) >= (node.lineno, node.col_offset)
-    return after and (end_line, end_column) <= (node.end_lineno or 0, node.end_col_offset or 0)
+    line, end_line, column, end_column = place
+    begins_before = (node.lineno, node.col_offset) <= (line, column)
+    return begins_before and (end_line, end_column) <= (node.end_lineno, node.end_col_offset)
 
 
 # Python syntax that kernels do not support on any device, and what to write instead. Numba's own
@@ -131,10 +137,11 @@ def read_definition(function: FunctionType) -> Source:
     tree = _definition(function)
     # Default values are taken from `function.__defaults__`; their expressions may use any name.
     tree.decorator_list, tree.returns, tree.args.defaults = [], None, []
-    for arg in named(tree.args):
+    for arg in by_position(tree.args):
         arg.annotation = None
-    if isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
-        tree.body = tree.body[1:] or [ast.copy_location(ast.Pass(), tree)]
+    match tree.body:
+        case [ast.Expr(value=ast.Constant()), *statements]:
+            tree.body = statements or [ast.copy_location(ast.Pass(), tree)]
     return Source(function, tree, _scope(function))
 
 
@@ -148,19 +155,20 @@ def read_source(function: FunctionType) -> Source:
     _check_syntax(source)
     _name_rest(source.tree)
     source = _free_names(source)
-    has_inner = any(
-        isinstance(node, _Inner) for node in walk(source.tree) if node is not source.tree
-    )
-    return Lifter(source).run() if has_inner else source
+    if not any(isinstance(node, _Inner) for node in walk(source.tree.body)):
+        return source
+    return Lifter(source).run()
 
 
 def _definition(function: FunctionType) -> ast.FunctionDef:
     check_text(function)
     code = function.__code__
     name = f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
-    find = _lambda_definition if code.co_name == "<lambda>" else _statement
     try:
-        tree = find(function)
+        if code.co_name == "<lambda>":
+            tree: ast.stmt | None = _lambda_definition(function)
+        else:
+            tree = _statement(function)
     except (OSError, TypeError, IndexError, TokenError) as error:
         raise KernelError(_without_source(function, name, error)) from None
     except SyntaxError as error:
@@ -181,13 +189,13 @@ def _without_source(function: FunctionType, name: str, error: Exception) -> str:
     """Returns why a function has no source text, and what to do."""
     needed = "running a kernel on the CPU needs it"
     filename = function.__code__.co_filename
-    if filename == "<stdin>" and _is_prompt():
-        return (
-            f"{name} was typed at Python's prompt, which before Python 3.13 keeps no source, and "
-            f"{needed}; define it in a file that you import, or use IPython or the prompt of "
-            "Python 3.13"
-        )
     if filename == "<stdin>":
+        if hasattr(sys, "ps1") or sys.flags.interactive:
+            return (
+                f"{name} was typed at Python's prompt, which before Python 3.13 keeps no source, "
+                f"and {needed}; define it in a file that you import, or use IPython or the prompt "
+                "of Python 3.13"
+            )
         return (
             f"{name} was read from standard input, as by python - < script.py, which keeps no "
             f"source, and {needed}; pass the script's file to python"
@@ -206,23 +214,19 @@ def _without_source(function: FunctionType, name: str, error: Exception) -> str:
     )
 
 
-def _is_prompt() -> bool:
-    """Returns whether Python reads what is typed, not a script on standard input."""
-    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
-
-
 def _statement(function: FunctionType) -> ast.stmt:
     if hasattr(function, "__wrapped__"):  # `inspect` would read the function that this one wraps
         function = FunctionType(
             function.__code__, function.__globals__, function.__name__, None, function.__closure__
         )
     lines, first = inspect.getsourcelines(function)
-    # An indented definition is parsed under an `if`, which adds one line above it.
-    indented = lines[0][:1].isspace()
-    text = "".join(lines)
-    outer = ast.parse("if True:\n" + text if indented else text).body[0]
-    definition = outer.body[0] if isinstance(outer, ast.If) else outer
-    ast.increment_lineno(definition, first - (2 if indented else 1))
+    text, above = "".join(lines), 1
+    if text[:1].isspace():  # an indented definition is parsed under an `if`, one line above it
+        text, above = f"if True:\n{text}", 2
+    definition = ast.parse(text).body[0]
+    if isinstance(definition, ast.If):
+        definition = definition.body[0]
+    ast.increment_lineno(definition, first - above)
     return definition
 
 
@@ -249,23 +253,30 @@ def _check_syntax(source: Source) -> None:
             continue
         if type(node) in REFUSED_SYNTAX:
             raise source.refusal(node, *REFUSED_SYNTAX[type(node)], IN_KERNELS)
-        if isinstance(node, ast.Starred) and not isinstance(node.ctx, ast.Load):
-            raise source.refusal(
-                node, "* in the target of an assignment", "name each part", IN_KERNELS
-            )
+        match node:
+            case ast.Starred(ctx=ast.Store()):
+                raise source.refusal(
+                    node, "* in the target of an assignment", "name each part", IN_KERNELS
+                )
 
 
 def _check_deleted(source: Source) -> None:
     """Rejects a variable that is read behind its `del`, as Numba does."""
     for node in walk(source.tree):
-        for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
-            for position, statement in enumerate(body if isinstance(body, list) else []):
-                for target in statement.targets if isinstance(statement, ast.Delete) else []:
-                    name = ast.unparse(target)
-                    use = _read_before_store(name, body[position + 1 :])  # type: ignore[index]
-                    if use is not None:
-                        reason = f"{name} is read after del {name}; leave the del out"
-                        raise source.error(use, reason)
+        for field in ("body", "orelse"):
+            body = getattr(node, field, None)
+            if isinstance(body, list):  # not of a lambda, whose body is an expression
+                _check_body(source, body)
+
+
+def _check_body(source: Source, body: list[ast.stmt]) -> None:
+    for position, statement in enumerate(body, 1):
+        if not isinstance(statement, ast.Delete):
+            continue
+        for name in map(ast.unparse, statement.targets):
+            use = _read_before_store(name, body[position:])
+            if use is not None:
+                raise source.error(use, f"{name} is read after del {name}; leave the del out")
 
 
 def _read_before_store(name: str, body: list[ast.stmt]) -> ast.Name | None:
@@ -290,13 +301,17 @@ def _free_names(source: Source) -> Source:
     like those of that code.
     """
     tree = source.tree
-    params = {arg.arg for arg in named(tree.args)}
+    params = set(source.params)
     names = params | count_each(tree).keys()
     bound = params | assigned_names(tree)
     reserved = set(filter(_is_reserved, names)) | bound.intersection(CALLED_BUILTINS)
+    if not reserved:
+        return source
     new: dict[str, str] = {}
     for name in sorted(reserved):
-        free = f"user{name}_" if name.startswith("_") else f"{name}_"
+        free = f"{name}_"
+        if name.startswith("_"):
+            free = f"user{name}_"
         while free in names or free in source.scope:
             free += "_"
         names.add(free)
@@ -306,10 +321,10 @@ def _free_names(source: Source) -> Source:
     for name, free in new.items():
         if name in scope and name not in bound:
             scope[free] = scope[name]
-    return replace(source, scope=scope) if new else source
+    return replace(source, scope=scope)
 
 
 def _is_reserved(name: str) -> bool:
-    return (name.startswith(RESERVED_PREFIX) and not name.startswith(MATCHED)) or name.endswith(
-        RESERVED_SUFFIXES
-    )
+    if name.startswith(MATCHED):
+        return name.endswith(RESERVED_SUFFIXES)
+    return name.startswith(RESERVED_PREFIX) or name.endswith(RESERVED_SUFFIXES)

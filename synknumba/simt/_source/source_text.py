@@ -117,14 +117,15 @@ def _compiled_from(function: FunctionType) -> frozenset[CodeType]:
     filename = function.__code__.co_filename
     linecache.checkcache(filename)
     lines = _lines(function)
-    known = _codes.get(filename)
-    if known is not None and known[0] is lines:
-        return known[1]
+    compiled, codes = _codes.get(filename, (None, frozenset()))
+    if compiled is lines:
+        return codes
     try:
-        whole = compile(
+        module = compile(
             "".join(lines), filename, "exec", dont_inherit=True, optimize=sys.flags.optimize
         )
     except (SyntaxError, ValueError):  # the middle of an edit
         return frozenset()
-    _codes[filename] = lines, frozenset(code_objects(whole))
-    return _codes[filename][1]
+    codes = frozenset(code_objects(module))
+    _codes[filename] = lines, codes
+    return codes

@@ -29,12 +29,16 @@ def call(function: str, *args: ast.expr) -> ast.Call:
 
 def one_or_tuple(parts: Sequence[ast.expr], ctx: ast.expr_context) -> ast.expr:
     """Returns the only expression, or several as a tuple."""
-    return parts[0] if len(parts) == 1 else ast.Tuple(list(parts), ctx)
+    if len(parts) == 1:
+        return parts[0]
+    return ast.Tuple(list(parts), ctx)
 
 
 def parts_of(node: ast.expr) -> list[ast.expr]:
     """Returns the elements of a tuple display, or any other expression alone."""
-    return node.elts if isinstance(node, ast.Tuple) else [node]
+    if isinstance(node, ast.Tuple):
+        return node.elts
+    return [node]
 
 
 def place(node: Node, at: ast.AST, *, move: bool = False) -> Node:
@@ -70,7 +74,7 @@ def walk(nodes: ast.AST | Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Iterates over every node of a tree, or of several trees, roots included: as `ast.walk`, in
     two thirds of its time.
     """
-    for root in (nodes,) if isinstance(nodes, ast.AST) else nodes:
+    for root in _roots(nodes):
         waiting = deque((root,))
         while waiting:
             node = waiting.popleft()
@@ -79,8 +83,14 @@ def walk(nodes: ast.AST | Iterable[ast.AST]) -> Iterator[ast.AST]:
                 if isinstance(part, ast.AST):
                     waiting.append(part)
                 elif part.__class__ is list:
-                    waiting.extend([one for one in part if isinstance(one, ast.AST)])
+                    waiting.extend([child for child in part if isinstance(child, ast.AST)])
             yield node
+
+
+def _roots(nodes: ast.AST | Iterable[ast.AST]) -> Iterable[ast.AST]:
+    if isinstance(nodes, ast.AST):
+        return (nodes,)
+    return nodes
 
 
 # Nodes that are never changed; the parser puts one object of each in all places.
@@ -102,7 +112,7 @@ def copied(tree: Node) -> Node:
 
 def all_copied(trees: Iterable[Node]) -> list[Node]:
     """Returns copies of several trees."""
-    return [copied(tree) for tree in trees]
+    return [*map(copied, trees)]
 
 
 def nodes_of(kind: type[Node], nodes: ast.AST | Iterable[ast.AST]) -> Iterator[Node]:
@@ -116,14 +126,19 @@ def walk_statements(nodes: ast.AST | Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Iterates as `walk` does, but over no expression: a tree has ten times as many of them as
     statements.
     """
-    waiting = [nodes] if isinstance(nodes, ast.AST) else [*nodes]
+    waiting = [*_roots(nodes)]
     while waiting:
         node = waiting.pop()
+        if isinstance(node, ast.expr):
+            continue
         yield node
-        if not isinstance(node, (ast.expr, ast.Assign, ast.AugAssign, ast.Expr)):
-            waiting += [
-                child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)
-            ]
+        if not isinstance(node, (ast.Assign, ast.AugAssign, ast.Expr)):
+            waiting += ast.iter_child_nodes(node)
+
+
+def param_names(function: ast.FunctionDef | ast.Lambda) -> set[str]:
+    """Returns the names of all parameters of a function."""
+    return {arg.arg for arg in nodes_of(ast.arg, function.args)}
 
 
 def count_stores(nodes: ast.AST | Iterable[ast.AST]) -> Counter[str]:
@@ -213,4 +228,7 @@ def call_name(node: ast.expr) -> str | None:
     """Returns the name of the called function if the expression is a call of a plain name, else
     None.
     """
-    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+    match node:
+        case ast.Call(func=ast.Name(id=name)):
+            return name
+    return None

@@ -13,9 +13,14 @@ from typing import Any, Final
 from synknumba._errors import KernelError
 
 
-def named(args: ast.arguments) -> list[ast.arg]:
+def by_position(args: ast.arguments) -> list[ast.arg]:
     """Returns the parameters that an argument by position can set."""
     return [*args.posonlyargs, *args.args]
+
+
+def names_by_position(args: ast.arguments) -> tuple[str, ...]:
+    """Returns the names of these parameters."""
+    return tuple(arg.arg for arg in by_position(args))
 
 
 IN_KERNELS: Final = "in kernels"
@@ -48,7 +53,7 @@ class Source:
     @property
     def params(self) -> tuple[str, ...]:
         """Names of the parameters."""
-        return tuple(arg.arg for arg in named(self.tree.args))
+        return names_by_position(self.tree.args)
 
     def at(self, node: ast.AST) -> str:
         """Returns the function with the file and line of a node."""
@@ -92,14 +97,15 @@ def marked_line(filename: str, line: int, node: ast.AST | None) -> str:
     there.
     """
     text = linecache.getline(filename, line).rstrip("\n")
-    shown = text.lstrip()
+    code = text.lstrip()
     if node is None or node.lineno != line:  # type: ignore[attr-defined]  # an expression or a statement
-        return shown
-    encoded = text.encode()  # columns count bytes
-    start = len(encoded[: node.col_offset].decode(errors="ignore")) - (len(text) - len(shown))  # type: ignore[attr-defined]
-    ends_here = node.end_lineno == line  # type: ignore[attr-defined]
-    stop = len(encoded[: node.end_col_offset].decode(errors="ignore")) if ends_here else len(text)  # type: ignore[attr-defined]
-    return f"{shown}\n    {' ' * start}{'^' * max(1, stop - (len(text) - len(shown)) - start)}"
+        return code
+    indent, encoded = len(text) - len(code), text.encode()  # columns count bytes
+    start = len(encoded[: node.col_offset].decode(errors="ignore"))  # type: ignore[attr-defined]
+    stop = len(text)
+    if node.end_lineno == line:  # type: ignore[attr-defined]
+        stop = len(encoded[: node.end_col_offset].decode(errors="ignore"))  # type: ignore[attr-defined]
+    return f"{code}\n    {' ' * (start - indent)}{'^' * max(1, stop - start)}"
 
 
 # Attribute that holds the `Source` of a function lifted here, which has no source text of its own.

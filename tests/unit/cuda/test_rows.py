@@ -47,7 +47,7 @@ def test_rows_of_any_length_at_any_address(rows, row_bytes, offsets, back, seed)
         chosen = list(dict.fromkeys(rows)) if back else rows
         selected = Listed(pinned_indices(chosen))
     else:
-        chosen, selected = rows.indices(), rows
+        chosen, selected = rows.indices, rows
     table = pinned(20 * row_bytes, offsets[0]).reshape(20, row_bytes)
     table[...] = np.random.default_rng(seed).integers(0, 255, table.shape)
     packed = gpu.memory.typed(

@@ -82,7 +82,7 @@ def locked_place(machine, gpu):
 
 
 def where(rows):
-    return rows.indices() if isinstance(rows, Range) else rows.indices
+    return rows.indices
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_staging_memory_is_not_filled_before_it_was_copied(machine, gpu):
             place.streams.load.ptr,
         )()
     for k, rows in enumerate(parts):
-        np.testing.assert_array_equal(place.found(kept[k]), host[rows.as_slice()])
+        np.testing.assert_array_equal(place.found(kept[k]), host[rows.selector])
 
 
 @pytest.mark.parametrize("nbytes", [8, 2 << 10, 512 << 10, (1 << 20) - 8])
