@@ -51,13 +51,11 @@ class RepeatedRounds:
         if self._last != key:  # worth the work once they are repeated
             self._last = key
             return None
-        repetition = self._repetition(packed)
-        if repetition is None:
-            return None
-        self._repeated = key, *repetition
-        return repetition[1]
+        launch, again = self._repetition(packed)
+        self._repeated = key, launch, again
+        return again
 
-    def _repetition(self, packed: bytes) -> tuple[Relaunch, Again] | None:
+    def _repetition(self, packed: bytes) -> tuple[Relaunch, Again]:
         numbers = self._context.numbers
         words = np.frombuffer(packed, np.int64)
         first, count, times = words[:3].tolist()
@@ -66,11 +64,8 @@ class RepeatedRounds:
         # carried numbers, with which the next round of the call goes on
         reached = numbers.scalars.copy()
         numbers.take_scalars(words[len(HEAD) :], first)
-        repetition = self._rows.repetition(first, count, [numbers.scalars, *self._turns])
+        launch, firsts = self._rows.repetition(first, count, [numbers.scalars, *self._turns])
         numbers.scalars[:] = reached
-        if repetition is None:
-            return None
-        launch, firsts = repetition
         packing, scalars = ScalarPacking(), None
         if self._are_alike:
             packing = ScalarPacking(HEAD, _FIRST, {0: 0})

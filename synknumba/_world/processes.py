@@ -34,7 +34,7 @@ from synknumba._host.signals import held_signals, in_main_thread
 from synknumba._host.stacks import Stacks, ask, shorten
 from synknumba._host.thread_pools import find_pools
 from synknumba._rank.loop import rank_main
-from synknumba._rank.startup import RankConfig
+from synknumba._rank.startup import RankConfig, RankDevice, RankEnds
 from synknumba._types import CompilerName, DeviceKind
 from synknumba._wire.control import ControlBlock
 from synknumba._world.failure import Death
@@ -128,19 +128,15 @@ class Processes:
             # and would make the child continue in the script.
             with held_signals(), contextlib.ExitStack() as child_ends:
                 sock, lifeline, streams = self._connect(self.first + line, child_ends)
+                others = self._descriptors() - {self._stacks[line].fd, lifeline}
                 config = RankConfig(
                     rank=self.first + line,
                     line=line,
                     ranks_here=count,
                     control=control,
-                    device=device,
-                    device_index=devices[line] if devices else 0,
-                    compiler=compiler,
-                    socket=sock,
-                    lifeline=lifeline,
+                    device=RankDevice(device, devices[line] if devices else 0, compiler),
+                    ends=RankEnds(sock, lifeline, streams, others),
                     stacks=self._stacks[line],
-                    streams=streams,
-                    others=self._descriptors() - {self._stacks[line].fd, lifeline},
                     coordinator=os.getpid(),
                     from_main_thread=in_main_thread(),
                     random_state=state,
