@@ -592,6 +592,11 @@ class Data(ArrayOperations):
         return accept(array, self._dtype, ndim, self._label(), force_cast=force_cast)
 
 
+def segment_of(array: Data) -> Segment:
+    """Returns the shared memory of a `Data`, with which the package works."""
+    return array._segment  # noqa: SLF001  # for the package
+
+
 @known_options
 def data(
     value: ArrayLike | None = None,
