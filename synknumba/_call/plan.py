@@ -277,12 +277,7 @@ class KernelPlan(Plan):
         assert result.parts is not None  # as above
         if not result.is_small:
             return self._segments[result.name].array(result.parts.dtype, result.parts.shape)
-        memory = self.world.ranks.results if memory is None else memory
-        dtype = np.dtype(result.parts.dtype)
-        strides = memory.strides[0], *np.ndarray(result.shape, dtype).strides
-        return np.ndarray(
-            (len(memory), *result.shape), dtype, memory.data, result.parts.offset, strides
-        )
+        return result.parts.in_lines(self.world.ranks.results if memory is None else memory)
 
     def _lender(self, result: Result, place: Segment) -> ResultLeases:
         assert result.parts is not None

@@ -217,12 +217,7 @@ class JoinRoutine(Repeated):
         program, place = self._program, self._place
         if not program.is_small:
             return place.host(program.parts)
-        # as the coordinator reads them
-        memory, parts = place.control.results, program.parts
-        dtype = np.dtype(parts.dtype)
-        strides = (memory.strides[0], *np.ndarray(parts.shape, dtype).strides)
-        shape = (len(memory), *parts.shape)
-        return np.ndarray(shape, dtype, memory.data, parts.offset, strides)
+        return program.parts.in_lines(place.control.results)  # as the coordinator reads them
 
     def forget_buffers(self) -> None:
         self._arrays = None

@@ -67,11 +67,12 @@ class _Arguments:
     """
 
     def __init__(self, context: SequenceContext, depth: int) -> None:
-        self._numbers, self._progress, self._depth = context.numbers, context.progress, depth
+        self.context, self.depth = context, depth
+        self._numbers, self._progress = context.numbers, context.progress
 
     def write(self, part: ScheduledPart, step: int) -> bytes:
         """Writes the numbers of a part in the iteration `step`; returns them, packed."""
-        self._numbers.steps[self._depth] = step + part.iteration_offset
+        self._numbers.steps[self.depth] = step + part.iteration_offset
         self._progress.part = part.recordable.part
         return part.recordable.write(self._numbers)
 
@@ -83,7 +84,7 @@ class _Arguments:
 
     def end(self, step: int) -> None:
         """Called when numbers are written."""
-        self._numbers.steps[self._depth] = step
+        self._numbers.steps[self.depth] = step
         self._progress.part = None
 
 
@@ -92,30 +93,24 @@ class _RecordedIterations:
     """A recording of several iterations.
 
     Args:
-        context: what the parts refer to.
-        depth: of the loop whose step counts the iterations.
+        arguments: writes the numbers.
         recording: the recording.
         count: number of iterations.
         written: the numbers that it has.
     """
 
     def __init__(
-        self,
-        context: SequenceContext,
-        depth: int,
-        recording: Recording,
-        count: int,
-        written: Sequence[_Written],
+        self, arguments: _Arguments, recording: Recording, count: int, written: Sequence[_Written]
     ) -> None:
         self.recording, self.count = recording, count
-        self._numbers, self._depth = context.numbers, depth
-        self._arguments, self._written = _Arguments(context, depth), written
+        self._numbers, self._depth = arguments.context.numbers, arguments.depth
+        self._arguments, self._written = arguments, written
         self._key: object = None  # of all numbers that it has but the step
-        by_step = [place for place in written if place.depends_on_step(depth)]
+        by_step = [place for place in written if place.depends_on_step(arguments.depth)]
         # gathers whose line depends on the step must find it: first iteration that has one too few
         self._before = min(map(_without_line, by_step), default=math.inf)
         # writes what depends on the step; None if Python does
-        self._update = _scalar_update(context, depth, recording, by_step)
+        self._update = _scalar_update(arguments, recording, by_step)
 
     def begin_at(self, step: int) -> bool:
         """Writes the numbers of the iterations from `step` on; returns false if that is not
@@ -147,12 +142,12 @@ def _without_line(place: _Written) -> float:
 
 
 def _scalar_update(
-    context: SequenceContext, depth: int, recording: Recording, by_step: Sequence[_Written]
+    arguments: _Arguments, recording: Recording, by_step: Sequence[_Written]
 ) -> ScalarUpdate | None:
     """Returns the update of the numbers that depend on the step; None if compiled code cannot
     write them.
     """
-    launches = []
+    context, depth, launches = arguments.context, arguments.depth, []
     for place in by_step:
         recordable = place.part.recordable
         if recordable.lines is not None and not _is_step(recordable.formulas, depth):
@@ -214,17 +209,15 @@ class _Recordings:
     """The recordings of several iterations, and of one.
 
     Args:
-        context: what the parts refer to.
-        depth: of the loop whose step counts the iterations.
+        arguments: writes the numbers.
         turns: the iterations.
         queue: tells how many have run, and how long one takes.
     """
 
-    def __init__(
-        self, context: SequenceContext, depth: int, turns: Sequence[Layout], queue: _Queue
-    ) -> None:
-        self._context, self._depth, self._turns, self._queue = context, depth, turns, queue
-        self._arguments = _Arguments(context, depth)
+    def __init__(self, arguments: _Arguments, turns: Sequence[Layout], queue: _Queue) -> None:
+        self._arguments, self._turns, self._queue = arguments, turns, queue
+        layouts = itertools.chain.from_iterable(turns)
+        self._length = sum(len(scheduled.recordable.steps) for scheduled in layouts)
         # whether the steps of each turn were run, which compiles kernels
         self._warm = [False] * len(turns)
         # by turn and count; None if there cannot be one
@@ -250,11 +243,9 @@ class _Recordings:
 
     def _counts(self, turn: int, limit: int) -> Iterator[int]:
         """Yields counts of iterations that a recording may have, largest first."""
-        layouts = itertools.chain.from_iterable(self._turns)
-        steps = sum(len(scheduled.recordable.steps) for scheduled in layouts)
         for size in SIZES if all(self._warm) else ():
             count = size * len(self._turns)
-            is_long = size * steps > MOST_STEPS or count * self._queue.seconds > MOST_SECONDS
+            is_long = size * self._length > MOST_STEPS or count * self._queue.seconds > MOST_SECONDS
             if count > limit or is_long:
                 continue
             if (turn, count) in self._by_count or self._queue.total + limit >= WORTH * count:
@@ -263,11 +254,11 @@ class _Recordings:
 
     def _record(self, turn: int, count: int, step: int) -> _RecordedIterations | None:
         written: list[_Written] = []
-        device = self._context.place.device
+        device = self._arguments.context.place.device
         recording = device.record_queued(self._steps(turn, count, step, written))
         if recording is None:
             return None
-        return _RecordedIterations(self._context, self._depth, recording, count, written)
+        return _RecordedIterations(self._arguments, recording, count, written)
 
     def _steps(self, turn: int, count: int, step: int, written: list[_Written]) -> Iterator[Step]:
         """Yields the steps of several iterations, and notes the numbers that they have."""
@@ -324,7 +315,7 @@ class FusedParts:
             self._ends = [_FinalIteration(device, layout) for layout in ends]
         self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
         self._queue = _Queue(device, partial(context.board.report, depth))
-        self._recordings = _Recordings(context, depth, self._turns, self._queue)
+        self._recordings = _Recordings(self._arguments, self._turns, self._queue)
 
     def begin(self) -> None:
         """Loads what a run does not load itself; called at the beginning of a round."""
@@ -507,14 +498,15 @@ class PartFusion:
         """
         at = 0
         while at < len(parts):
-            end = self._end_of_group(parts, at)
-            group = [part for part in parts[at:end] if isinstance(part, Part)]
-            layouts = (
-                self._part_steps.layouts([group], separate_copies=False) if len(group) > 1 else None
-            )
+            end, layouts = self._end_of_group(parts, at), None
+            if end > at + 1:
+                group = [part for part in parts[at:end] if isinstance(part, Part)]
+                layouts = self._part_steps.layouts([group], separate_copies=False)
             if layouts is None:
                 end = at + 1
-            yield parts[at:end], None if layouts is None else self._note(layouts, depth)
+                yield parts[at:end], None
+            else:
+                yield parts[at:end], self._note(layouts, depth)
             at = end
 
     def begin(self) -> None:

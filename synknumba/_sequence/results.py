@@ -163,12 +163,8 @@ def combined(handle: SymbolicResult, memory: Array) -> Array:
     assert result is not None
     assert result.parts is not None
     if result.op in reduction.UFUNCS and memory.shape[1] < SEQUENTIAL:
-        dtype = np.dtype(result.parts.dtype)
-        strides = *memory.strides[:2], *np.ndarray(result.shape, dtype).strides
-        parts = np.ndarray(
-            (*memory.shape[:2], *result.shape), dtype, memory.data, result.parts.offset, strides
-        )
-        sums: Array = reduction.UFUNCS[result.op].reduce(parts, 1, dtype)
+        parts = result.parts.in_lines(memory)
+        sums: Array = reduction.UFUNCS[result.op].reduce(parts, 1, parts.dtype)
         return sums
     return np.stack([plan.collector_in(entry, result.name)(handle.count) for entry in memory])
 
