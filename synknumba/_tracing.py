@@ -238,6 +238,11 @@ class Unknown:
         raise MemberError(f"{self.label} has no {name!r} in the body of a sequence")
 
 
+def refuse_value(value: Unknown) -> NoReturn:
+    """Raises `ArgumentError` where the body needs a value that only the ranks compute."""
+    value._refuse_operation("")  # noqa: SLF001  # of this module
+
+
 class UnknownArray(Unknown):
     """Stands for a value that the body of a sequence cannot compute with."""
 

@@ -6,9 +6,9 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, final, overload
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from synknumba import _tracing as tracing
 from synknumba._call.call import Call
 from synknumba._call.checked_call import check_call
 from synknumba._call.collect import Count
-from synknumba._call.distribute import InnerFunction, SentFunction
+from synknumba._call.distribute import Distributed, InnerFunction, SentFunction
 from synknumba._call.future import Future
 from synknumba._call.method import Method
 from synknumba._call.options import CallOptions, FunctionOptions
@@ -46,13 +46,29 @@ from synknumba._variables.state import VariableState
 from synknumba._world.call_in_flight import Flight
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
-from synknumba._world.holdings import refuse
+from synknumba._world.holdings import Uses, refuse
 from synknumba._world.open_world import current_world
 
 LAUNCHES_KEPT = 16  # launch configurations of one kernel, each with its plans
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InstalledCall:
+    """A call in the body of a sequence, whose program the ranks have.
+
+    Attributes:
+        plan: of the call.
+        uses: functions that the ranks run, with their code.
+        numbers: of the functions that are called.
+    """
+
+    plan: Plan
+    uses: Uses
+    numbers: Mapping[Distributed, int]
 
 
 class Function(SentFunction, Generic[P, R]):
@@ -495,6 +511,12 @@ class Function(SentFunction, Generic[P, R]):
         if options.is_plain and not kwargs and not planner.builder.rules:
             self._plans.remember(args, call, plan)
         return call, plan
+
+    def _install_in_sequence(self, world: Engine, worked: WorkedCall) -> InstalledCall:
+        """Sends the program of a call in the body of a sequence to the ranks."""
+        self._number_now(world)
+        uses = world.holdings.code.uses(self._roots(), self.name)
+        return InstalledCall(self._install(world, worked), uses, self._numbers())
 
     def _install(self, world: Engine, worked: WorkedCall) -> Plan:
         """Sends the program of a call to the ranks, and returns its plan."""

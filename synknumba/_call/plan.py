@@ -52,7 +52,6 @@ from synknumba._ops.tree import (
     unmatched,
 )
 from synknumba._types import Array, Cache, Op, UserOp
-from synknumba._wire.control import small_parts
 from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, Program, Result, next_number
 from synknumba._wire.results import RankReturn, ResultReader
@@ -304,7 +303,7 @@ class KernelPlan(Plan):
             return self._segments[result.name].array(result.parts.dtype, result.parts.shape)
         if memory is None:
             memory = self.world.ranks.results
-        return small_parts(memory, result.parts)
+        return result.parts.in_lines(memory)
 
     def _lender(self, result: Result, place: Segment) -> ResultLeases:
         assert result.parts is not None

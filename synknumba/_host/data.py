@@ -611,6 +611,11 @@ class Data(ArrayOperations):
 _NO_OPTIONS = {"dtype": None, "shape": None, "ndim": None, "force_cast": False, "oversize": 1.0}
 
 
+def segment_of(array: Data) -> Segment:
+    """Returns the shared memory of a `Data`, with which the package works."""
+    return array._segment  # noqa: SLF001  # for the package
+
+
 @known_options
 def data(
     value: ArrayLike | None = None,

@@ -119,10 +119,11 @@ class FileData(Data):
         """Where the file was when it was mapped."""
         return self._file.path
 
-    def renewed_version(self) -> int:
-        """Returns the version of the contents now; 0 if the script may change them."""
+    def renew_version(self) -> bool:
+        """Looks at the file; returns whether its contents have the same version as before."""
+        before = self._version
         self._version = self._file.version(self._stop)
-        return self._version
+        return self._version == before
 
     @property
     def _layout(self) -> tuple[Any, ...]:  # type: ignore[override]  # looks at the file, each time

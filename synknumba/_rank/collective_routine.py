@@ -44,11 +44,9 @@ class Steps(Repeated):
 
     @property
     def again(self) -> Again | None:
-        return (
-            None
-            if self._run is None
-            else self._run.again(self._number, self.place.control.values, b"")
-        )
+        if self._run is None:
+            return None
+        return self._run.again(self._number, self.place.control.values, b"")
 
     def forget_buffers(self) -> None:
         if self._run is not None:
@@ -67,19 +65,14 @@ class CollectiveRoutine(Steps):
 
     def make(self) -> list[Step]:
         program = self._program
-        exchanges = [
-            Exchange(
-                dtype,
-                self._lines(dtype, source),
-                self._lines(dtype, target),
-                source.counts,
-                target.counts,
-                copies,
-            )
-            for dtype, source, target, copies in program.arrays
-        ]
+        exchanges = []
+        for dtype, source, target, copies in program.arrays:
+            lines = self._lines(dtype, source), self._lines(dtype, target)
+            exchanges.append(Exchange(dtype, *lines, source.counts, target.counts, copies))
         step = make_step(self._communicator, program.kind, program.op, program.root, exchanges)
-        return [self.place.device.on_stream(step) if self._communicator.on_stream else step]
+        if self._communicator.on_stream:
+            step = self.place.device.on_stream(step)
+        return [step]
 
     def _lines(self, dtype: Any, end: End) -> tuple[Any, ...]:
         """Returns the 1-D arrays of all ranks; None in place of those that this rank cannot
@@ -125,11 +118,9 @@ class StagedRoutine(Repeated):
             copies.append(place.device.copy(places[place.rank], array))
             exchanges.append(Exchange(dtype, places, (array,), end.counts, (len(array),)))
             offset += -(-array.nbytes // LINE_BYTES) * LINE_BYTES
-        return (
-            [make_step(host_communicator(0, 1), "all_reduce", program.op, 0, exchanges)]
-            if program.combines
-            else copies
-        )
+        if not program.combines:
+            return copies
+        return [make_step(host_communicator(0, 1), "all_reduce", program.op, 0, exchanges)]
 
     def __call__(self) -> None:
         """Runs the step."""
@@ -150,18 +141,16 @@ class TransferRoutine(Steps):
         self._program = program
 
     def make(self) -> list[Step]:
-        device, steps = self.place.device, []
+        device, rank, steps = self.place.device, self.place.rank, []
         for number, leaf, hosts, firsts in self._program.arrays:
-            mine, holding = hosts[self.place.rank], self.place.holdings[number]
+            mine, holding = hosts[rank], self.place.holdings[number]
             if mine is None:
                 continue
-            array = (
-                holding.rows(leaf, firsts[self.place.rank], mine.shape[0])
-                if firsts
-                else holding.array(leaf)
-            )
-            host = self.place.host(mine)
-            steps.append(
-                device.upload(array, host) if self._program.up else device.download(host, array)
-            )
+            array, host = holding.array(leaf), self.place.host(mine)
+            if firsts:
+                array = holding.rows(leaf, firsts[rank], mine.shape[0])
+            if self._program.up:
+                steps.append(device.upload(array, host))
+            else:
+                steps.append(device.download(host, array))
         return steps or [lambda: None]

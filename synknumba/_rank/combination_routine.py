@@ -24,7 +24,6 @@ from synknumba._rank.outputs import total
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
 from synknumba._types import Array, Cache
-from synknumba._wire.control import small_parts
 from synknumba._wire.program import Combination, Combined, Joined
 from synknumba._wire.relaunch import Again
 
@@ -59,10 +58,10 @@ class CombinationRoutine(Repeated):
         self._place = place
         self._source = source
         self._communicator = communicator
-        # of the elements: equal work for each rank, independent of its rows
-        self._partition = Partition.even(place.world_size)
-        weights = place.world_size if program.weighted else 0
-        self._layout = struct.Struct(f"<{len(program.results) + weights}q")
+        values = len(program.results)
+        if program.weighted:
+            values += place.world_size
+        self._layout = struct.Struct(f"<{values}q")
         self._runs: Cache[bytes, Repetition] = Cache(RUNS_KEPT, Repetition.close)
         self._last: tuple[bytes, Repetition] | None = None
 
@@ -85,6 +84,11 @@ class CombinationRoutine(Repeated):
         packed, run = self._last
         return run.again(self._program.number, self._place.control.values, packed)
 
+    @property
+    def _partition(self) -> Partition:
+        """That of the elements: equal work for each rank, independent of its rows."""
+        return Partition.even(self._place.world_size)
+
     def forget_buffers(self) -> None:
         self._runs.drop_all()
         self._last = None
@@ -92,13 +96,13 @@ class CombinationRoutine(Repeated):
 
     def _make(self, values: Sequence[int]) -> Repetition:
         results = self._program.results
-        weights = np.array(values[len(results) :], np.int64)
-        parts = [
-            self._part(result, segment)
-            for result, segment in zip(results, values[: len(results)], strict=True)
-        ]
-        make = self._on_cores if self._communicator is None else self._on_devices
-        return Repetition(self._place.device, make(parts, weights))
+        segments, weights = values[: len(results)], np.array(values[len(results) :], np.int64)
+        parts = list(map(self._part, results, segments))
+        if self._communicator is None:
+            steps = self._on_cores(parts, weights)
+        else:
+            steps = self._on_devices(self._communicator, parts, weights)
+        return Repetition(self._place.device, steps)
 
     def _part(self, result: Combined, segment: int) -> Array:
         """Returns this rank's elements of the result, in the segment that the coordinator reads."""
@@ -110,35 +114,33 @@ class CombinationRoutine(Repeated):
         for result, target in zip(self._program.results, targets, strict=True):
             assert result.parts is not None  # without a communicator, parts are in shared memory
             start, stop = self._partition.part(result.count, self._place.rank)
-            parts = self._place.host(result.parts).reshape(self._place.world_size, result.count)[
-                :, start:stop
-            ]
+            lines = self._place.host(result.parts).reshape(self._place.world_size, result.count)
+            parts = lines[:, start:stop]
             steps.append(partial(reduction.combine_into, result.op, parts, weights, target))
         return steps
 
-    def _on_devices(self, targets: Sequence[Array], weights: Array) -> list[Step]:
-        device, communicator = self._place.device, self._communicator
-        assert communicator is not None  # the parts are on the devices
+    def _on_devices(
+        self, communicator: Communicator, targets: Sequence[Array], weights: Array
+    ) -> list[Step]:
+        device = self._place.device
         before: list[Step] = []
         reductions: list[Step] = []
         after: list[Step] = []
         for result, target in zip(self._program.results, targets, strict=True):
             line = total(self._source.workspace, result.name, result.dtype, (result.count,))
+            op: Any = result.op
             if result.op == "mean":
-                line = self._weighted(result, line, weights, before)
+                line, op = self._weighted(result, line, weights, before), "sum"
             exchange, share = self._exchange(result, line)
-            op: Any = "sum" if result.op == "mean" else result.op
             reductions.append(communicator.reduce_scatter([exchange], op))
             if not len(target):
                 continue
             if result.op == "mean":
                 share = self._divided(result, share, weights, after)
             after.append(device.download(target, share))
-        return [
-            *before,
-            *(device.on_stream(step) if communicator.on_stream else step for step in reductions),
-            *after,
-        ]
+        if communicator.on_stream:
+            reductions = list(map(device.on_stream, reductions))
+        return [*before, *reductions, *after]
 
     def _exchange(self, result: Combined, line: Any) -> tuple[Exchange, Any]:
         """Returns the exchange that reduces the result in place, and this rank's share of
@@ -203,7 +205,7 @@ class JoinRoutine(Repeated):
         program, place = self._program, self._place
         if self._arrays is None:
             if program.is_small:
-                parts = small_parts(place.control.results, program.parts)
+                parts = program.parts.in_lines(place.control.results)
             else:
                 parts = place.host(program.parts)
             self._arrays = parts, place.host(program.target)

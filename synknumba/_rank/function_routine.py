@@ -30,25 +30,9 @@ from synknumba._wire.messages import News, Returned
 from synknumba._wire.program import Constant, Held, HeldRows, Param, Program, Sharded, Tree, Update
 
 _INT64 = struct.Struct("<q")
-_FIXED = (
-    *(
-        type(None),
-        bool,
-        int,
-        float,
-        complex,
-        str,
-        bytes,
-        range,
-        slice,
-        type,
-        Enum,
-        np.generic,
-        np.dtype,
-    ),
-    *(FunctionType, BuiltinFunctionType, ModuleType),
-)
-
+_NUMBERS = (type(None), bool, int, float, complex, np.generic, np.dtype)
+_OTHERS = (str, bytes, range, slice, type, Enum, FunctionType, BuiltinFunctionType, ModuleType)
+_FIXED = (*_NUMBERS, *_OTHERS)  # types of objects that no function can change
 
 # NumPy's and CuPy's words where an array stands for a number: in `math.exp(x)`, `if x > 0`,
 # `range(x)`.
@@ -149,13 +133,17 @@ class FunctionRoutine(Routine):
             or program.shows_slices
             or self._selects_or_splits
         )
-        done = self.done_after(slices) if program.shows_slices else [0] * len(slices)
+        done = [0] * len(slices)
+        if program.shows_slices:
+            done = self.done_after(slices)
         for number, rows in enumerate(slices):
             call, moves = self._call_of(number, rows, values, updates)
             moves.loads += [line.gather.step for line in moves.in_line]
             if not needs_steps and moves.is_empty:
                 alone = call
-            gathers = [] if moves.has_fixed_line else [line.gather for line in moves.in_line]
+            gathers = [line.gather for line in moves.in_line]
+            if moves.has_fixed_line:
+                gathers.clear()
             run = partial(self._call_slice, call, rows, done[number], alone=len(slices) == 1)
             parts.append(moves.around(run))
             checks += moves.checks
@@ -181,8 +169,7 @@ class FunctionRoutine(Routine):
         # the steps of other calls refer to the replaced memory
         if self.workspace.replaced != replaced:
             self._packed = None
-        recording = call.step() if isinstance(call, RecordedCall) else None
-        if recording is None:
+        if not isinstance(call, RecordedCall) or (recording := call.step()) is None:
             return None
         step, results = recording
         copies = self._writer.copies(results)
@@ -215,18 +202,21 @@ class FunctionRoutine(Routine):
         end_child()
         if subset is not None:
             result = self._selected(result, subset)
-        self._results.append((result if alone else self._keep(result), rows))
+        if not alone:
+            result = self._keep(result)
+        self._results.append((result, rows))
         if done:  # it shows them
             self.place.control.slices[self.place.line] = done
 
     def _selected(self, result: Any, subset: Sequence[Any]) -> Any:
         try:
-            return result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
+            selected = tuple(result[key] for key in subset)
         except (LookupError, TypeError):
             raise ReductionError(
                 f"{self._function.__name__} returned {result_text(flatten(result)[1])}, which "
                 f"lacks some of output_subset={list(subset)}"
             ) from None
+        return selected[0] if len(selected) == 1 else selected
 
     def argument(
         self,
@@ -294,9 +284,10 @@ class FunctionRoutine(Routine):
         alone = bound.alone
         if alone is not None:
             try:
-                result = (
-                    alone() if spans.active is None else spans.active.run_one(alone, "function")
-                )
+                if spans.active is None:
+                    result = alone()
+                else:
+                    result = spans.active.run_one(alone, "function")
             except (ValueError, TypeError, pickle.PicklingError) as error:
                 self._explain(error)
                 raise
@@ -383,15 +374,12 @@ class FunctionRoutine(Routine):
             return None
         if self.program.shards is not None:
             return self._writer.write(tuple(self._by_shard(results)))
-        if len(results) == 1:
-            return self._writer.write(results[0][0])
         return self._writer.write(self._merge(results))
 
     def _by_shard(self, results: list[tuple[Any, SliceRows | None]]) -> Iterator[Any]:
         """Yields one result for each shard that has rows, in order."""
-        for _, ours in groupby(results, lambda item: None if item[1] is None else item[1].shard):
-            group = list(ours)
-            yield group[0][0] if len(group) == 1 else self._merge(group)
+        for _, group in groupby(results, lambda item: getattr(item[1], "shard", None)):
+            yield self._merge(list(group))
 
     def _keep(self, result: Any) -> Any:
         """Copies a result to the host: the next slice reuses the arguments' memory, and a result
@@ -401,6 +389,8 @@ class FunctionRoutine(Routine):
         return unflatten(structure, [np.array(self.place.device.to_host(leaf)) for leaf in leaves])
 
     def _merge(self, results: list[tuple[Any, SliceRows | None]]) -> Any:
+        if len(results) == 1:
+            return results[0][0]
         flat = [flatten(result) for result, _ in results]
         structure = flat[0][1]
         if any(leaf_structure != structure for _, leaf_structure in flat):

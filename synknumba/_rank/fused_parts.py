@@ -67,11 +67,12 @@ class _Arguments:
     """
 
     def __init__(self, context: SequenceContext, depth: int) -> None:
-        self._numbers, self._progress, self._depth = context.numbers, context.progress, depth
+        self.context, self.depth = context, depth
+        self._numbers, self._progress = context.numbers, context.progress
 
     def write(self, part: ScheduledPart, step: int) -> bytes:
         """Writes the numbers of a part in the iteration `step`; returns them, packed."""
-        self._numbers.steps[self._depth] = step + part.iteration_offset
+        self._numbers.steps[self.depth] = step + part.iteration_offset
         self._progress.part = part.recordable.part
         return part.recordable.write(self._numbers)
 
@@ -83,7 +84,7 @@ class _Arguments:
 
     def end(self, step: int) -> None:
         """Called when numbers are written."""
-        self._numbers.steps[self._depth] = step
+        self._numbers.steps[self.depth] = step
         self._progress.part = None
 
 
@@ -92,58 +93,24 @@ class _RecordedIterations:
     """A recording of several iterations.
 
     Args:
-        context: what the parts refer to.
-        depth: of the loop whose step counts the iterations.
+        arguments: writes the numbers.
         recording: the recording.
         count: number of iterations.
         written: the numbers that it has.
     """
 
     def __init__(
-        self,
-        context: SequenceContext,
-        depth: int,
-        recording: Recording,
-        count: int,
-        written: Sequence[_Written],
+        self, arguments: _Arguments, recording: Recording, count: int, written: Sequence[_Written]
     ) -> None:
         self.recording, self.count = recording, count
-        self._numbers, self._letters, self._depth = context.numbers, context.program.scalars, depth
-        self._arguments, self._written = _Arguments(context, depth), written
+        self._numbers, self._depth = arguments.context.numbers, arguments.depth
+        self._arguments, self._written = arguments, written
         self._key: object = None  # of all numbers that it has but the step
+        by_step = [place for place in written if place.depends_on_step(arguments.depth)]
         # gathers whose line depends on the step must find it: first iteration that has one too few
-        self._stepping = [place for place in written if place.depends_on_step(depth)]
-        self._before = math.inf
-        for place in self._stepping:
-            lines = place.part.recordable.lines
-            if lines is not None:
-                self._before = min(self._before, lines - place.part.iteration_offset)
+        self._before = min(map(_without_line, by_step), default=math.inf)
         # writes what depends on the step; None if Python does
-        self._update = self._scalar_update()
-
-    def _scalar_update(self) -> ScalarUpdate | None:
-        launches = []
-        for place in self._stepping:
-            recordable = place.part.recordable
-            if recordable.lines is not None and not _is_step(recordable.formulas, self._depth):
-                return None  # a line that may not exist
-            if recordable.find_places is None:
-                continue
-            scalars = self.recording.scalars(place.first, place.after)
-            if scalars is None:
-                return None
-            launches.append(
-                (
-                    place.part.iteration_offset,
-                    recordable.formulas,
-                    recordable.find_places,
-                    scalars,
-                )
-            )
-        try:
-            return ScalarUpdate(self._numbers, self._letters, self._depth, launches)
-        except PythonOnlyError:
-            return None
+        self._update = _scalar_update(arguments, recording, by_step)
 
     def begin_at(self, step: int) -> bool:
         """Writes the numbers of the iterations from `step` on; returns false if that is not
@@ -168,6 +135,36 @@ class _RecordedIterations:
         return True
 
 
+def _without_line(place: _Written) -> float:
+    """Returns the first iteration of a recording at which a gather has no line any more."""
+    lines = place.part.recordable.lines
+    return math.inf if lines is None else lines - place.part.iteration_offset
+
+
+def _scalar_update(
+    arguments: _Arguments, recording: Recording, by_step: Sequence[_Written]
+) -> ScalarUpdate | None:
+    """Returns the update of the numbers that depend on the step; None if compiled code cannot
+    write them.
+    """
+    context, depth, launches = arguments.context, arguments.depth, []
+    for place in by_step:
+        recordable = place.part.recordable
+        if recordable.lines is not None and not _is_step(recordable.formulas, depth):
+            return None  # a line that may not exist
+        if recordable.find_places is None:
+            continue
+        scalars = recording.scalars(place.first, place.after)
+        if scalars is None:
+            return None
+        offset = place.part.iteration_offset
+        launches.append((offset, recordable.formulas, recordable.find_places, scalars))
+    try:
+        return ScalarUpdate(context.numbers, context.program.scalars, depth, launches)
+    except PythonOnlyError:
+        return None
+
+
 @final
 class _Queue:
     """Iterations that are queued on the device.
@@ -181,6 +178,7 @@ class _Queue:
         self._device, self._report = device, report
         # whether each is done, its iterations, the number of the one after
         self._under_way: deque[tuple[Callable[[], bool], int, int]] = deque()
+        self.total = 0  # iterations, in all runs
         self.seconds = 0.0  # of an iteration
         self._ended = 0.0  # when one was seen to have ended
 
@@ -191,6 +189,7 @@ class _Queue:
 
     def add(self, count: int, after: int) -> None:
         """Notes that iterations were queued; waits if too many are under way."""
+        self.total += count
         self._under_way.append((self._device.marker(), count, after))
         while len(self._under_way) > UNDER_WAY:
             self._await_oldest()
@@ -206,6 +205,92 @@ class _Queue:
 
 
 @final
+class _Recordings:
+    """The recordings of several iterations, and of one.
+
+    Args:
+        arguments: writes the numbers.
+        turns: the iterations.
+        queue: tells how many have run, and how long one takes.
+    """
+
+    def __init__(self, arguments: _Arguments, turns: Sequence[Layout], queue: _Queue) -> None:
+        self._arguments, self._turns, self._queue = arguments, turns, queue
+        layouts = itertools.chain.from_iterable(turns)
+        self._length = sum(len(scheduled.recordable.steps) for scheduled in layouts)
+        # whether the steps of each turn were run, which compiles kernels
+        self._warm = [False] * len(turns)
+        # by turn and count; None if there cannot be one
+        self._by_count: dict[tuple[int, int], _RecordedIterations | None] = {}
+
+    def note_run(self, turn: int) -> None:
+        """Notes that the steps of a turn were run one by one."""
+        self._warm[turn] = True
+
+    def find(self, turn: int, limit: int, step: int) -> _RecordedIterations | None:
+        """Returns a recording of at most so many iterations, made if need be; None if the next
+        one runs one by one.
+        """
+        if not self._warm[turn]:
+            return None
+        for count in self._counts(turn, limit):
+            if (turn, count) not in self._by_count:
+                self._by_count[turn, count] = self._record(turn, count, step)
+            recorded = self._by_count[turn, count]
+            if recorded is not None:
+                return recorded
+        return None
+
+    def _counts(self, turn: int, limit: int) -> Iterator[int]:
+        """Yields counts of iterations that a recording may have, largest first."""
+        for size in SIZES if all(self._warm) else ():
+            count = size * len(self._turns)
+            is_long = size * self._length > MOST_STEPS or count * self._queue.seconds > MOST_SECONDS
+            if count > limit or is_long:
+                continue
+            if (turn, count) in self._by_count or self._queue.total + limit >= WORTH * count:
+                yield count
+        yield 1
+
+    def _record(self, turn: int, count: int, step: int) -> _RecordedIterations | None:
+        written: list[_Written] = []
+        device = self._arguments.context.place.device
+        recording = device.record_queued(self._steps(turn, count, step, written))
+        if recording is None:
+            return None
+        return _RecordedIterations(self._arguments, recording, count, written)
+
+    def _steps(self, turn: int, count: int, step: int, written: list[_Written]) -> Iterator[Step]:
+        """Yields the steps of several iterations, and notes the numbers that they have."""
+        position = 0
+        for iteration in range(count):
+            for scheduled in self._turns[(turn + iteration) % len(self._turns)]:
+                recordable = scheduled.recordable
+                packed = self._arguments.write(scheduled, step + iteration)
+                after = position + len(recordable.steps)
+                if recordable.formulas:
+                    offset = iteration + scheduled.iteration_offset
+                    part = ScheduledPart(recordable, offset)
+                    written.append(_Written(part, position, after, packed))
+                yield from recordable.steps
+                position = after
+
+    def give_up(self, recorded: _RecordedIterations) -> None:
+        """Frees a recording, after which its iterations run otherwise."""
+        recorded.recording.close()
+        for key, candidate in self._by_count.items():
+            if candidate is recorded:
+                self._by_count[key] = None
+
+    def close(self) -> None:
+        """Frees the recordings."""
+        for recorded in self._by_count.values():
+            if recorded is not None:
+                recorded.recording.close()
+        self._by_count.clear()
+
+
+@final
 class FusedParts:
     """Consecutive parts that a rank repeats without waiting in between.
 
@@ -216,25 +301,21 @@ class FusedParts:
     """
 
     def __init__(self, context: SequenceContext, depth: int, layouts: Layouts) -> None:
-        self._context, self._device, self._depth = context, context.place.device, depth
+        device = context.place.device
         self._arguments = _Arguments(context, depth)
         self._prefetch = layouts.prefetch
         # The iterations of which several are recorded together, and those after which the host
         # waits: alone, or with rows that were gathered ahead, without and with a gather for the one
         # after.
         self._turns, self._ends = layouts.turns, list[_FinalIteration]()
-        self._last = [_FinalIteration(self._device, turn) for turn in layouts.turns]
+        self._last = [_FinalIteration(device, turn) for turn in layouts.turns]
         if layouts.prefetch is not None:
             self._turns = [layouts.prefetch.between]
             ends = layouts.prefetch.last, layouts.prefetch.between
-            self._ends = [_FinalIteration(self._device, layout) for layout in ends]
+            self._ends = [_FinalIteration(device, layout) for layout in ends]
         self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
-        # whether the steps of each turn were run, which compiles kernels
-        self._warm = [False] * len(self._turns)
-        # by turn and count; None if there cannot be one
-        self._recordings: dict[tuple[int, int], _RecordedIterations | None] = {}
-        self._queue = _Queue(self._device, partial(context.board.report, depth))
-        self._queued = 0  # iterations, in all runs
+        self._queue = _Queue(device, partial(context.board.report, depth))
+        self._recordings = _Recordings(self._arguments, self._turns, self._queue)
 
     def begin(self) -> None:
         """Loads what a run does not load itself; called at the beginning of a round."""
@@ -261,7 +342,7 @@ class FusedParts:
             done += self._enqueue(first + done, count - 1 - done)
         self._arguments.write_all(last.layout, first + count - 1)
         last.run()
-        self._warm[turn] = True
+        self._recordings.note_run(turn)
         self._gathered = first + count if goes_on and self._ends else None
 
     def again(self, number: int, values: Array, packed: bytes, step: int) -> Again | None:
@@ -281,30 +362,25 @@ class FusedParts:
 
     def close(self) -> None:
         """Frees the recordings."""
-        for recorded in self._recordings.values():
-            if recorded is not None:
-                recorded.recording.close()
+        self._recordings.close()
         for last in (*self._last, *self._ends):
             last.close()
-        self._recordings.clear()
         self._gathered = None
         self._queue.begin()
 
     def _enqueue(self, step: int, limit: int) -> int:
         """Queues iterations from `step` on, at most so many; returns how many."""
-        turn = step % len(self._turns)
-        recorded = self._recorded(turn, limit, step)
+        turn, count = step % len(self._turns), 1
+        recorded = self._recordings.find(turn, limit, step)
         if recorded is not None and not recorded.begin_at(step):
-            self._give_up(recorded)
+            self._recordings.give_up(recorded)
             recorded = None
-        if recorded is not None:
+        if recorded is None:
+            self._one_by_one(self._turns[turn], step)
+            self._recordings.note_run(turn)
+        else:
             recorded.recording.queue()
             count = recorded.count
-        else:
-            self._one_by_one(self._turns[turn], step)
-            self._warm[turn] = True
-            count = 1
-        self._queued += count
         self._queue.add(count, step + count)
         return count
 
@@ -313,63 +389,6 @@ class FusedParts:
         for scheduled in layout:
             for run in scheduled.recordable.steps:
                 run()
-
-    # ---- recordings
-
-    def _recorded(self, turn: int, limit: int, step: int) -> _RecordedIterations | None:
-        """Returns a recording of at most so many iterations, made if need be; None if the next
-        one runs one by one.
-        """
-        if not self._warm[turn]:
-            return None
-        for count in self._counts(turn, limit):
-            if (turn, count) not in self._recordings:
-                self._recordings[turn, count] = self._record(turn, count, step)
-            recorded = self._recordings[turn, count]
-            if recorded is not None:
-                return recorded
-        return None
-
-    def _counts(self, turn: int, limit: int) -> Iterator[int]:
-        """Yields counts of iterations that a recording may have, largest first."""
-        layouts = itertools.chain.from_iterable(self._turns)
-        steps = sum(len(scheduled.recordable.steps) for scheduled in layouts)
-        for size in SIZES if all(self._warm) else ():
-            count = size * len(self._turns)
-            is_long = size * steps > MOST_STEPS or count * self._queue.seconds > MOST_SECONDS
-            if count > limit or is_long:
-                continue
-            if (turn, count) in self._recordings or self._queued + limit >= WORTH * count:
-                yield count
-        yield 1
-
-    def _record(self, turn: int, count: int, step: int) -> _RecordedIterations | None:
-        written: list[_Written] = []
-        recording = self._device.record_queued(self._steps(turn, count, step, written))
-        if recording is None:
-            return None
-        return _RecordedIterations(self._context, self._depth, recording, count, written)
-
-    def _steps(self, turn: int, count: int, step: int, written: list[_Written]) -> Iterator[Step]:
-        """Yields the steps of several iterations, and notes the numbers that they have."""
-        position = 0
-        for iteration in range(count):
-            for scheduled in self._turns[(turn + iteration) % len(self._turns)]:
-                recordable = scheduled.recordable
-                packed = self._arguments.write(scheduled, step + iteration)
-                after = position + len(recordable.steps)
-                if recordable.formulas:
-                    offset = iteration + scheduled.iteration_offset
-                    part = ScheduledPart(recordable, offset)
-                    written.append(_Written(part, position, after, packed))
-                yield from recordable.steps
-                position = after
-
-    def _give_up(self, recorded: _RecordedIterations) -> None:
-        recorded.recording.close()
-        for key, candidate in self._recordings.items():
-            if candidate is recorded:
-                self._recordings[key] = None
 
 
 def wait_of(group: Sequence[Part | Loop]) -> Wait | None:
@@ -479,14 +498,15 @@ class PartFusion:
         """
         at = 0
         while at < len(parts):
-            end = self._end_of_group(parts, at)
-            group = [part for part in parts[at:end] if isinstance(part, Part)]
-            layouts = (
-                self._part_steps.layouts([group], separate_copies=False) if len(group) > 1 else None
-            )
+            end, layouts = self._end_of_group(parts, at), None
+            if end > at + 1:
+                group = [part for part in parts[at:end] if isinstance(part, Part)]
+                layouts = self._part_steps.layouts([group], separate_copies=False)
             if layouts is None:
                 end = at + 1
-            yield parts[at:end], None if layouts is None else self._note(layouts, depth)
+                yield parts[at:end], None
+            else:
+                yield parts[at:end], self._note(layouts, depth)
             at = end
 
     def begin(self) -> None:
@@ -560,6 +580,18 @@ class QueuedIterations:
                 history[after // period - 1] = results
             done = after
 
-    def again(self, values: Array, packed: bytes, step: int) -> Again | None:
-        """Returns the `Again` that repeats a round of one iteration, as `FusedParts.again` does."""
-        return self._fused.again(self._context.program.number, values, packed, step)
+    def may_repeat(self, first: int, count: int) -> bool:
+        """Whether compiled code may repeat a round that returns nothing and keeps no results."""
+        return count == 1
+
+    def again(self, packed: bytes) -> Again | None:
+        """Returns the `Again` that repeats a round whose values are packed, as `FusedParts.again`
+        does.
+        """
+        first = int.from_bytes(packed[:8], "little", signed=True)
+        program, values = self._context.program, self._context.place.control.values
+        return self._fused.again(program.number, values, packed, first)
+
+    def close(self) -> None:
+        """Stops compiled code from repeating a round."""
+        self._fused.close()

@@ -7,7 +7,7 @@ of output creates the steps around the launches.
 """  # noqa: E501
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast, final
@@ -69,15 +69,18 @@ class KernelRoutine(Routine):
         # whether the first of the values that select rows is no part of a binding
         self._follows = program.line_offset is not None
         self._has_loaded = False  # whether this run has loaded frozen rows
-        limit = BINDINGS_KEPT * (MOST_PLACES if program.lent else 1)
+        limit = BINDINGS_KEPT
+        if program.lent:
+            limit *= MOST_PLACES
         self._bindings: Cache[tuple[Any, ...], Binding] = Cache(limit, partial(_close, self._known))
-        self._dynamic = {
+        # the scalars of a call, by position among the launches' arguments
+        self.dynamic = {
             position: param
             for position, (_, param) in enumerate(program.parameters)
             if isinstance(param, Dynamic)
         }
-        first = {position: param.index for position, param in self._dynamic.items()}
-        self._packing = ScalarPacking(program.values, self._scalar_bytes, first)
+        first = {position: param.index for position, param in self.dynamic.items()}
+        self._packing = ScalarPacking(program.values, self.scalar_bytes, first)
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         rows = values[self._row_values :]
@@ -94,7 +97,7 @@ class KernelRoutine(Routine):
         elif binding.scalars != scalars:
             binding.scalars = b""  # unknown until the change below is complete
             for args in binding.launches:
-                for position, param in self._dynamic.items():
+                for position, param in self.dynamic.items():
                     args[position] = scalar_value(param, values)
             binding.run.renew(scalars)
             binding.scalars = scalars
@@ -129,21 +132,16 @@ class KernelRoutine(Routine):
         replaced = self.workspace.replaced
         values, in_line = self._unpack(packed), self.program.line_offset is not None
         binding = self._make_binding(
-            values, packed[: self._scalar_bytes], in_line=in_line, apart=True
+            values, packed[: self.scalar_bytes], in_line=in_line, apart=True
         )
         if self.workspace.replaced != replaced:  # as in `bind`
             self._let_go()
             self._packed = None
         return binding
 
-    @property
-    def dynamic(self) -> Mapping[int, Dynamic]:
-        """The scalars of a call, by position among the launches' arguments."""
-        return self._dynamic
-
     def dynamic_at(self, offset: int) -> Iterator[tuple[int, Dynamic]]:
         """Yields positions and parameters of the scalar at an offset among the packed values."""
-        for position, param in self._dynamic.items():
+        for position, param in self.dynamic.items():
             if struct.calcsize("<" + self.program.values[: param.index]) == offset:
                 yield position, param
 
@@ -160,7 +158,7 @@ class KernelRoutine(Routine):
         """Replaces the scalars among the arguments of launches by those of packed values."""
         values = self._unpack(packed)
         for args in launches:
-            for position, param in self._dynamic.items():
+            for position, param in self.dynamic.items():
                 args[position] = scalar_value(param, values)
 
     def run(self) -> None:
@@ -210,8 +208,9 @@ class KernelRoutine(Routine):
                 by_slot[name] = result_output(self, self._placed(param, values), slices)
         outputs = Outputs(by_slot)
         parts: list[SliceSteps] = []
-        launches, checks, gathers = [], [], []
-        shows = self._shows(slices) if self.program.shows_slices else []
+        launches, checks, gathers, shows = [], [], [], list[Step]()
+        if self.program.shows_slices:
+            shows = self._shows(slices)
         for number, rows in enumerate(slices):
             moves = Moves(number, self.workspace.turns, outputs)
             arguments = [
@@ -259,11 +258,9 @@ class KernelRoutine(Routine):
     def _bind_launch(self, extent: Extent, arguments: list[Any]) -> Step:
         grid, block = self._launch.resolve(*extent)
         bind = partial(
-            self._kernel.bind, grid, block, self._launch.smem_bytes, arguments, tuple(self._dynamic)
+            self._kernel.bind, grid, block, self._launch.smem_bytes, arguments, tuple(self.dynamic)
         )
-        if spans.active is None:
-            return bind()
-        return cast("Step", spans.active.run_one(bind, spans.COMPILE))
+        return cast("Step", spans.run_one(bind, spans.COMPILE))
 
     def _placed(self, result: Result, values: tuple[Any, ...]) -> Result:
         """Returns the result with its segment in this call, if it is lent."""

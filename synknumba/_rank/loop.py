@@ -12,37 +12,33 @@ once, whatever it executes, by the parent-death signal or by SIGIO from the life
 """
 
 import errno
-import linecache
 import os
 import pickle
-import sys
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from mmap import mmap
-from typing import Any, NoReturn, assert_never
+from typing import NoReturn, TypeAlias, assert_never
 
 from synknumba._comm import DRIVERS, Communicator
-from synknumba._device import Device, DeviceKernel, open_device
+from synknumba._device import Device, open_device
 from synknumba._errors import GENERATED, SANDBOX, WorldError
 from synknumba._host.inherited import flush
 from synknumba._host.segment import Segment
 from synknumba._host.this_process import end_child
-from synknumba._ops.launch import LaunchConfig
 from synknumba._rank import spans
 from synknumba._rank.collective_routine import CollectiveRoutine, StagedRoutine, TransferRoutine
 from synknumba._rank.combination_routine import CombinationRoutine, JoinRoutine
 from synknumba._rank.function_routine import FunctionRoutine
 from synknumba._rank.kernel_routine import KernelRoutine
-from synknumba._rank.routine import Place, Repeated, Routine
+from synknumba._rank.loaded_functions import LoadedFunctions
+from synknumba._rank.routine import Place, Repeated
 from synknumba._rank.sequence_routine import SequenceRoutine
 from synknumba._rank.startup import RankConfig, settle
 from synknumba._rank.variable_memory import Holding
 from synknumba._types import Transport
 from synknumba._wire import channel, messages
 from synknumba._wire import doorbell as doorbell_module
-from synknumba._wire import function_pickling as pickling
 from synknumba._wire.control import MESSAGE
 from synknumba._wire.program import (
     Collective,
@@ -56,7 +52,7 @@ from synknumba._wire.program import (
 from synknumba._wire.rank_warnings import Collector
 from synknumba._wire.relaunch import Table
 from synknumba._wire.sequence import SequenceProgram
-from synknumba.simt.internals import explain, with_frame_space
+from synknumba.simt.internals import with_frame_space
 
 # memory that a rank gives up to report that it has no more: Python takes it by the MiB
 RESERVE_BYTES = 4 << 20
@@ -65,16 +61,10 @@ _FILES = (
     " The limit of open files is reached: raise it by `ulimit -n`, close files before "
     "fork(), or fork fewer ranks."
 )
+_AnyProgram: TypeAlias = (
+    Program | Combination | Collective | Joined | Staged | Transfer | SequenceProgram
+)
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A user's function, unpickled and ready to run on the device."""
-
-    function: Callable[..., Any]  # the plain Python function
-    kernel: DeviceKernel | None  # None for a Python function of arrays
-    launch: LaunchConfig | None  # of the kernel
 
 
 class EndOfRank(Exception):  # noqa: N818  # nothing is wrong
@@ -86,10 +76,9 @@ class Rank:
 
     def __init__(self, config: RankConfig, device: Device, collector: Collector) -> None:
         self.config = config
-        self.device = device
         self._collector = collector
         self.segments: dict[int, Segment] = {}  # mapped, by id
-        self.functions: dict[int, Loaded] = {}  # by id
+        self.functions = LoadedFunctions(device)
         # programs, collectives, combinations and transfers, by number
         self.routines: dict[int, Repeated] = {}
         self.holdings: dict[int, Holding] = {}  # memory of variables, by number
@@ -106,7 +95,6 @@ class Rank:
         self._transports: dict[Transport, Communicator] = {}
         self._reserve = _reserve()
         self._sequence = 0  # number of the round
-        self._revision = 0  # of the values in modules of the script
         device.when_moved = self._forget_buffers
         device.others_failed = lambda: config.control.has_failed(self._sequence)
 
@@ -115,15 +103,14 @@ class Rank:
     def run(self) -> None:
         """Serves rounds until the command `Stop`, or until the coordinator has died."""
         config, control, line = self.config, self.config.control, self.config.line
-        base, lines = control.base, control.lines
+        base, lines, socket = control.base, control.lines, config.ends.socket
         warned = self._collector.waiting
         pauses, yields = control.patience.pauses, control.patience.rank
         sequence, number, table = 0, self._await_command(0), self._table
         words = table.words
         while number is not None:
-            sequence += (
-                1  # rounds are consecutive, so the doorbell can only have been rung for this one
-            )
+            # rounds are consecutive, so the doorbell can only have been rung for this one
+            sequence += 1
             self._sequence = sequence
             news, descriptors, again = None, [], None
             if self._reserve is None:  # until there is memory for it
@@ -133,11 +120,10 @@ class Rank:
                     again = table.late
                     again.finish()
                 elif (routine := self.routines.get(number)) is not None:
-                    news = (
-                        routine()
-                        if spans.active is None
-                        else spans.active.run_round(routine, self._name(routine))
-                    )
+                    if spans.active is None:
+                        news = routine()
+                    else:
+                        news = spans.active.run_round(routine, self.functions.name_of(routine))
                     again = routine.again
                     if news is not None:
                         descriptors = routine.descriptors(news)
@@ -148,17 +134,7 @@ class Rank:
             except EndOfRank:
                 return
             except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
-                self._make_room(error)
-                end_child(error)
-                control.note_failure(sequence)
-                # Wait for copies in progress: they must not write to memory that the script uses
-                # next.
-                lost = not self.device.recover()
-                if lost:
-                    control.note_loss(sequence, line)
-                explained = self._explained(number, error)
-                note = "" if lost else self.device.explain(error)
-                news = replace(describe_failure(explained, note), lost=lost)
+                news = self._failure(sequence, number, error)
             silent = news is None and not warned
             if silent and again is not None:
                 table.add(again)
@@ -178,18 +154,36 @@ class Rank:
                 control.done.post()
                 number = doorbell_module.NO_COMMAND
             if not silent:
-                channel.send(config.socket, payload, descriptors, self.watch)
+                channel.send(socket, payload, descriptors, self.watch)
             if number == doorbell_module.NO_COMMAND:
                 number = self._await_command(sequence)
+
+    def _failure(self, sequence: int, number: int, error: BaseException) -> messages.Failed:
+        """Returns the error of a round as news, once nothing is under way on the device."""
+        self._make_room(error)
+        end_child(error)
+        control, device = self.config.control, self.place.device
+        control.note_failure(sequence)
+        # Wait for copies in progress: they must not write to memory that the script uses next.
+        lost = not device.recover()
+        if lost:
+            control.note_loss(sequence, self.config.line)
+        routine = self.routines.get(number)
+        if isinstance(routine, SequenceRoutine) and routine.running is not None:
+            routine = self.routines.get(routine.running.number)
+        explained = self.functions.explained(routine, error)
+        if lost:
+            return replace(describe_failure(explained), lost=True)
+        return describe_failure(explained, device.explain(error))
 
     def _await_command(self, sequence: int) -> int | None:
         """Waits for the round after `sequence`. Returns its command, or None if the coordinator
         has died.
         """
         control, config = self.config.control, self.config
-        # Before the first call ranks sleep at once: spinning, they would delay the start of the
-        # others.
-        pauses, yields = (control.patience.pauses, control.patience.rank) if sequence else (1, 0)
+        pauses, yields = control.patience.pauses, control.patience.rank
+        if not sequence:  # spinning before the first call would delay the start of the others
+            pauses, yields = 1, 0
         while True:
             number: int = doorbell_module.await_command(control.base, sequence, pauses, yields)
             if number != doorbell_module.NO_COMMAND:
@@ -211,9 +205,8 @@ class Rank:
             return channel.pack(messages.Answer(rank, parcel, warned)), descriptors
         except BaseException as error:  # noqa: BLE001  # a user's class may raise anything when it is pickled, also SystemExit
             self._make_room(error)
-            return channel.pack(
-                messages.Answer(rank, messages.Parcel.of(describe_failure(error)), warned)
-            ), []
+            parcel = messages.Parcel.of(describe_failure(error))
+            return channel.pack(messages.Answer(rank, parcel, warned)), []
 
     def _make_room(self, error: BaseException) -> None:
         """Frees the reserve after a `MemoryError`, to describe and send it."""
@@ -233,7 +226,7 @@ class Rank:
         if any.
         """
         try:
-            command, descriptors = channel.receive(self.config.socket, self.watch)
+            command, descriptors = channel.receive(self.config.ends.socket, self.watch)
         except EOFError:
             raise EndOfRank from None
         assert isinstance(command, messages.Command)  # the coordinator sends nothing else
@@ -253,9 +246,9 @@ class Rank:
             case messages.Trace(records):
                 return self._trace(records)
             case messages.Measure():
-                return messages.Measured(*self.device.memory_use())
+                return messages.Measured(*self.place.device.memory_use())
             case messages.Rate(seconds):
-                return messages.Rated(self.device.rate(seconds))
+                return messages.Rated(self.place.device.rate(seconds))
             case messages.Stop():
                 raise EndOfRank
             case _:
@@ -263,17 +256,17 @@ class Rank:
         return None
 
     def _attach(self, segments: tuple[tuple[int, int], ...], descriptors: list[int]) -> None:
-        pending = list(descriptors)
+        pending, device = list(descriptors), self.place.device
         try:
             for segment_id, size in segments:
                 old = self.segments.pop(segment_id, None)
                 if old is not None:
-                    self.device.detach(old)
+                    device.detach(old)
                     self._forget_buffers(segment_id)
                 segment = self.segments[segment_id] = Segment.attach(
                     segment_id, pending.pop(0), size
                 )
-                self.device.attach(segment)
+                device.attach(segment)
         finally:
             channel.close_all(pending)
 
@@ -285,170 +278,111 @@ class Rank:
     def _install(
         self,
         spec: FunctionSpec | None,
-        program: Program
-        | Combination
-        | Collective
-        | Joined
-        | Staged
-        | Transfer
-        | SequenceProgram
-        | None,
+        program: _AnyProgram | None,
     ) -> None:
         if spec is not None:
             # sent again after a failure: the programs refer to what was sent first
-            if spec.id in self.functions:
+            if spec.id in self.functions.by_id:
                 self._drop(messages.Drop(functions=(spec.id,)))
-            self.functions[spec.id] = self._load(spec)
+            self.functions.load(spec)
+        if program is not None:
+            self.routines[program.number] = self._routine(program)
+
+    def _routine(self, program: _AnyProgram) -> Repeated:
+        place = self.place
         match program:
             case Program():
-                self.routines[program.number] = self._routine(
-                    program, self.functions[program.function]
-                )
+                loaded = self.functions.by_id[program.function]
+                if loaded.kernel is None:
+                    return FunctionRoutine(program, place, loaded.function)
+                assert loaded.launch is not None  # every kernel is sent with a launch configuration
+                return KernelRoutine(program, place, loaded.kernel, loaded.launch)
             case Collective():
-                self.routines[program.number] = CollectiveRoutine(
-                    program, self.place, self._transport(program.transport)
-                )
+                return CollectiveRoutine(program, place, self._transport(program.transport))
             case Staged():
-                self.routines[program.number] = StagedRoutine(program, self.place)
+                return StagedRoutine(program, place)
             case Joined():
-                self.routines[program.number] = JoinRoutine(program, self.place)
+                return JoinRoutine(program, place)
             case Combination():
                 source = self.routines[program.program]
                 # installed earlier, and a combination follows only a kernel
                 assert isinstance(source, KernelRoutine)
-                transport = (
-                    None if program.transport is None else self._transport(program.transport)
-                )
-                self.routines[program.number] = CombinationRoutine(
-                    program, self.place, source, transport
+                if program.transport is None:
+                    return CombinationRoutine(program, place, source, None)
+                return CombinationRoutine(
+                    program, place, source, self._transport(program.transport)
                 )
             case Transfer():
-                self.routines[program.number] = TransferRoutine(program, self.place)
+                return TransferRoutine(program, place)
             case SequenceProgram():
-                self.routines[program.number] = SequenceRoutine(program, self.place, self.routines)
-
-    def _routine(self, program: Program, loaded: Loaded) -> Routine:
-        if loaded.kernel is None:
-            return FunctionRoutine(program, self.place, loaded.function)
-        assert loaded.launch is not None  # every kernel is sent with a launch configuration
-        return KernelRoutine(program, self.place, loaded.kernel, loaded.launch)
+                return SequenceRoutine(program, place, self.routines)
 
     # ---- variables and transports
 
     def _hold(self, command: messages.Hold) -> None:
-        rank = self.config.rank
-        shared = None
+        rank, device, shared = self.config.rank, self.place.device, None
         if command.hosts:
             place = command.hosts[rank]
             self.segments[place.segment].populate(place.offset, place.shape[0])
             shared = self.place.host(place)
-        new = self.holdings[command.number] = Holding(command.layout, rank, shared, self.device)
+        new = self.holdings[command.number] = Holding(command.layout, rank, shared, device)
         old = self.holdings.get(command.carry)
         if old is not None:
             for step in new.carry_over(old):
                 step()
-            self.device.synchronize()
+            device.synchronize()
 
     def _transport(self, name: Transport) -> Communicator:
-        if name not in self._transports and (
-            DRIVERS[name].in_shared_memory or self.place.world_size == 1
-        ):
-            self._open(name, b"")  # needs no other rank
+        needs_no_other = DRIVERS[name].in_shared_memory or self.place.world_size == 1
+        if name not in self._transports and needs_no_other:
+            self._open(name, b"")
         return self._transports[name]
 
     def _invite(self, name: Transport) -> messages.Invitation:
         driver = DRIVERS[name]
         problem = driver.problem()
-        makes_it = problem is None and self.config.rank == 0
-        unique_id = driver.make_unique_id() if makes_it else b""
+        unique_id = b""
+        if problem is None and self.config.rank == 0:
+            unique_id = driver.make_unique_id()
         return messages.Invitation(unique_id, problem)
 
     def _open(self, name: Transport, unique_id: bytes) -> None:
         place = self.place
         self._transports[name] = DRIVERS[name].open(
-            place.rank, place.world_size, unique_id, self.device.stream
+            place.rank, place.world_size, unique_id, place.device.stream
         )
 
     def _trace(self, records: int) -> messages.Traced | None:
         """Begins to record what the rank does, or ends that."""
         traced = spans.stop()
         if records:
-            spans.start(spans.Spans(self.config.control, self.config.line, self.device, records))
+            place = self.place
+            spans.start(spans.Spans(place.control, place.line, place.device, records))
         for routine in self.routines.values():
             if isinstance(routine, SequenceRoutine):  # their tables have notes, or none
                 routine.forget_buffers()
         return None if traced is None else replace(traced, pid=os.getpid())
 
-    # ---- functions
-
-    def _explained(self, number: int, error: BaseException) -> BaseException:
-        """Returns the error of a program; a short one if Numba could not compile its function."""
-        routine = self.routines.get(number)
-        if isinstance(routine, SequenceRoutine) and routine.running is not None:
-            routine = self.routines.get(routine.running.number)
-        if (
-            not isinstance(routine, KernelRoutine | FunctionRoutine)
-            or routine.function not in self.functions
-        ):
-            return error
-        function, is_kernel = (
-            self.functions[routine.function].function,
-            isinstance(routine, KernelRoutine),
-        )
-        explained = explain(error, function, compiled=is_kernel, anywhere=is_kernel)
-        if explained is None:
-            return error
-        for note in getattr(error, "__notes__", ()):  # where a sequence calls it
-            explained.add_note(note)
-        return explained
-
-    def _name(self, routine: Repeated) -> str:
-        """Returns the name of the function that a routine runs, or what it is."""
-        if isinstance(routine, KernelRoutine | FunctionRoutine):
-            return str(
-                getattr(self.functions[routine.program.function].function, "__name__", "function")
-            )
-        return type(routine).__name__.removesuffix("Routine").lower()
-
-    def _load(self, spec: FunctionSpec) -> Loaded:
-        linecache.cache.update(spec.sources)
-        for (module, name), value in spec.of_modules.items():
-            if module in sys.modules:
-                setattr(sys.modules[module], name, value)
-        if spec.revision != self._revision:
-            self._revision = spec.revision
-            pickling.renew_device_functions()
-        function, launch, options = pickling.load(
-            spec.payload, lambda number: self.functions[number].function
-        )
-        kernel = self.device.kernel(function, options) if spec.style == "kernel" else None
-        return Loaded(function, kernel, launch)
+    # ---- the end
 
     def _drop(self, drop: messages.Drop) -> None:
         if spans.active is not None:
             spans.active.forget_steps()
         # A program that uses dropped memory is never run again; it would keep the mapping and its
         # own buffers alive.
-        orphans = [
-            number
-            for number, routine in self.routines.items()
-            if not routine.segments.isdisjoint(drop.segments)
-            or not routine.variables.isdisjoint(drop.variables)
-            or routine.function in drop.functions
-        ]
+        orphans = [number for number, routine in self.routines.items() if _uses(routine, drop)]
         for number in (*drop.programs, *orphans):
             routine = self.routines.pop(number, None)
             if routine is not None:
                 routine.close()
-        for function_id in drop.functions:
-            self.functions.pop(function_id, None)
+        self.functions.drop(drop.functions)
         for number in drop.variables:
             self.holdings.pop(number, None)
         for segment_id in drop.segments:
             segment = self.segments.pop(segment_id, None)
             if segment is not None:
                 self._forget_buffers(segment_id)
-                self.device.detach(segment)
+                self.place.device.detach(segment)
                 segment.close()
 
     def close(self) -> None:
@@ -457,13 +391,21 @@ class Rank:
             messages.Drop(
                 tuple(self.segments),
                 tuple(self.routines),
-                tuple(self.functions),
+                tuple(self.functions.by_id),
                 tuple(self.holdings),
             )
         )
         for transport in self._transports.values():
             transport.close()
-        self.device.close()
+        self.place.device.close()
+
+
+def _uses(routine: Repeated, drop: messages.Drop) -> bool:
+    """Returns whether a routine uses any of the memory and functions that are dropped."""
+    if routine.function in drop.functions:
+        return True
+    has_memory = not routine.segments.isdisjoint(drop.segments)
+    return has_memory or not routine.variables.isdisjoint(drop.variables)
 
 
 def _reserve() -> mmap | None:
@@ -497,7 +439,8 @@ def rank_main(config: RankConfig) -> NoReturn:
     """Runs a rank in the child, right after the fork, to the end of its process."""
     code = 1
     try:
-        code = _live(config) if _settled(config) else 1
+        if _settled(config):
+            code = _live(config)
     except KeyboardInterrupt:
         code = 130
     except BaseException:  # noqa: BLE001  # no exception may propagate into the copy of the script
@@ -517,36 +460,39 @@ def _settled(config: RankConfig) -> bool:
             f"rank {config.rank} could not start, since {where.line or where.name} failed: "
             f"{type(error).__name__}: {error}.{_way_out(error)}"
         )
-        answer = messages.Answer(config.rank, messages.Parcel.of(describe_failure(failure)))
-        channel.send(config.socket, channel.pack(answer), [], lambda: None)
+        _answer(config, describe_failure(failure))
         return False
     return True
+
+
+def _answer(
+    config: RankConfig, failed: messages.Failed | None, warned: tuple[messages.Warned, ...] = ()
+) -> None:
+    """Tells the coordinator that the rank is ready, or has failed to start."""
+    parcel = None if failed is None else messages.Parcel.of(failed)
+    answer = messages.Answer(config.rank, parcel, warned)
+    channel.send(config.ends.socket, channel.pack(answer), [], lambda: None)
 
 
 def _way_out(error: Exception) -> str:
     code = getattr(error, "errno", None)
     if code in {errno.EMFILE, errno.ENFILE}:
         return _FILES
-    return f" {SANDBOX}" if isinstance(error, PermissionError) or code == errno.ENOSYS else ""
+    if isinstance(error, PermissionError) or code == errno.ENOSYS:
+        return f" {SANDBOX}"
+    return ""
 
 
 @with_frame_space
 def _live(config: RankConfig) -> int:
     collector = Collector()
     try:
-        device = open_device(config.device, config.device_index, config.compiler)
+        chosen = config.device
+        device = open_device(chosen.kind, chosen.index, chosen.compiler)
     except BaseException as error:  # noqa: BLE001  # any error is sent to the coordinator
-        answer = messages.Answer(
-            config.rank, messages.Parcel.of(describe_failure(error)), collector.hand_over()
-        )
-        channel.send(config.socket, channel.pack(answer), [], lambda: None)
+        _answer(config, describe_failure(error), collector.hand_over())
         return 1
-    channel.send(
-        config.socket,
-        channel.pack(messages.Answer(config.rank, None, collector.hand_over())),
-        [],
-        lambda: None,
-    )
+    _answer(config, None, collector.hand_over())
     device.attach(config.control.segment)
     rank = Rank(config, device, collector)
     try:

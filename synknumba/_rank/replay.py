@@ -55,9 +55,7 @@ class Repetition:
         if self._runs == 1:
             self._runs = 2
             record = partial(self._device.record, self._steps, alone=self._alone)
-            self._recording = (
-                record() if spans.active is None else spans.active.run_one(record, spans.RECORD)
-            )
+            self._recording = spans.run_one(record, spans.RECORD)
             if self._recording is not None:
                 self._now = [*self._checks, self._recording.launch]
         if spans.active is None:
@@ -143,5 +141,7 @@ class Repetition:
             self._now = self._one_by_one()
 
     def _one_by_one(self) -> list[Step]:
-        wait = [self._device.synchronize] if self._device.traits.queues_work else []
-        return [*self._checks, *self._steps, *wait]
+        steps = self.steps
+        if self._device.traits.queues_work:
+            steps.append(self._device.synchronize)
+        return steps

@@ -139,11 +139,9 @@ def _checked(array: Any, name: str) -> Any:
                 f"{name} returned an int that does not fit in 64 bits: "
                 f"{shown(array.item())}; return a float"
             )
-        kind = (
-            f"object of type {type(array.item()).__name__}"
-            if array.ndim == 0
-            else f"array of dtype {array.dtype}"
-        )
+        kind = f"array of dtype {array.dtype}"
+        if array.ndim == 0:
+            kind = f"object of type {type(array.item()).__name__}"
         raise ReductionError(
             f"{name} returned an {kind}; only numbers and arrays of a fixed-size dtype can be "
             "combined. Return arrays, numbers, or dicts, lists and tuples of them."

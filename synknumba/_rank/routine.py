@@ -124,7 +124,8 @@ class Routine(Repeated):
         self._packed: bytes | None = None
         # Order of the values: scalars, row selections, ids of segments for results.
         self._row_values = len(program.scalars)  # one letter of the format per value
-        self._scalar_bytes = struct.calcsize("<" + program.scalars)
+        # bytes of the scalars among the packed values
+        self.scalar_bytes = struct.calcsize("<" + program.scalars)
 
     @abstractmethod
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
@@ -152,13 +153,8 @@ class Routine(Repeated):
     def bind_packed(self, packed: bytes) -> None:
         """Binds packed values."""
         self._packed = None  # the binding is undefined until `bind` has succeeded
-        self.bind(self._unpack(packed), packed[: self._scalar_bytes])
+        self.bind(self._unpack(packed), packed[: self.scalar_bytes])
         self._packed = packed
-
-    @property
-    def scalar_bytes(self) -> int:
-        """Number of bytes of the scalars among the packed values, which precede the others."""
-        return self._scalar_bytes
 
     def forget_buffers(self) -> None:
         self._packed = None
@@ -214,24 +210,23 @@ class Routine(Repeated):
         rows = self.selected(selecting[:fields], in_line=in_line)
         if rows is None and program.own is None:
             return [None]
-        count = None if rows is None else rows.count
+        count, own_counts = None, None
         own_values = selecting[fields : len(selecting) - program.lent]
-        own_counts = None if program.own is None else program.own.counts(own_values)
+        if rows is not None:
+            count = rows.count
+        if program.own is not None:
+            own_counts = program.own.counts(own_values)
         plan = program.row_plan(count, own_counts)
         own_rows = self.own_rows(own_values, plan)
         among = _between(rows, *plan.span(rank, rank + 1))
-        return [
-            SliceRows(
-                _between(rows, part.start, part.stop),
-                part.start,
-                part.stop,
-                _between(own_rows, *part.own),
-                among,
-                part.shard,
-                part.number,
+        slices: list[SliceRows | None] = []
+        for part in plan.slices(rank):
+            data = _between(rows, part.start, part.stop)
+            own = _between(own_rows, *part.own)
+            slices.append(
+                SliceRows(data, part.start, part.stop, own, among, part.shard, part.number)
             )
-            for part in plan.slices(rank)
-        ]
+        return slices
 
     def done_after(self, slices: Sequence[object]) -> list[int]:
         """Returns what the rank shows after each slice: how many are done, those without rows
@@ -258,52 +253,19 @@ class Routine(Repeated):
         inside a nested argument.
         """
         match param:
-            case wire.Sharded(array, by_position, writable):
+            case wire.Sharded():
                 assert rows is not None  # a call with sharded arguments has rows
-                assert rows.data is not None
-                selection = Range(rows.start, 1, rows.count) if by_position else rows.data
-                if array.source is not None:
-                    return self._bring_stored(
-                        (slot, moves.turn), array, array.source, selection, moves
-                    )
-                if isinstance(selection, InLine):
-                    return self._bring_line((slot, moves.turn), array, selection, moves)
-                if moves.number == 0 and not by_position and rows.among is not None:
-                    self.workspace.expect(self.place.host(array), rows.among)
-                make = partial(
-                    self.workspace.rows,
-                    host=self.place.host(array),
-                    rows=selection,
-                    writable=writable,
-                )
-                return self._bring((slot, moves.turn), array, selection, make, moves)
-            case wire.Broadcast(array) if array.source is not None:
-                all_rows = Range(0, 1, array.shape[0])
-                if moves.number:
-                    return self.workspace.stored(
-                        slot, opened(array.source), array.dtype, array.shape, all_rows
-                    ).array
-                return self._bring_stored(slot, array, array.source, all_rows, moves)
+                return self._sharded((slot, moves.turn), param, rows, moves)
             case wire.Broadcast(array):
-                make = partial(self.workspace.whole, host=self.place.host(array))
-                if moves.number:  # loaded by the first slice
-                    return make(slot).array
-                return self._bring(slot, array, None, make, moves)
+                return self._broadcast(slot, array, moves)
             case wire.Held(number, leaf, read_only):
                 array = self.held(number, leaf)
                 return self.place.device.read_only(array) if read_only else array
             case wire.Result() | wire.Update():
                 return moves.outputs.by_slot[slot].array(rows, moves)
-            case wire.HeldRows(number, leaf, writable):
+            case wire.HeldRows():
                 assert rows is not None  # a call with sliceable arguments has rows
-                assert rows.own_rows is not None
-                array = self.place.holdings[number].own(leaf)
-                buffer = self.workspace.held_rows(slot, array, rows.own_rows, writable=writable)
-                if buffer.load is not None:
-                    moves.before.append(buffer.load)
-                if buffer.store is not None:
-                    moves.after.append(buffer.store)
-                return buffer.array
+                return self._held_rows(slot, param, rows, moves)
             case wire.Dynamic():
                 return scalar_value(param, values)
             case wire.Constant(value):
@@ -316,12 +278,53 @@ class Routine(Repeated):
             case wire.PerRank(per_rank):
                 return per_rank[self.place.rank]
             case wire.Tree(structure, leaves):
-                parts = [
-                    self.argument((slot, i), leaf, rows, values, moves)
-                    for i, leaf in enumerate(leaves)
-                ]
+                parts = []
+                for index, child in enumerate(leaves):
+                    parts.append(self.argument((slot, index), child, rows, values, moves))
                 return unflatten(structure, parts)
         raise AssertionError(param)
+
+    def _sharded(self, slot: object, param: wire.Sharded, rows: SliceRows, moves: "Moves") -> Any:
+        """Returns the rows of an array of the script that a slice has."""
+        array, selection = param.array, rows.data
+        assert selection is not None  # the call has sharded arguments
+        if param.by_position:
+            selection = Range(rows.start, 1, rows.count)
+        if array.source is not None:
+            return self._bring_stored(slot, array, array.source, selection, moves)
+        if isinstance(selection, InLine):
+            return self._bring_line(slot, array, selection, moves)
+        host = self.place.host(array)
+        if moves.number == 0 and not param.by_position and rows.among is not None:
+            self.workspace.expect(host, rows.among)
+        make = partial(self.workspace.rows, host=host, rows=selection, writable=param.writable)
+        return self._bring(slot, array, selection, make, moves)
+
+    def _broadcast(self, slot: object, array: wire.HostArray, moves: "Moves") -> Any:
+        """Returns an array of the script, which the first slice loads."""
+        if array.source is None:
+            make = partial(self.workspace.whole, host=self.place.host(array))
+            if moves.number:
+                return make(slot).array
+            return self._bring(slot, array, None, make, moves)
+        all_rows = Range(0, 1, array.shape[0])
+        if not moves.number:
+            return self._bring_stored(slot, array, array.source, all_rows, moves)
+        file = opened(array.source)
+        return self.workspace.stored(slot, file, array.dtype, array.shape, all_rows).array
+
+    def _held_rows(
+        self, slot: object, param: wire.HeldRows, rows: SliceRows, moves: "Moves"
+    ) -> Any:
+        """Returns the rows of a variable that a slice has."""
+        assert rows.own_rows is not None  # the call has sliceable arguments
+        array = self.place.holdings[param.variable].own(param.leaf)
+        buffer = self.workspace.held_rows(slot, array, rows.own_rows, writable=param.writable)
+        if buffer.load is not None:
+            moves.before.append(buffer.load)
+        if buffer.store is not None:
+            moves.after.append(buffer.store)
+        return buffer.array
 
     def _bring(
         self,
@@ -341,7 +344,9 @@ class Routine(Repeated):
         # where inputs are the host's memory, their arrays are read-only
         refuses_writes = self.place.device.traits.shares_memory
         is_read = refuses_writes or _name_of(slot) in self.program.kernel.only_read
-        memory_slot = slot if is_read or not stays else ("kept", slot)
+        needs_copy, memory_slot = stays and not is_read, slot
+        if needs_copy:
+            memory_slot = "kept", slot
         buffer = make(memory_slot)
         if buffer.store is not None:
             moves.stores.append(buffer.store)
@@ -350,16 +355,16 @@ class Routine(Repeated):
         if not stays:
             moves.loads.append(buffer.load)
             return buffer.array
-        moves.checks.append(
-            partial(
-                self._load_once,
-                memory_slot,
-                (array.version, rows),
-                self.workspace.storage(memory_slot),
-                buffer.load,
-            )
+        memory = self.workspace.storage(memory_slot)
+        check = partial(
+            self._load_once,
+            memory_slot,
+            (array.version, rows),
+            memory,
+            buffer.load,
         )
-        if is_read:
+        moves.checks.append(check)
+        if not needs_copy:
             return buffer.array
         copy = self.workspace.scratch(slot, buffer.array.dtype, buffer.array.shape)
         moves.before.append(self.place.device.copy(copy, buffer.array))
@@ -376,8 +381,10 @@ class Routine(Repeated):
         """Returns an input that is read from a file that this rank opens; adds the steps that
         read it to the moves.
         """
-        moves.has_fixed_line |= isinstance(selection, InLine)
-        rows = selection.listed if isinstance(selection, InLine) else selection
+        if isinstance(selection, InLine):
+            moves.has_fixed_line = True
+            selection = selection.listed
+        rows: Rows = selection
         shape = (rows.count, *array.shape[1:])
 
         def make(memory_slot: object) -> Buffer:
@@ -393,13 +400,8 @@ class Routine(Repeated):
         gathered = self.workspace.line_rows(slot, host, rows)
         if gathered is None:
             moves.has_fixed_line = True
-            return self._bring(
-                slot,
-                array,
-                rows.listed,
-                partial(self.workspace.rows, host=host, rows=rows.listed, writable=False),
-                moves,
-            )
+            make = partial(self.workspace.rows, host=host, rows=rows.listed, writable=False)
+            return self._bring(slot, array, rows.listed, make, moves)
         gathered.gather.take(rows.line)
         moves.in_line.append(gathered)
         return gathered.array

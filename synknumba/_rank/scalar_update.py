@@ -82,9 +82,9 @@ class ScalarUpdate(FormulaRows):
         for place in places:
             match letter, place.letter:
                 case "q", "q":
-                    self._store_int(place.address, source, is_float=is_float)
+                    self._store_int(place.address, source, is_float)
                 case "d", "d":
-                    self._store_float(place.address, source, is_float=is_float)
+                    self._store_float(place.address, source, is_float)
                 case "d", "f" if is_float:
                     self._row(table.TO_SINGLE, place.address, source)
                 case _:

@@ -1,15 +1,17 @@
 """What the parts of a sequence share on a rank: numbers, a board, and what a round returns."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias, final
 
 from synknumba._rank.routine import Place, Repeated, Routine
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._types import Array
 from synknumba._wire import sequence
 from synknumba._wire.messages import Returned
-from synknumba._wire.sequence import Part, SequenceProgram, Shared
+from synknumba._wire.sequence import Loop, Part, SequenceProgram, Shared
+
+Parts: TypeAlias = Sequence[Part | Loop]
 
 
 class PeerFailed(Exception):  # noqa: N818  # nothing is wrong on this rank
@@ -111,6 +113,7 @@ class SequenceContext:
 
     Attributes:
         program: the sequence.
+        parts: those that are run: the program's, or those without waits for functions that fail.
         place: state of the rank.
         numbers: numbers of the sequence.
         routines: those of the parts' programs, by number.
@@ -121,10 +124,22 @@ class SequenceContext:
     """
 
     program: SequenceProgram
+    parts: Parts
     place: Place
     numbers: Numbers
     routines: Mapping[int, Repeated]
     board: Board
     turns: Array
     progress: Progress
-    news: RoundNews = field(default_factory=RoundNews)
+    news: RoundNews
+
+    def fail(self, error: BaseException, times: int) -> NoReturn:
+        """Lets the other ranks go, and raises the error with the place where it happened, in a
+        call of so many iterations.
+        """
+        self.board.abort()
+        steps = self.numbers.steps.tolist()
+        error.add_note(
+            sequence.place_of(self.program, times, self.progress.part, self.parts, steps)
+        )
+        raise error

@@ -208,9 +208,7 @@ class Lowering(FormulaRows):
             cell[:] = np.frombuffer(self._numbers.packed(letter, formula, CARRIED), np.int64)
 
         store = self._store_float if letter == "d" else self._store_int
-        self._store(
-            formula, compute, lambda source, is_float: store(address, source, is_float=is_float)
-        )
+        self._store(formula, compute, partial(store, address))
         self._kept.append(cell)
         return address
 
@@ -230,7 +228,7 @@ class Lowering(FormulaRows):
             progress.part = last if isinstance(last, Part) and fused is None else None
             ring, note = 0, 0
             if spans.active is not None and self._is_native:
-                ring, note = spans.active.note_of(last.name)
+                ring, note = spans.active.notes.of(last.name)
             wait = last.wait if fused is None else wait_of(group)
             if wait is not None:
                 self._add_note(ring, note + spans.BEGIN_WAIT)
@@ -295,11 +293,7 @@ class Lowering(FormulaRows):
         def count() -> None:
             times[0] = self._numbers.count(loop.times)
 
-        self._store(
-            loop.times,
-            count,
-            lambda source, is_float: self._store_int(times.ctypes.data, source, is_float=is_float),
-        )
+        self._store(loop.times, count, partial(self._store_int, times.ctypes.data))
         enter = len(self._rows)
         self._row(table.ENTER, step, times.ctypes.data, 0, word)
         self._add(loop.parts, 0, loop.depth, counts=loop.meets)
@@ -472,17 +466,20 @@ class Lowering(FormulaRows):
         same = param.dtype is None or np.dtype(param.dtype).name == str(kind)
         address = word.ctypes.data
 
-        def store(source: int, *, is_float: bool) -> None:
-            if same and letter == "q" and kind == types.int64:
-                self._store_int(address, source, is_float=is_float)
-            elif same and letter == "d" and kind == types.float64:
-                self._store_float(address, source, is_float=is_float)
-            elif same and letter == "d" and kind == types.float32 and is_float:
-                self._row(table.TO_SINGLE, address, source)
-            else:
-                raise PythonOnlyError
+        def store(source: int, is_float: bool) -> None:
+            match letter, kind:
+                case _ if not same:
+                    raise PythonOnlyError
+                case "q", types.int64:
+                    self._store_int(address, source, is_float)
+                case "d", types.float64:
+                    self._store_float(address, source, is_float)
+                case "d", types.float32 if is_float:
+                    self._row(table.TO_SINGLE, address, source)
+                case _:
+                    raise PythonOnlyError
 
-        self._store(formula, renew, lambda source, is_float: store(source, is_float=is_float))
+        self._store(formula, renew, store)
 
     def _store(self, formula: Formula, action: Action, store: Callable[[int, bool], None]) -> None:
         """Adds rows that compute a formula and store its value; `action` does both in Python,

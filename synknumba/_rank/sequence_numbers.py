@@ -6,15 +6,13 @@ They are kept in cells, words of 8 bytes that compiled code can read, too.
 
 import math
 import struct
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
 
 from synknumba._formulas import Formula, as_float, computed, fold
 from synknumba._types import Array, shown
-from synknumba._wire.sequence import Formulas
+from synknumba._wire.sequence import Formulas, SequenceProgram, depth
 
 
 @final
@@ -22,34 +20,38 @@ class Numbers:
     """What the formulas of a sequence refer to.
 
     Args:
-        depth: number of loops inside each other.
-        scalars: `struct` letters of the scalars, "q" or "d" each.
-        slots: number of results that ranks share.
-        lines: file and line of the body that computes a number, by the part's name and the formula.
+        program: the sequence.
 
     Attributes:
         steps, scalars, results: the cells.
+        carried: indices of the scalars that have other values after an iteration.
     """
 
-    def __init__(
-        self,
-        depth: int,
-        scalars: str,
-        slots: int,
-        lines: Mapping[tuple[str, Formula], str] = MappingProxyType({}),
-    ) -> None:
-        self.steps: Array = np.zeros(depth, np.int64)
-        self.scalars: Array = np.zeros(len(scalars), np.int64)
-        self.results: Array = np.zeros(slots, np.int64)
-        self._letters = scalars
-        self._lines = lines
-        self._values: list[Any] = [0] * slots  # of results as Python has them
+    def __init__(self, program: SequenceProgram) -> None:
+        self.steps: Array = np.zeros(depth(program.parts), np.int64)
+        self.scalars: Array = np.zeros(len(program.scalars), np.int64)
+        self.results: Array = np.zeros(program.slots, np.int64)
+        self.carried = sorted({index for turn in program.carried for index, _ in turn})
+        self._letters, self._lines = program.scalars, program.lines.numbers
+        self._values: list[Any] = [0] * program.slots  # of results as Python has them
         self._is_float: dict[int, bool] = {}  # of results whose cells are valid
+
+    def take_scalars(self, scalars: Array, first: int) -> None:
+        """Takes the scalars of a round, given its first iteration; those that are carried keep
+        what they have got in the round before.
+        """
+        if not self._letters:
+            return
+        if self.carried and first:
+            scalars = scalars.copy()
+            scalars[self.carried] = self.scalars[self.carried]
+        self.scalars[:] = scalars
 
     def letter(self, slot: int) -> str | None:
         """Returns the `struct` letter of a result's cell; None if the result is not in its cell."""
-        is_float = self._is_float.get(slot)
-        return None if is_float is None else "qd"[is_float]
+        if slot not in self._is_float:
+            return None
+        return "d" if self._is_float[slot] else "q"
 
     def has_cell(self, slot: int, dtype: Any) -> bool:
         """Returns whether a result of some dtype is kept in its cell, from now on if it can be."""
@@ -71,10 +73,10 @@ class Numbers:
             cell = self.results[slot : slot + 1]
             cell.view(np.float64 if self._is_float[slot] else np.int64)[0] = value
 
-    def _cell(self, cells: Array, index: int, *, is_float: bool) -> Any:
-        return (
-            cells[index : index + 1].view(np.float64)[0].item() if is_float else int(cells[index])
-        )
+    def _cell(self, cells: Array, index: int, letter: str) -> Any:
+        if letter == "d":
+            return cells.view(np.float64)[index].item()
+        return int(cells[index])
 
     def evaluate(self, formula: Formula) -> Any:
         """Returns the value of a formula."""
@@ -86,11 +88,11 @@ class Numbers:
         if kind == "step":
             return int(self.steps[operand])
         if kind == "scalar":
-            return self._cell(self.scalars, operand, is_float=self._letters[operand] == "d")
-        is_float = self._is_float.get(operand)
-        if is_float is None:
+            return self._cell(self.scalars, operand, self._letters[operand])
+        letter = self.letter(operand)
+        if letter is None:
             return self._values[operand]
-        return self._cell(self.results, operand, is_float=is_float)
+        return self._cell(self.results, operand, letter)
 
     def count(self, formula: Formula) -> int:
         """Returns the value of a formula for the number of iterations of an inner sequence;
@@ -118,16 +120,18 @@ class Numbers:
         except (struct.error, OverflowError):
             if letter == "d":  # of an int beyond its range
                 return struct.pack("<d", as_float(value))
-            what = "does not fit in 64 bits"
-            if isinstance(value, float):  # of a division by 0, or a negative exponent
-                what = (
-                    "has a negative exponent, and is no int"
-                    if math.isfinite(value)
-                    else "is no finite int"
-                )
-            line = self._lines.get((part, formula))
-            where = f"{line}: " if line else ""
-            raise OverflowError(
-                f"{where}a number that the sequence computes for {part} "
-                f"{what}: {shown(value)}; compute with floats, as in 1.0 * n"
-            ) from None
+            line = self._lines.get((part, formula), "")
+            message = (
+                f"a number that the sequence computes for {part} {_misfit(value)}: {shown(value)}; "
+                "compute with floats, as in 1.0 * n"
+            )
+            raise OverflowError(f"{line}: {message}" if line else message) from None
+
+
+def _misfit(value: Any) -> str:
+    """Returns why a value is no int of 64 bits."""
+    if not isinstance(value, float):
+        return "does not fit in 64 bits"
+    if math.isfinite(value):
+        return "has a negative exponent, and is no int"
+    return "is no finite int"  # of a division by 0

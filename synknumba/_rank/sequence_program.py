@@ -69,19 +69,15 @@ class RowProgram:
 
     def repetition(
         self, first: int, count: int, state: Sequence[Array]
-    ) -> tuple[Relaunch, list[int]] | None:
-        """Returns the launch with which compiled code repeats the run of iterations; None if it
-        takes Python.
-
-        With it, the addresses of words that hold the number of the first iteration.
+    ) -> tuple[Relaunch, list[int]]:
+        """Returns the launch with which compiled code repeats the run of iterations, which takes no
+        Python, and the addresses of words that hold the number of the first iteration.
 
         Args:
             first: number of the first iteration.
             count: how many.
             state: further state, which has its values of the beginning again when a run begins.
         """
-        if not count or self.needs_python:
-            return None
         context, lowered = self._context, self._lowered
         at = sequence.position_word(context.place.world_size, context.place.rank)
         position = context.board.words[at : at + sequence.LINE]
@@ -108,8 +104,9 @@ class RowProgram:
         position[sequence.AT] = self._context.program.starts[turn]
         words[table.AT], words[table.BEGAN] = self._lowered.begins[turn], 0
         words[table.ITERATION], words[table.TIMES] = iterations.start, iterations.stop
-        words[table.PERIOD] = 0 if history is None else period
+        words[table.PERIOD] = 0
         if history is not None:
+            words[table.PERIOD] = period
             words[table.KEPT], words[table.KEPT_STRIDE] = history.ctypes.data, history.strides[0]
 
     def _go_on(self, code: int) -> None:

@@ -58,12 +58,12 @@ class FormulaRows:
         self._kept.append(cell)
         return int(cell.ctypes.data)
 
-    def _store_int(self, target: int, source: int, *, is_float: bool) -> None:
+    def _store_int(self, target: int, source: int, is_float: bool) -> None:
         if is_float:
             raise PythonOnlyError
         self._row(table.MOVE, target, source)
 
-    def _store_float(self, target: int, source: int, *, is_float: bool) -> None:
+    def _store_float(self, target: int, source: int, is_float: bool) -> None:
         if is_float:
             self._row(table.MOVE, target, source)
         else:

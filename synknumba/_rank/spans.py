@@ -30,6 +30,41 @@ _Noted: TypeAlias = tuple[str, int, int, int, int]  # the first fields of a `Spa
 
 
 @final
+class Notes:
+    """The records of tables of sequences.
+
+    Args:
+        records: how many are kept, the last ones.
+    """
+
+    def __init__(self, records: int) -> None:
+        self._ring = Ring(records)
+        self._parts: list[str] = []  # names of the parts that notes are of
+
+    def of(self, name: str) -> tuple[int, int]:
+        """Returns the address of the ring of notes, and the first of the numbers that notes of a
+        part have.
+        """
+        self._parts.append(name)
+        return self._ring.address, (len(self._parts) - 1) * _PHASES
+
+    def read(self) -> tuple[list[Span], int]:
+        """Returns parts and waits as spans, and the number of notes that were lost."""
+        records, lost = self._ring.read()
+        began: dict[int, int] = {}
+        spans = []
+        for number, at, step, _ in records.tolist():
+            part, phase = divmod(number, _PHASES)
+            if phase == END and part in began:
+                spans.append(Span(self._parts[part], began.pop(part), at, 0, step))
+            elif phase == BEGIN and part in began:
+                spans.append(Span("wait", began[part], at, 0, step))
+            if phase != END:
+                began[part] = at
+        return spans, lost
+
+
+@final
 class Spans:
     """The records of one rank.
 
@@ -38,17 +73,19 @@ class Spans:
         line: of the rank.
         device: of the rank.
         records: how many of each kind are kept, the last ones.
+
+    Attributes:
+        notes: of tables of sequences.
     """
 
     def __init__(self, control: ControlBlock, line: int, device: Device, records: int) -> None:
         self._control, self._line, self._device = control, line, device
-        self._rounds, self._notes = Ring(records + 1), Ring(_PER_STEP * records)
+        self._rounds, self.notes = Ring(records + 1), Notes(_PER_STEP * records)
         self._spans: deque[_Noted] = deque(maxlen=_PER_STEP * records)
         self._marked: deque[tuple[str, int, int, Any, Any]] = deque(maxlen=_PER_STEP * records)
         # steps, with what is recorded of them
         self._known: Cache[int, tuple[Step, str, int, Any]] = Cache(_STEPS_KNOWN)
         self._count = 0  # of spans and marks
-        self._parts: list[str] = []  # names of the parts that notes are of
         timeline = device.timeline()
         self._base = None if timeline is None else device.mark(timeline)
         if timeline is not None:
@@ -109,30 +146,6 @@ class Spans:
                 self._count += 1
                 self._marked.append((name, nbytes, at, first, device.mark(timeline, second)))
 
-    # ---- by tables
-
-    def note_of(self, name: str) -> tuple[int, int]:
-        """Returns the address of the ring of notes, and the first of the numbers that notes of a
-        part have.
-        """
-        self._parts.append(name)
-        return self._notes.address, (len(self._parts) - 1) * _PHASES
-
-    def _noted(self) -> tuple[list[Span], int]:
-        records, lost = self._notes.read()
-        began: dict[int, int] = {}
-        spans = []
-        for number, at, step, _ in records.tolist():
-            part, phase = divmod(number, _PHASES)
-            name = self._parts[part]
-            if phase == END and part in began:
-                spans.append(Span(name, began.pop(part), at, 0, step))
-            elif phase == BEGIN and (since := began.get(part)) is not None:
-                spans.append(Span("wait", since, at, 0, step))
-            if phase != END:
-                began[part] = at
-        return spans, lost
-
     # ---- the end
 
     def stop(self) -> Traced:
@@ -141,7 +154,7 @@ class Spans:
         rounds, _ = self._rounds.read()
         # without that in which the trace began, which was seen before
         rounds = rounds[rounds[:, 2] >= self._base_at]
-        noted, lost = self._noted()
+        noted, lost = self.notes.read()
         lost += self._count - len(self._spans) - len(self._marked)
         spans = [*(Span(*record) for record in self._spans), *noted, *self._on_device()]
         return Traced(
@@ -168,6 +181,11 @@ class Spans:
 
 
 active: Spans | None = None
+
+
+def run_one(step: Callable[[], Any], name: str) -> Any:
+    """Runs a step, and notes it if the rank is traced."""
+    return step() if active is None else active.run_one(step, name)
 
 
 def start(spans: Spans) -> None:

@@ -23,20 +23,34 @@ from synknumba._wire.control import ControlBlock
 
 
 @dataclass(frozen=True, slots=True)
+class RankDevice:
+    """The device that a rank opens."""
+
+    kind: DeviceKind
+    index: int  # of the GPU; meaningless on the CPU
+    compiler: CompilerName | None  # for GPUs, where no decorator decides; None for what can be used
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnds:
+    """What a rank shares with the coordinator by descriptors, and which others it inherits."""
+
+    socket: socket.socket  # of its socketpair
+    lifeline: int  # read end of a pipe whose write end only the coordinator has
+    streams: dict[int, int]  # descriptors that replace stdout (1) and stderr (2), by descriptor
+    others: frozenset[int]  # descriptors of the coordinator and of other ranks, to be replaced
+
+
+@dataclass(frozen=True, slots=True)
 class RankConfig:
     """Settings of a rank, inherited at the fork."""
 
     rank: int
     line: int  # of the control block
     control: ControlBlock
-    device: DeviceKind
-    device_index: int  # of the GPU; meaningless on the CPU
-    compiler: CompilerName | None  # for GPUs, where no decorator decides; None for what can be used
-    socket: socket.socket  # the rank's end of its socketpair
-    lifeline: int  # read end of a pipe whose write end only the coordinator has
+    device: RankDevice
+    ends: RankEnds
     stacks: Stacks
-    streams: dict[int, int]  # descriptors that replace stdout (1) and stderr (2), by descriptor
-    others: frozenset[int]  # descriptors of the coordinator and of other ranks, to be replaced
     coordinator: int  # process id of the parent
     ranks_here: int  # number of ranks on this machine
     from_main_thread: bool  # whether the script forked in its main thread
@@ -59,9 +73,9 @@ def settle(config: RankConfig) -> None:
     if os.getppid() != config.coordinator:
         os._exit(1)
     this_process.enter(config.rank, config.control.world_size, config.ranks_here)
-    inherited_module.replace(config.others)
+    inherited_module.replace(config.ends.others)
     # else the ranks would keep the memory of dropped Data
-    release_inherited((config.control.segment,), config.others)
+    release_inherited((config.control.segment,), config.ends.others)
     _take_over_streams(config)
     inherited_module.settle_trackers()
     inherited_module.leave_deleted_directory()
@@ -80,12 +94,13 @@ def _die_with_the_coordinator(config: RankConfig) -> None:
     # calls exec. The kernel then sends SIGIO to the rank's group; its default action is to end the
     # process.
     signal.signal(signal.SIGIO, signal.SIG_DFL)
+    lifeline = config.ends.lifeline
     try:
-        fcntl.fcntl(config.lifeline, fcntl.F_SETOWN, -os.getpid())
-        fcntl.fcntl(config.lifeline, fcntl.F_SETFL, os.O_ASYNC)
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
     # a sandbox refuses it; a thread does the same, but cannot while compiled code holds the GIL
     except OSError:
-        threading.Thread(target=end_with_the_lifeline, args=(config.lifeline,), daemon=True).start()
+        threading.Thread(target=end_with_the_lifeline, args=(lifeline,), daemon=True).start()
 
 
 def end_with_the_lifeline(lifeline: int) -> None:
@@ -95,14 +110,10 @@ def end_with_the_lifeline(lifeline: int) -> None:
 
 
 def _take_over_streams(config: RankConfig) -> None:
-    descriptors = {
-        config.socket.fileno(),
-        config.lifeline,
-        config.stacks.fd,
-        *config.streams.values(),
-    }
-    inherited_module.close_inherited(descriptors, config.others)
-    for stream, end in config.streams.items():
+    ends = config.ends
+    descriptors = {ends.socket.fileno(), ends.lifeline, config.stacks.fd, *ends.streams.values()}
+    inherited_module.close_inherited(descriptors, ends.others)
+    for stream, end in ends.streams.items():
         os.dup2(end, stream)
         os.close(end)
     inherited_module.settle_streams()

@@ -16,7 +16,7 @@ import numpy as np
 
 from synknumba._call.written_arguments import share_memory
 from synknumba._errors import ArgumentError
-from synknumba._host.data import Data
+from synknumba._host.data import Data, segment_of
 from synknumba._host.file_data import over_file
 from synknumba._host.foreign import adopted, is_foreign
 from synknumba._ops.tree import Structure, flatten, paths
@@ -164,10 +164,9 @@ def refuse_shared(
     Each has a copy, and what calls write to one would not be seen in the other.
     """
     for (name, array, copy), (second, memory, data) in itertools.product(arrays, all_arrays):
-        segments = copy._segment.id, data._segment.id  # noqa: SLF001  # shared with this package
-        if copy is data or written.isdisjoint(segments):
-            continue
-        if share_memory(array, memory):
+        segments = segment_of(copy).id, segment_of(data).id
+        is_written = copy is not data and not written.isdisjoint(segments)
+        if is_written and share_memory(array, memory):
             raise ArgumentError(
                 f"{name} and {second} are arrays over the same memory, and calls write to one "
                 "of them, which the other would not show. Pass a copy."

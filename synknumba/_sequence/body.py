@@ -25,7 +25,7 @@ from synknumba._errors import (
     PartitionError,
     ReductionError,
 )
-from synknumba._host.data import Data
+from synknumba._host.data import Data, segment_of
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import Structure, flatten, unflatten
 from synknumba._sequence.arguments import (
@@ -74,12 +74,15 @@ class Body:
             ArgumentError: the body changes a value from outside, or draws random numbers.
         """
         installer = Installer(world, self.name, arguments.letters)
+        passed: Sequence[tuple[Any, ...]] = ()
         values = self._values(arguments)
         drew = watch_draws([*arguments.leaves, *itertools.chain(*map(Values.alive, values))])
         tracing.current = installer
         try:
             returned = self._run_turns(installer, structure, arguments.leaves)
-            passed, installer.passed = installer.passed if drew() else [], []
+            if drew():
+                passed = installer.passed
+            installer.passed = []
             installer.variables.undo_swaps()
             self._check_arrays(installer, arguments)
             if passed or any(map(Values.changed, values)):
@@ -150,7 +153,10 @@ class Body:
 
     def _values(self, arguments: Arguments) -> list[Values]:
         """Returns what the body reads from outside and of its arguments, as it is now."""
-        return [self._outer.now(), self._outer.of(arguments.objects)]
+        values = [self._outer.now()]
+        if arguments.objects:
+            values.append(self._outer.of(arguments.objects))
+        return values
 
     def _check_arrays(self, installer: Installer, arguments: Arguments) -> None:
         """Refuses NumPy arrays from outside that calls cannot write to, or over the same memory
@@ -158,7 +164,7 @@ class Body:
         """
         written, arrays = installer.written, installer.arrays.labelled()
         for name, array, copy in arrays:
-            if not array.flags.writeable and copy._segment.id in written:  # noqa: SLF001  # shared with this package
+            if not array.flags.writeable and segment_of(copy).id in written:
                 raise ArgumentError(f"{name} is read-only, and calls write to it. Pass a copy.")
         shared = {
             id(value): (name, value.data, value)
@@ -175,7 +181,7 @@ class Body:
         """Runs the body until swapped variables have their memory again; returns what it returns
         each time.
         """
-        recorder.running.append(self)
+        recorder.bodies.running.append(self)
         results = [self._run(structure, leaves)]
         while not recorder.end_of_turn():
             results.append(self._run(structure, leaves))
@@ -204,7 +210,6 @@ class Body:
 
     def inside(
         self,
-        recorder: Recorder,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         times: Any,
@@ -212,9 +217,11 @@ class Body:
         until: Any,
     ) -> Any:
         """Records a call inside another sequence."""
-        where = tracing.where()
-        if self in recorder.running:
-            cycle = [*recorder.running[recorder.running.index(self) :], self]
+        where, recorder = tracing.where(), tracing.current
+        assert isinstance(recorder, Recorder)  # there is no other recorder
+        running = recorder.bodies.running
+        if self in running:
+            cycle = [*running[running.index(self) :], self]
             path = " → ".join(body.name for body in cycle)
             raise ArgumentError(f"{where}: {self.name} calls itself ({path}); loop with times=")
         if until is not None:
@@ -249,12 +256,9 @@ def watch_draws(values: Iterable[Any]) -> Callable[[], bool]:
     drawn, in any thread.
     """
     values = [*values, random.random, np.random.random]  # bound methods of the modules' generators
-    generators = []
-    for value in values:
-        is_method = isinstance(value, BuiltinMethodType | MethodType)
-        owner = value.__self__ if is_method else value
-        if isinstance(owner, _GENERATORS):
-            generators.append(owner)
+    methods = BuiltinMethodType | MethodType
+    values += [value.__self__ for value in values if isinstance(value, methods)]
+    generators = [value for value in values if isinstance(value, _GENERATORS)]
     before = list(map(_state, generators))
     return lambda: before != list(map(_state, generators))
 
@@ -275,6 +279,8 @@ def _numbers(passed: Any) -> list[Any]:
 
 
 def _state(generator: Any) -> Any:
+    if isinstance(generator, random.SystemRandom):
+        return None  # it has none
     if isinstance(generator, random.Random):
-        return None if isinstance(generator, random.SystemRandom) else generator.getstate()
+        return generator.getstate()
     return pickle.dumps(generator)

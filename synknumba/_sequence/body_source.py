@@ -51,21 +51,16 @@ def _check_assignments(definition: Definition, place: Callable[[ast.AST], str]) 
                 value = ast.BinOp(target, operation, value)
             case _:
                 continue
-        stores = [
-            node
-            for node in ast.walk(target)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        ]
-        bound = {node.id for node in stores}
+        bound = set()
+        for node in ast.walk(target):
+            match node:
+                case ast.Name(id=name, ctx=ast.Store()):
+                    bound.add(name)
         # as in v = synk.all_reduce(v, "sum")
         calls = any(isinstance(node, ast.Call) for node in ast.walk(value))
-        if (
-            not bound
-            or not bound <= {*definition.parameters}
-            or calls
-            or clears
-            or _are_read(bound, definition, statement, skipped)
-        ):
+        if clears or calls or not bound or not bound <= {*definition.parameters}:
+            continue
+        if _are_read(bound, definition, statement, skipped):
             continue
         raise ArgumentError(
             f"{place(statement)}: {text} has no effect: it changes names until the end of the "
@@ -103,21 +98,19 @@ def _check_stores(definition: Definition, place: Callable[[ast.AST], str]) -> No
         - {*definition.parameters}
     )
     for node in definition.own:
-        is_grown = (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in _GROWING
-        )
-        if isinstance(getattr(node, "ctx", ast.Load()), ast.Load) and not is_grown:
-            continue
-        root: Any = node.func if isinstance(node, ast.Call) else node
+        done, root = "assigned", node
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name) as method) if name in _GROWING:
+                done, root = "called", method
+            case _ if isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
+                continue
         while isinstance(root, ast.Attribute | ast.Subscript):
             root = root.value
-        if not isinstance(root, ast.Name) or (
-            root.id not in shared if root is node else root.id in local
-        ):
+        if not isinstance(root, ast.Name):
             continue
-        done = "called" if is_grown else "assigned"
+        is_local = root.id not in shared if root is node else root.id in local
+        if is_local:
+            continue
         way_out = (
             "For a number of each iteration write synk.carry, to exchange the memory of variables "
             "synk.swap; return results, which every=1 gives of each iteration, and assign other "
@@ -158,16 +151,12 @@ def _are_read(
     end = statement.end_lineno or statement.lineno, statement.end_col_offset or 0
     in_body = {id(node) for node in definition.own}
     unused = {id(node) for branch in skipped for node in ast.walk(branch)}
-    used = [
-        node
-        for node in definition.names
-        if node.id in bound and not isinstance(node.ctx, ast.Store)
-    ]
-    return any(
-        id(node) not in unused
-        and ((node.lineno, node.col_offset) >= end or id(node) not in in_body)
-        for node in used
-    )
+    for node in definition.names:
+        if node.id not in bound or isinstance(node.ctx, ast.Store) or id(node) in unused:
+            continue
+        if id(node) not in in_body or (node.lineno, node.col_offset) >= end:
+            return True
+    return False
 
 
 def _unparsed(node: ast.expr) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from synknumba._call.report import make_report
 from synknumba._call.variable_rows import planned_shape, shapes_by_rank
 from synknumba._call.work_out import WorkedCall
-from synknumba._host.data import Data
+from synknumba._host.data import Data, segment_of
 from synknumba._ops.rows import Partition
 from synknumba._ops.variable_layout import StorageLayout, line_type
 from synknumba._sequence.recorder import Recorder
@@ -28,7 +28,7 @@ from synknumba._variables.collective_arguments import check_alike
 from synknumba._variables.collective_plans import access_in_place, stage_bytes, staged_accesses
 from synknumba._variables.state import VariableState, check_rank
 from synknumba._wire.program import Result
-from synknumba._wire.sequence import Access, Key, Loop, Part, ordered, united
+from synknumba._wire.sequence import Access, Key, Loop, Part, Shared, ordered, united
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function
@@ -56,7 +56,7 @@ class DryRun(Recorder):
     def _record(self, function: "Function[..., Any]", worked: WorkedCall, access: Access) -> Any:
         call, options, part = worked.call, worked.call.options, len(self._reports)
         for path, variable in call.variables.items():
-            self._labels.setdefault(id(variable), variable.name or f"{path} of {function.name}")
+            self._label(variable, f"{path} of {function.name}")
         for value in call.values:
             if isinstance(value, Number):
                 value.formula  # noqa: B018  # for results that the ranks are to combine
@@ -67,20 +67,24 @@ class DryRun(Recorder):
         reports = tuple(map(_result_report, results))
         if not worked.is_kernel and worked.options.has_ops:
             reports = (ResultReport("result", worked.ops, None, None),)
-        is_repeated = worked.is_kernel
+        needs_host = not worked.is_kernel
         if worked.options.record and options.is_whole:
             scalars = call.arguments.scalars.values
-            is_repeated = not any(isinstance(value, Number) for value in scalars)
-        reads_lines = call.rows.source.kind == "line" and not call.follows_lines
+            needs_host = any(isinstance(value, Number) for value in scalars)
+        if call.rows.source.kind == "line" and not call.follows_lines:
+            needs_host = True
         report = PartReport(
             self.calls,
             f"{function.name}({', '.join(texts)})",
             results=reports,
             plan=make_report(worked),
-            needs_host=reads_lines or not is_repeated,
+            needs_host=needs_host,
         )
         self._add(report, [access])
         return self._results_of(worked, part)
+
+    def _label(self, variable: VariableState, otherwise: str) -> None:
+        self._labels.setdefault(id(variable), variable.name or otherwise)
 
     def _add(self, report: PartReport, accesses: Sequence[Access]) -> None:
         """Adds the parts of a call, a collective or a swap, with what they read and write."""
@@ -93,13 +97,14 @@ class DryRun(Recorder):
         number = len(self._reports)
         self._reports.append(report)
         for access in accesses:
-            self.parts.append(Part(number, report.name, self.calls, self._in_memory(access)))
+            self.bodies.parts.append(Part(number, report.name, self.calls, self._in_memory(access)))
 
     def _names(self, keys: Iterable[Key]) -> tuple[str, ...]:
         memory = set()
         for key in keys:
-            if isinstance(key, tuple) and key[0] in {"variable", "data"}:
-                memory.add(key[1])
+            match key:
+                case ("variable" | "data", place, *_):
+                    memory.add(place)
         return tuple(sorted(self._labels.get(place, "an array") for place in memory))
 
     def _in_memory(self, access: Access) -> Access:
@@ -115,20 +120,23 @@ class DryRun(Recorder):
     def _placed(self, keys: frozenset[Key]) -> frozenset[Key]:
         placed: set[Key] = set()
         for key in keys:
-            if isinstance(key, tuple) and key[0] == "variable":
-                key = (key[0], self._memory.get(key[1], key[1]), *key[2:])  # noqa: PLW2901
-            placed.add(key)
+            match key:
+                case ("variable", int(variable), leaf):
+                    placed.add(("variable", self._memory.get(variable, variable), leaf))
+                case _:
+                    placed.add(key)
         return frozenset(placed)
 
     def _join(self, result: SymbolicResult, data: Data, access: Access) -> Part:
-        self._labels[data._segment.id] = result.label  # noqa: SLF001  # shared with this package
+        self._labels[segment_of(data).id] = result.label
         self._reports.append(self._combination(result.label, "the ranks", data.nbytes))
         return Part(len(self._reports) - 1, result.label, self.calls, access)
 
     def _combination(self, label: str, whom: str, nbytes: int) -> PartReport:
         """Returns the report on a result of so many bytes that is combined for later calls."""
-        size = self.partition.parts
-        moved = nbytes * size if size > 1 else 0
+        size, moved = self.partition.parts, 0
+        if size > 1:
+            moved = nbytes * size
         name = f"{label}, combined by {whom}"
         return PartReport(0, name, moved_bytes=moved, needs_host=True)
 
@@ -136,7 +144,7 @@ class DryRun(Recorder):
 
     def _place(self, states: Sequence[VariableState]) -> None:
         for variable in states:
-            self._labels.setdefault(id(variable), variable.name or "a variable")
+            self._label(variable, "a variable")
 
     def _record_collective(
         self,
@@ -191,7 +199,7 @@ class DryRun(Recorder):
             self._mark(number, is_passed=True)
         for result, _ in self._arrays.values():
             self._mark(result, is_passed=True)
-        parts, starts = ordered(self.parts), self.turns.starts
+        parts, starts = ordered(self.bodies.parts), self.turns.starts
         if len(starts) > 1:
             parts = parts[: starts[1]]
         return self._part_reports(parts)
@@ -201,11 +209,11 @@ class DryRun(Recorder):
         if isinstance(result, SymbolicResult):
             report = self._reports[result.number]
             results = list(report.results)
-            marked = results[result.index or 0]
-            results[result.index or 0] = replace(
+            marked = results[result.position]
+            results[result.position] = replace(
                 marked,
-                is_returned=marked.is_returned or is_returned,
-                is_passed=marked.is_passed or is_passed,
+                is_returned=marked.is_returned | is_returned,
+                is_passed=marked.is_passed | is_passed,
             )
             self._reports[result.number] = replace(report, results=tuple(results))
 
@@ -215,7 +223,7 @@ class DryRun(Recorder):
         """
         for result in returned:
             if isinstance(result, SymbolicResult):
-                report = self._reports[result.number].results[result.index or 0]
+                report = self._reports[result.number].results[result.position]
                 if not report.is_kept:
                     return result.label
         return None
@@ -224,42 +232,50 @@ class DryRun(Recorder):
         reports: list[PartReport | LoopReport] = []
         before: Part | None = None
         for part in parts:
-            whom: Whom | None = None
-            if part.wait is not None and self.partition.parts > 1:
-                whom = "neighbours" if part.wait.nearby else "all ranks"
+            whom = self._awaited_by(part)
             if isinstance(part, Loop):
                 inner = self._part_reports(part.parts)
-                times = int(part.times[1]) if part.times[0] == "value" else None
-                reports.append(LoopReport(part.name, times, inner, part.meets, whom))
+                reports.append(LoopReport(part.name, _plain_times(part), inner, part.meets, whom))
                 before = None
                 continue
             report = replace(self._report_of(part), waits_for=whom)
-            if before is not None and _are_steps_of_one(before, part):
+            if before is not None and _identity(before) == _identity(part):
                 first = reports.pop()
                 assert isinstance(first, PartReport)
-                whoms: set[Whom | None] = {whom, first.waits_for}
-                report = replace(report, waits_for=_widest(whoms))
+                report = replace(report, waits_for=max(whom, first.waits_for, key=_WIDTHS.index))
             reports.append(report)
             before = part
         return tuple(reports)
 
+    def _awaited_by(self, part: Part | Loop) -> Whom | None:
+        """Returns the ranks that each one waits for before a part."""
+        if part.wait is None or self.partition.parts == 1:
+            return None
+        return "neighbours" if part.wait.nearby else "all ranks"
+
     def _report_of(self, part: Part) -> PartReport:
-        shared = part.puts or part.combines
+        shared = _shared(part)
         if shared is None:
             return self._reports[part.number]
         return self._combination(part.name, "each rank", np.dtype(shared.dtype).itemsize)
 
 
-def _are_steps_of_one(first: Part, second: Part) -> bool:
-    """Returns whether two parts are steps of one collective, or of one combination."""
-    shared = first.puts or first.combines
-    return first.number == second.number and shared == (second.puts or second.combines)
+_WIDTHS: tuple[Whom | None, ...] = (None, "neighbours", "all ranks")
 
 
-def _widest(whoms: set[Whom | None]) -> Whom | None:
-    if "all ranks" in whoms:
-        return "all ranks"
-    return "neighbours" if "neighbours" in whoms else None
+def _shared(part: Part) -> Shared | None:
+    return part.puts or part.combines
+
+
+def _identity(part: Part) -> tuple[int, Shared | None]:
+    """Returns what the steps of one collective, or of one combination, have in common."""
+    return part.number, _shared(part)
+
+
+def _plain_times(loop: Loop) -> int | None:
+    """Returns the number of iterations of an inner sequence; None if it is computed."""
+    kind, times = loop.times[:2]
+    return int(times) if kind == "value" else None
 
 
 def _result_report(result: Result) -> ResultReport:

@@ -20,7 +20,7 @@ from synknumba._call.plan import KernelPlan, Plan
 from synknumba._call.work_out import WorkedCall
 from synknumba._device import fold_kernel
 from synknumba._formulas import Formula
-from synknumba._host.data import Data
+from synknumba._host.data import Data, segment_of
 from synknumba._host.lent_results import ResultLeases
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
@@ -28,7 +28,7 @@ from synknumba._sequence.call_checks import CallCheck, Lines
 from synknumba._sequence.recorder import Recorder, rows_of
 from synknumba._sequence.symbolic_results import SymbolicResult
 from synknumba._sequence.used_memory import OuterArrays, UsedVariables
-from synknumba._tracing import Line, Number, where
+from synknumba._tracing import Line, Number
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.collective_arguments import VariableGroup, check_alike
 from synknumba._variables.collective_call import pairs_in_place
@@ -121,11 +121,12 @@ class Installer(Recorder):
     def finish(self) -> InstalledSequence:
         """Returns what was recorded."""
         words, turns = board_words(self.world.world_size, self.slots), self.turns
+        parts = self.bodies.parts
         board = Segment(8 * words)
         program = SequenceProgram(
             number=next_number(),
             name=self.name,
-            parts=tuple(ordered(self.parts)),
+            parts=tuple(ordered(parts)),
             scalars=self._scalars,
             slots=self.slots,
             board=HostArray(board.id, np.dtype(np.int64), (words,)),
@@ -133,7 +134,7 @@ class Installer(Recorder):
             starts=tuple(turns.starts),
             memory=UsedMemory(frozenset(self._segments), frozenset(self.variables.memory)),
             lines=BodyLines(self.lines, self.places),
-            free=free_of_recorded(self.parts),
+            free=free_of_recorded(parts),
             carried=tuple(tuple(carried.items()) for carried in turns.carried),
         )
         self.arrays.find_changing()
@@ -155,12 +156,12 @@ class Installer(Recorder):
     # ---- calls
 
     def _record(self, function: "Function[..., Any]", worked: WorkedCall, access: Access) -> Any:
-        function._number_now(self.world)  # noqa: SLF001  # shared with this package
-        plan, call = function._install(self.world, worked), worked.call  # noqa: SLF001  # as above
+        installed = function._install_in_sequence(self.world, worked)  # noqa: SLF001  # made for it
+        plan, call = installed.plan, worked.call
         self.plans.append(plan)  # first: it is freed with the recorder
         self._memory.append(worked.selector)
-        self._uses += self.world.holdings.code.uses(function._roots(), function.name)  # noqa: SLF001  # as above
-        self._functions |= function._numbers()  # noqa: SLF001  # as above
+        self._uses += installed.uses
+        self._functions |= installed.numbers
         if isinstance(call.options.batch, Line):
             self.checks.append(Lines(call.options.batch, function.name, rows_of(call)))
         values = call.values
@@ -170,17 +171,17 @@ class Installer(Recorder):
         name = str(plan.info)
         for value in values:
             if isinstance(value, Number):
-                self.lines[name, value.formula] = value.line or where()
+                self._note_line(name, value)
         leased = map(self._lease, plan.lenders)
         packed, formulas = _packed(plan.program.values, (*values, *leased))
         access = replace(access, writes=_writes_of(plan, call, access.writes, formulas))
         number = plan.program.number
-        self.parts.append(Part(number, name, self.calls, access, packed, formulas))
+        self.bodies.parts.append(Part(number, name, self.calls, access, packed, formulas))
         self._programs.add(number)
         return self._results_of(worked, number, plan)
 
     def _join(self, result: SymbolicResult, data: Data, access: Access) -> Part:
-        output, segment = result.result, data._segment  # noqa: SLF001  # shared with this package
+        output, segment = result.result, segment_of(data)
         assert output is not None  # it is an array
         assert output.parts is not None
         target = HostArray(segment.id, data.dtype, data.shape)
@@ -245,10 +246,10 @@ class Installer(Recorder):
         programs = transfers_of(self.world).programs(spec, pairs_in_place(spec, states), keys)
         for number, segments, access in programs:
             self._programs.add(number)
-            self.parts.append(Part(number, kind, self.calls, access))
+            self.bodies.parts.append(Part(number, kind, self.calls, access))
             self._memory += segments
             self._segments |= {segment.id for segment in segments}
-        differs = kind in {"reduce", "exchange"} and self.world.world_size > 1
+        differs = self.world.world_size > 1 and kind in {"reduce", "exchange"}
         for variable in states:
             self.variables.note_change(variable, differs=differs, sharded=kind == "exchange")
 
@@ -272,12 +273,12 @@ def _writes_of(
 ) -> frozenset[Key]:
     """Returns what a call writes on its own rank, with its results."""
     if isinstance(plan, KernelPlan):
-        return writes | {
-            ("result", plan.program.number, index) for index in range(len(plan.returned))
-        }
+        number = plan.program.number
+        return writes | {("result", number, index) for index in range(len(plan.returned))}
+    if not plan.program.is_recorded or not call.options.is_whole:
+        return writes
     offsets = {offset for offset, *_ in formulas}
-    is_recorded = plan.program.is_recorded and call.options.is_whole
-    if is_recorded and offsets <= {plan.program.line_offset}:
+    if offsets <= {plan.program.line_offset}:
         return writes - SUCCESS | RECORDED
     return writes
 
@@ -286,11 +287,11 @@ def _packed(layout: str, values: Sequence[Any]) -> tuple[bytes, Formulas]:
     """Returns a call's values packed, with zeros for the unknown ones, and the formulas of these
     by offset.
     """
-    plain: list[Any] = []
+    plain = [*values]
     formulas: list[tuple[int, str, Formula]] = []
     for index, value in enumerate(values):
         if isinstance(value, Number):
+            plain[index] = 0
             offset = struct.calcsize("<" + layout[:index])
             formulas.append((offset, layout[index], value.formula))
-        plain.append(0 if isinstance(value, Number) else value)
     return struct.pack("<" + layout, *plain), tuple(formulas)

@@ -74,12 +74,7 @@ class OuterValues:
     def of(self, arguments: Sequence[Any]) -> "Values":
         """Returns what code reads of arguments of the sequence that are objects."""
         names, values = self.now().names, self._of_arguments
-        is_known = (
-            values is not None
-            and values.names_before is names
-            and _are_same(arguments, values.roots)
-        )
-        if values is None or not is_known or values.changed() is not None:
+        if values is None or not values.are_of(arguments, names):
             values = self._of_arguments = self._numbered(Values(arguments, self._body_of, names))
         return values
 
@@ -138,13 +133,21 @@ class Values:
             if now is not value and (now is None or type(value) is not ref or value() is not now):
                 return name
         for holder, before, name in self._contents:
-            is_array = type(before) is tuple
-            is_same = (
-                _array_key(holder) == before if is_array else _are_same(_items(holder), before)
-            )
+            if type(before) is tuple:  # of an array
+                is_same = _array_key(holder) == before
+            else:
+                is_same = _are_same(_items(holder), before)
             if not is_same:
                 return name
         return None
+
+    def are_of(self, roots: Sequence[Any], names: Collection[str]) -> bool:
+        """Returns whether these are what is read of some objects, as they are now, given the names
+        that other code reads.
+        """
+        if self.names_before is not names or not _are_same(roots, self.roots):
+            return False
+        return self.changed() is None
 
     def labels(self) -> list[tuple[str, Any]]:
         """Returns the values by name."""
@@ -165,20 +168,24 @@ class Values:
                 self.names.update(names_in(function.__code__))  # of objects that are passed to it
             return []
         name = self._labels.get(id(holder), "an argument")
-        items = _items(holder)
-        if items is not None or isinstance(holder, _ARRAYS):
-            self._contents.append((holder, _array_key(holder) if items is None else items, name))
-        parts = [*(items or ()), *inside(holder)]
+        parts, items = inside(holder), _items(holder)
+        if items is not None:
+            self._contents.append((holder, items, name))
+            parts = [*items, *parts]
+        elif isinstance(holder, _ARRAYS):
+            self._contents.append((holder, _array_key(holder), name))
         self._labels.update((id(part), name) for part in parts)
         return [*parts, *self._read(holder)]
 
     def _read(self, holder: Any) -> Iterator[Any]:
         """Yields the values of the names that an object has and code reads; notes them."""
-        is_code = is_a_function_of_the_script(holder)
-        if is_code:
+        passed = set[str]()
+        if is_a_function_of_the_script(holder):
             self.names.update(names_in(holder.__code__))
-        reads = list(reads_of(holder) if is_code else _attributes_of(holder, self.names))
-        passed = _passed_whole(holder, {read.name: read.value for read in reads}) if is_code else ()
+            reads = list(reads_of(holder))
+            passed = _passed_whole(holder, {read.name: read.value for read in reads})
+        else:
+            reads = list(_attributes_of(holder, self.names))
         for read in reads:
             self._reads[id(read.space), read.name] = read._replace(
                 space=None, value=held(read.value)
@@ -193,11 +200,16 @@ def _attributes_of(holder: Any, names: set[str]) -> Iterator[Read]:
     and special methods.
     """
     attributes = own(holder)
-    if isinstance(holder, FunctionType) or _package(holder) in _LIBRARIES:
+    kind = type(holder)
+    match holder:
+        case FunctionType():
+            return
+        case ModuleType() if not is_a_module_of_the_script(holder):
+            return
+        case type():
+            kind = holder
+    if _package(holder) in _LIBRARIES:
         return
-    if isinstance(holder, ModuleType) and not is_a_module_of_the_script(holder):
-        return
-    kind = holder if isinstance(holder, type) else type(holder)
     kinds = [parent for parent in kind.__mro__ if is_the_scripts(file_of(str(parent.__module__)))]
     spaces: list[tuple[object, Mapping[str, Any]]] = [(parent, vars(parent)) for parent in kinds]
     if attributes is not None:
@@ -259,7 +271,9 @@ def _items(holder: Any) -> list[Any] | None:
 def bytes_of(array: Any) -> bytes:
     """Returns what an array, or `Data`, holds: its bytes, or a digest of many."""
     data = np.asarray(array).tobytes()
-    return data if len(data) <= DIGEST_BYTES else hashlib.blake2b(data).digest()
+    if len(data) <= DIGEST_BYTES:
+        return data
+    return hashlib.blake2b(data).digest()
 
 
 def _array_key(holder: Any) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as AnySequence
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -112,8 +113,8 @@ class SequencePlan:
         else:
             world.attach([installed.board])
             world.command(Install(None, program), info=CallInfo(program.name))
-        self._pack = struct.Struct("<" + HEAD + program.scalars).pack_into
-        self._memory = world.ranks.values.data
+        layout = struct.Struct("<" + HEAD + program.scalars)
+        self._pack = partial(layout.pack_into, world.ranks.values.data, 0)
         self._ring: Segment | None = None  # of kept results
         self.forgotten = False
         self.used = 0
@@ -220,7 +221,7 @@ class SequencePlan:
         board.times, board.first, board.after = times, first, first + count
         if leases:
             scalars = [*scalars, *[each.choose() for each in leases]]
-        self._pack(self._memory, 0, first, count, times, period if entries else 0, ring, *scalars)
+        self._pack(first, count, times, period if entries else 0, ring, *scalars)
         tally = self.world.tally
         tally.calls += 1
         self.used = tally.calls
@@ -238,7 +239,9 @@ class SequencePlan:
             assert isinstance(item, ReturnedInSequence)  # the world has raised failures already
             rest = iter(descriptors)
             for number, returned in item.returned:
-                files = [next(rest)] if returned.segment is not None else []
+                files = []
+                if returned.segment is not None:
+                    files.append(next(rest))
                 plan = self.installed.plans[number]
                 plan.learn([(rank, returned, files)])
                 if isinstance(plan, FunctionPlan) and not plan.has_ops:

@@ -24,7 +24,7 @@ from synknumba._call.plan import Plan
 from synknumba._call.work_out import WorkedCall
 from synknumba._errors import ArgumentError
 from synknumba._formulas import Formula
-from synknumba._host.data import Data
+from synknumba._host.data import Data, segment_of
 from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import flatten, is_nested, unflatten
@@ -102,6 +102,49 @@ class Turns:
         return period
 
 
+@final
+class Bodies:
+    """The body that is recorded, and those that call it.
+
+    Attributes:
+        running: the bodies, from the outermost.
+        parts: parts of the innermost of them, so far.
+    """
+
+    def __init__(self) -> None:
+        self.running: list[Any] = []
+        self.parts: Parts = []
+        self._outer: list[Parts] = []  # of bodies around the innermost one
+
+    @property
+    def depth(self) -> int:
+        """Number of bodies around the innermost one."""
+        return len(self._outer)
+
+    @contextmanager
+    def inside(self, body: Any) -> Iterator[Parts]:
+        """Context in which calls become parts of an inner body, which it gives."""
+        self._outer.append(self.parts)
+        self.running.append(body)
+        inner = self.parts = []
+        try:
+            yield inner
+        finally:
+            self.parts = self._outer.pop()
+            self.running.pop()
+
+    def home_of(self, result: SymbolicResult) -> Parts:
+        """Returns the parts behind which a result is combined: of the body that makes it, or if
+        that has ended, of the innermost one.
+
+        That may be around the one that uses the result. A body that has ended has made its last.
+        """
+        for parts in self._outer:
+            if parts is result.home:
+                return parts
+        return self.parts
+
+
 class Recorder(ABC):
     """What the body of a sequence does.
 
@@ -110,8 +153,7 @@ class Recorder(ABC):
         partition: of rows into ranks.
 
     Attributes:
-        running: the sequences that are recorded, from the outermost.
-        parts: parts of the innermost of them, so far.
+        bodies: those that are recorded.
         used: bytes of the ranks' small results so far.
         turns: iterations that differ, since they swap variables.
         lines: file and line of the body that computes a number, by the part's name and the formula.
@@ -126,8 +168,7 @@ class Recorder(ABC):
 
     def __init__(self, name: str, partition: Partition) -> None:
         self.name, self.partition = name, partition
-        self.running: list[Any] = []
-        self.parts: Parts = []
+        self.bodies = Bodies()
         self.used = 0
         self.turns = Turns()
         self.lines: dict[tuple[str, Formula], str] = {}
@@ -136,7 +177,6 @@ class Recorder(ABC):
         self.arrays = OuterArrays(name)
         self.written: set[int] = set()
         self.passed: list[tuple[Any, ...]] = []
-        self._outer: list[Parts] = []  # bodies around the innermost one
         # results that later calls take, by their ids: as numbers, with slots, and as arrays
         self._numbers: dict[int, tuple[SymbolicResult, int]] = {}
         self._arrays: dict[int, tuple[SymbolicResult, Data]] = {}
@@ -148,7 +188,7 @@ class Recorder(ABC):
 
     @property
     def depth(self) -> int:
-        return len(self._outer)
+        return self.bodies.depth
 
     @property
     def calls(self) -> int:
@@ -192,8 +232,11 @@ class Recorder(ABC):
         if isinstance(options.batch, Line):
             _check_lines(function, options.batch)
         for name, value in (("batch", options.batch), ("local_batch", options.local_batch)):
-            if isinstance(value, Unknown) and not isinstance(value, Line):
-                self._refuse_rows(f"{name}= of {function.name}", value)
+            match value:
+                case Line():
+                    continue
+                case Unknown():
+                    self._refuse_rows(f"{name}= of {function.name}", value)
         if options.shards is not None and function.update_modes:
             raise ArgumentError(
                 f"{tracing.where()}: {function.name} has shards= and updates=, which the script "
@@ -225,7 +268,7 @@ class Recorder(ABC):
         if isinstance(value, SymbolicResult):
             return self._as_array(value)
         if isinstance(value, Line):
-            value._refuse()  # noqa: SLF001
+            tracing.refuse_value(value)
         if is_nested(value):
             leaves, structure = flatten(value)
             return unflatten(structure, [self._argument(leaf) for leaf in leaves])
@@ -241,18 +284,19 @@ class Recorder(ABC):
         run, of its report.
         """
         name = worked.planner.name
-        symbolic = partial(SymbolicResult, self.parts, worked.call, plan, number)
+        symbolic = partial(SymbolicResult, self.bodies.parts, worked.call, plan, number)
         if not worked.is_kernel:
             return symbolic(f"the result of {name}") if worked.options.has_ops else None
+        returned = tuple(worked.returned)
+        places: Sequence[int | None] = range(len(returned)) if len(returned) > 1 else [None]
         stand_ins: list[Any] = []
-        for index, output in enumerate(worked.returned):
+        for place, output in zip(places, returned, strict=False):
             result = worked.built.results[output]
-            place = index if len(worked.returned) > 1 else None
             handle = symbolic(f"{output} of {name}", result, place)
             stand_ins.append(ScalarResult(self, handle) if may_be_number(result) else handle)
-        if len(stand_ins) > 1:
-            return result_class(name, tuple(worked.returned))(*stand_ins)
-        return stand_ins[0] if stand_ins else None
+        if not stand_ins:
+            return None
+        return stand_ins[0] if len(returned) == 1 else result_class(name, returned)(*stand_ins)
 
     def share(self, number: SymbolicResult) -> int:
         """Makes the ranks combine a result to a number, after the call that makes it; returns the
@@ -269,19 +313,8 @@ class Recorder(ABC):
             puts = Part(-1, number.label, self.calls, Access(writes=stage), puts=shared)
             access = Access(remote_reads=stage)
             combines = Part(-1, number.label, self.calls, access, combines=shared)
-            self._body_of(number).extend((puts, combines))
+            self.bodies.home_of(number).extend((puts, combines))
         return self._numbers[id(number)][1]
-
-    def _body_of(self, result: SymbolicResult) -> Parts:
-        """Returns the parts behind which a result is combined: of the body that makes it, or if
-        that has ended, of this one.
-
-        That may be around the one that uses the result. A body that has ended has made its last.
-        """
-        for parts in self._outer:
-            if parts is result.home:
-                return parts
-        return self.parts
 
     def _as_array(self, result: SymbolicResult) -> Data:
         """Makes the ranks combine a result after the call that makes it; returns the memory that
@@ -299,9 +332,9 @@ class Recorder(ABC):
             self._arrays[id(result)] = result, data
             access = Access(
                 remote_reads=frozenset({result.key}),
-                writes=frozenset({("data", data._segment.id)}),  # noqa: SLF001
+                writes=frozenset({("data", segment_of(data).id)}),
             )
-            self._body_of(result).append(self._join(result, data, access))
+            self.bodies.home_of(result).append(self._join(result, data, access))
         return self._arrays[id(result)][1]
 
     @abstractmethod
@@ -325,7 +358,7 @@ class Recorder(ABC):
                     self._note_written(name, leaf.array.segment)
                 may_write = name in written
                 if not is_kernel:  # a GPU's kernel may write to what is read-only here
-                    may_write = not (isinstance(leaf, Held) and leaf.read_only)
+                    may_write = not getattr(leaf, "read_only", False)
                 accesses.append(_access_of(leaf, may_write=may_write))
         if not is_kernel:  # a function may raise on one rank only
             accesses.append(Access(writes=SUCCESS))
@@ -333,7 +366,7 @@ class Recorder(ABC):
 
     def _note_written(self, name: str, segment: int) -> None:
         for result, data in self._arrays.values():
-            if data._segment.id == segment:  # noqa: SLF001  # shared with this package
+            if segment_of(data).id == segment:
                 raise ArgumentError(
                     f"{tracing.where()}: {name} is in inout=, and {result.label} would be "
                     "changed for all calls that take it; write to a variable"
@@ -369,19 +402,20 @@ class Recorder(ABC):
         group = VariableGroup.of(variables, "exchange")
         self._place(group.states)
         group.check_halos()  # before `during` has run
-        first = len(self.parts)
+        parts = self.bodies.parts
+        first = len(parts)
         during()
-        exchange = len(self.parts)
+        exchange = len(parts)
         self.collective("exchange", variables, None, 0, None)
-        for index in range(first, len(self.parts)):
-            part = self.parts[index]
+        for index in range(first, len(parts)):
+            part = parts[index]
             if part.access is None:
                 continue
             if index < exchange:
                 access = replace(part.access, beside=self.calls)
             else:
                 access = replace(part.access, exchange=self.calls)
-            self.parts[index] = replace(part, access=access)
+            parts[index] = replace(part, access=access)
         return variables
 
     @abstractmethod
@@ -402,12 +436,7 @@ class Recorder(ABC):
 
     def swap(self, first: VariableState, second: VariableState) -> None:
         """Exchanges the memory of two variables, for the calls that follow."""
-        if self._outer:
-            inner = self.running[-1].name
-            raise ArgumentError(
-                f"{tracing.where()}: swap in {inner}, which {self.name} calls; swap in "
-                f"{self.name}, or write two steps"
-            )
+        self._check_outermost("swap", f"; swap in {self.name}, or write two steps")
         self.turns.note_swap(id(first), id(second))
         self._place([first, second])
         self._swap(first, second)
@@ -434,7 +463,7 @@ class Recorder(ABC):
             )
         if len(self.turns.starts) == period:
             return True
-        self.turns.starts.append(len(self.parts))
+        self.turns.starts.append(len(self.bodies.parts))
         self.turns.carried.append({})
         self._begin_turn()
         return False
@@ -443,20 +472,17 @@ class Recorder(ABC):
 
     def carry(self, number: Any, value: Any) -> None:
         """Gives a number of the sequence's arguments another value from the next iteration on."""
-        if self._outer:
-            inner = self.running[-1].name
-            raise ArgumentError(
-                f"{tracing.where()}: carry in {inner}, which {self.name} calls: an inner sequence "
-                f"begins with the numbers that the call passes; carry in {self.name}"
-            )
+        self._check_outermost(
+            "carry",
+            ": an inner sequence begins with the numbers that the call passes; carry in "
+            f"{self.name}",
+        )
         if not isinstance(number, Number) or number.formula[:1] != ("scalar",):
             label = number.label if isinstance(number, Unknown) else repr(number)
             raise ArgumentError(
                 f"{tracing.where()}: carry takes a number that is passed to {self.name}, and its "
                 f"next value, as in synk.carry(old, new); got {label}"
             )
-        if isinstance(value, Unknown) and not isinstance(value, Number):
-            value._refuse()  # noqa: SLF001
         carried, index, next_value = self.turns.carried[-1], number.formula[1], _as_number(value)
         if index in carried:
             raise ArgumentError(
@@ -464,33 +490,39 @@ class Recorder(ABC):
             )
         _check_carried(number, next_value)
         carried[index] = next_value.formula
-        self.lines[CARRIED, next_value.formula] = next_value.line or tracing.where()
+        self._note_line(CARRIED, next_value)
+
+    def _note_line(self, part: str, number: Number) -> None:
+        """Notes the line of the body that computes a number for a part."""
+        self.lines[part, number.formula] = number.line or tracing.where()
 
     # ---- inner sequences
 
     @contextmanager
-    def inside(self, sequence: Any, times: Any) -> Iterator[None]:
+    def inside(self, body: Any, times: Any) -> Iterator[None]:
         """Context in which calls become parts of an inner sequence."""
         formula: Formula = ("value", times)
         if isinstance(times, Number):
             formula = times.formula
-        parts: Parts = []
-        self._outer.append(self.parts)
-        self.running.append(sequence)
-        self.parts = parts
-        try:
+        with self.bodies.inside(body) as parts:
             yield
-        finally:
-            self.parts = self._outer.pop()
-            self.running.pop()
-        self.parts.append(
-            Loop(sequence.name, formula, self.depth + 1, tuple(ordered(parts)), own_access(parts))
+        loop = Loop(
+            body.name, formula, self.bodies.depth + 1, tuple(ordered(parts)), own_access(parts)
         )
+        self.bodies.parts.append(loop)
+
+    def _check_outermost(self, action: str, way_out: str) -> None:
+        """Raises `ArgumentError` in an inner sequence, for what only the outermost body does."""
+        if self.bodies.depth:
+            inner = self.bodies.running[-1].name
+            raise ArgumentError(
+                f"{tracing.where()}: {action} in {inner}, which {self.name} calls{way_out}"
+            )
 
 
 def _check_lines(function: "Function[..., Any]", line: Line) -> None:
     data = line.data
-    if data.ndim != 2 or data.dtype != np.int64 or not data.shape[0] or not data.shape[1]:
+    if data.ndim != 2 or data.dtype != np.int64 or 0 in data.shape:
         raise ArgumentError(
             f"{tracing.where()}: batch= of {function.name} takes a line of row numbers: "
             f"{line.label} must be 2-D and int64, with a line for each iteration, and is "
@@ -520,7 +552,7 @@ def _access_of(leaf: Param, *, may_write: bool) -> Access:
             keys = frozenset({("variable", variable, index)})
         case Update(variable, index):
             return Access(writes=frozenset({("variable", variable, index)}))
-        case Sharded(array, _, writable) if writable:
+        case Sharded(array, _, True):
             return Access(remote_writes=frozenset({("data", array.segment)}))
         case Sharded(array) | Broadcast(array):
             return Access(remote_reads=frozenset({("data", array.segment)}))
@@ -531,17 +563,21 @@ def _access_of(leaf: Param, *, may_write: bool) -> Access:
 
 def _as_number(value: Any) -> Number:
     """Returns a number of a sequence, or a plain one as such."""
-    if isinstance(value, Number):
-        return value
-    if isinstance(value, bool | np.bool_) or not isinstance(
-        value, int | float | np.integer | np.floating
-    ):
+    plain, dtype = value, None
+    match value:
+        case Number():
+            return value
+        case Unknown():
+            tracing.refuse_value(value)
+        case np.integer() | np.floating():
+            plain, dtype = value.item(), number_dtype(value.dtype)
+        case bool():
+            plain = None
+    if not isinstance(plain, int | float):
         raise ArgumentError(
             f"{tracing.where()}: carry takes a number as the next value; got "
             f"a {type(value).__name__}"
         )
-    dtype = number_dtype(value.dtype) if isinstance(value, np.generic) else None
-    plain = value.item() if isinstance(value, np.generic) else value
     return Number(("value", plain), repr(value), is_int=isinstance(plain, int), dtype=dtype)
 
 
@@ -552,7 +588,9 @@ def _check_carried(number: Number, value: Number) -> None:
             f"{tracing.where()}: {number.label} is an int, and its next value, {value.label}, a "
             f"float; pass a float at first"
         )
-    if number.dtype != value.dtype and not (number.dtype is None and value.dtype == "uint64"):
+    if number.dtype is None and value.dtype == "uint64":
+        return
+    if number.dtype != value.dtype:
         raise ArgumentError(
             f"{tracing.where()}: {number.label} is {_dtype_of(number)}, and its next value, "
             f"{value.label}, {_dtype_of(value)}; pass a number of the same dtype at first"
@@ -560,7 +598,9 @@ def _check_carried(number: Number, value: Number) -> None:
 
 
 def _dtype_of(number: Number) -> str:
-    return number.dtype or ("int64" if number.is_int else "float64")
+    if number.dtype is not None:
+        return number.dtype
+    return "int64" if number.is_int else "float64"
 
 
 def rows_of(call: Call) -> int:

@@ -36,8 +36,11 @@ class ResultReport:
 
     def __str__(self) -> str:
         """Describes the result and who gets it."""
-        what = "a list of the ranks' values" if self.op is None else str(self.op)
-        of = "" if self.dtype is None else f" of {self.dtype} {self.shape}"
+        what = "a list of the ranks' values"
+        if self.op is not None:
+            what = str(self.op)
+        if self.dtype is not None:
+            what += f" of {self.dtype} {self.shape}"
         goes = []
         if self.is_returned and self.is_kept:
             goes.append("kept on the ranks until the round ends")
@@ -46,7 +49,7 @@ class ResultReport:
         if self.is_passed:
             goes.append("combined by the ranks for later calls")
         where = " and ".join(goes) or "not returned, so it stays on the ranks"
-        return f"{self.name}: {what}{of}, {where}"
+        return f"{self.name}: {what}, {where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,9 @@ class PartReport:
         if self.moved_bytes:
             effects.append(f"moves {self.moved_bytes:,} bytes")
         text = f"{indent}{self.call or ' '} {self.name}"
-        yield ": ".join([text, "; ".join(effects)] if effects else [text])
+        if effects:
+            text += f": {'; '.join(effects)}"
+        yield text
         for result in self.results:
             yield f"{indent}    {result}"
 
@@ -113,8 +118,10 @@ class LoopReport:
 
     def lines(self, indent: str) -> Iterator[str]:
         """Yields lines of text."""
-        text = f"{indent}{self.name}, "
-        text += "a computed number of times" if self.times is None else f"{self.times:,} times"
+        times = "a computed number of"
+        if self.times is not None:
+            times = f"{self.times:,}"
+        text = f"{indent}{self.name}, {times} times"
         if self.meets:
             text += "; waits for all ranks before and after"
         elif self.waits_for is not None:
@@ -182,13 +189,15 @@ class SequenceReport:
         """
         acts, recorded_loops = [], []
         for part in self.parts:
-            if isinstance(part, PartReport):
-                if part.needs_host:
-                    acts.append(f"call {part.call}" if part.call else part.name)
-            elif _is_recorded(part):
-                recorded_loops.append(f"{part.name}, which is recorded for itself")
-            else:
-                acts.append(part.name)
+            match part:
+                case PartReport(needs_host=False):
+                    continue
+                case PartReport(call=call) if call:
+                    acts.append(f"call {call}")
+                case LoopReport() if _is_recorded(part):
+                    recorded_loops.append(f"{part.name}, which is recorded for itself")
+                case _:
+                    acts.append(part.name)
         acts += recorded_loops
         if self.carries:
             acts.append("synk.carry")

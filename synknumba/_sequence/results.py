@@ -14,7 +14,6 @@ from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, NONE, flatten, parts_like, unflatten
 from synknumba._sequence.symbolic_results import SymbolicResult, handle_of
 from synknumba._types import Array
-from synknumba._wire.control import small_parts
 from synknumba._wire.program import Result
 
 SEQUENTIAL: Final = 8  # NumPy sums fewer parts than this in order, along any axis
@@ -33,10 +32,10 @@ class SequenceResults:
         # of each turn, the results among the leaves; None for constants
         self._turns = [list(map(_handle_or_none, flatten(tree)[0])) for tree in returned]
         self._handles = self._turns[0]
-        self._constants = [
-            leaf if handle is None else None
-            for leaf, handle in zip(leaves, self._handles, strict=True)
-        ]
+        self._constants = leaves
+        for place, handle in enumerate(self._handles):
+            if handle is not None:  # it refers to what the body has recorded
+                self._constants[place] = None
         self._collect_quickly = self._quick_collector()
 
     @property
@@ -96,51 +95,54 @@ class SequenceResults:
             period: of kept iterations.
         """
         if len(self._turns) == 1:
-            handles = zip(self._constants, self._handles, strict=True)
-            leaves = [
-                constant if handle is None else combined(handle, memory)
-                for constant, handle in handles
-            ]
-            return unflatten(self._structure, leaves)
-        leaves = []
-        for place, constant in enumerate(self._constants):
+            return self._with_results(lambda _, handle: combined(handle, memory))
+
+        def of_turns(place: int, _: SymbolicResult) -> Array:
             entries = []
             for entry in range(len(memory)):
                 turn = ((entry + 1) * period - 1) % len(self._turns)
                 handle = self._turns[turn][place]
-                if handle is not None:
-                    entries.append(combined(handle, memory[entry : entry + 1])[0])
-            leaves.append(np.stack(entries) if entries else constant)
-        return unflatten(self._structure, leaves)
+                assert handle is not None  # as in the first turn
+                entries.append(combined(handle, memory[entry : entry + 1])[0])
+            return np.stack(entries)
+
+        return self._with_results(of_turns)
 
     def stacked(self, entries: Iterable[Any]) -> Any:
         """Returns what the body has returned in kept iterations: results of calls are stacked,
         and all else is as it is.
         """
         if self._structure == LEAF:
-            return self._constants[0] if self._handles[0] is None else stack(entries)
+            return self._with_results(lambda *_: stack(entries))
         flat = [parts_like(self._structure, entry) or () for entry in entries]
-        columns = zip(self._constants, self._handles, zip(*flat, strict=True), strict=True)
-        leaves = [
-            constant if handle is None else stack(column) for constant, handle, column in columns
-        ]
-        return unflatten(self._structure, leaves)
+        columns = list(zip(*flat, strict=True))
+        return self._with_results(lambda place, _: stack(columns[place]))
 
     def empty(self) -> Any:
         """Returns the results of no iterations; of calls whose results are not known yet, None."""
-        leaves = []
-        for constant, handle in zip(self._constants, self._handles, strict=True):
-            if handle is None or handle.result is None:
-                leaves.append(constant)
-                continue
-            result = handle.result
-            assert result.parts is not None  # it is a result that the caller gets
-            leaves.append(np.empty((0, *result.shape), result.parts.dtype))
+        return self._with_results(lambda _, handle: _empty(handle.result))
+
+    def _with_results(self, value_of: Callable[[int, SymbolicResult], Any]) -> Any:
+        """Returns what the body has returned in the first turn, with values in place of its
+        symbolic results, which `value_of` gets with their places.
+        """
+        leaves = [*self._constants]
+        for place, handle in enumerate(self._handles):
+            if handle is not None:
+                leaves[place] = value_of(place, handle)
         return unflatten(self._structure, leaves)
 
 
 def _nothing() -> None:
     """Returns what a body without results returns."""
+
+
+def _empty(result: Result | None) -> Array | None:
+    """Returns the results of no iterations, for a result of a call."""
+    if result is None:
+        return None
+    assert result.parts is not None  # it is a result that the caller gets
+    return np.empty((0, *result.shape), result.parts.dtype)
 
 
 def _is_small(result: Result | None) -> bool:
@@ -161,9 +163,8 @@ def combined(handle: SymbolicResult, memory: Array) -> Array:
     assert result is not None
     assert result.parts is not None
     if result.op in reduction.UFUNCS and memory.shape[1] < SEQUENTIAL:
-        dtype = np.dtype(result.parts.dtype)
-        parts = small_parts(memory, result.parts)
-        sums: Array = reduction.UFUNCS[result.op].reduce(parts, 1, dtype)
+        parts = result.parts.in_lines(memory)
+        sums: Array = reduction.UFUNCS[result.op].reduce(parts, 1, parts.dtype)
         return sums
     return np.stack([plan.collector_in(entry, result.name)(handle.count) for entry in memory])
 
@@ -175,39 +176,42 @@ def stack(entries: Iterable[Any]) -> Any:
     A list with a value for each rank, as the op None makes it, counts as an array. Raises
     `ReductionError` if shapes or structures differ.
     """
-    columns: list[list[Any]] = []  # leaves of each entry
-    first: tuple[list[Any], Any] | None = None
-    for index, entry in enumerate(entries):
-        leaves, structure = flatten(entry)
-        shapes = list(map(np.shape, leaves))
-        first = first or (shapes, structure)
-        if (shapes, structure) != first:
+    flat = [flatten(entry) for entry in entries]
+    (leaves, structure), *_ = flat
+    first = list(map(np.shape, leaves))
+    for index, (parts, of_parts) in enumerate(flat):
+        shapes = list(map(np.shape, parts))
+        if shapes != first or of_parts != structure:
             raise ReductionError(
                 "results of kept iterations must have the same shapes to be stacked, but entry "
-                f"{index} has {shapes} and entry 0 has {first[0]}; use every=None for the last "
+                f"{index} has {shapes} and entry 0 has {first}; use every=None for the last "
                 "ones only"
             )
-        columns.append(leaves)
-    assert first is not None  # there is an entry
-    stacked = [np.stack(column) for column in zip(*columns, strict=True)]
-    return _joined(unflatten(first[1], stacked))
+    columns = zip(*(parts for parts, _ in flat), strict=True)
+    return _joined(unflatten(structure, list(map(np.stack, columns))))
 
 
 def _joined(tree: Any) -> Any:
     """Returns a tree with lists of arrays of one shape, one array for each rank, as arrays of
     shape (entries, W, …).
     """
-    if isinstance(tree, list) and _are_alike(tree):
-        return np.stack(tree, axis=1)
-    if isinstance(tree, dict):
-        return {key: _joined(value) for key, value in tree.items()}
-    if isinstance(tree, tuple):
-        parts = map(_joined, tree)
-        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    match tree:
+        case list() if _are_alike(tree):
+            return np.stack(tree, axis=1)
+        case dict():
+            return {key: _joined(value) for key, value in tree.items()}
+        case tuple() if hasattr(tree, "_fields"):  # a named tuple
+            return type(tree)(*map(_joined, tree))
+        case tuple():
+            return tuple(map(_joined, tree))
     return tree
 
 
 def _are_alike(values: list[Any]) -> bool:
     """Whether there are values, and all are arrays of one shape."""
-    shapes = {value.shape if isinstance(value, np.ndarray) else None for value in values}
-    return len(shapes) == 1 and None not in shapes
+    shapes = set()
+    for value in values:
+        if not isinstance(value, np.ndarray):
+            return False
+        shapes.add(value.shape)
+    return len(shapes) == 1

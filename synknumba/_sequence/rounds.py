@@ -25,7 +25,6 @@ from synknumba._wire.sequence import (
     Part,
     SequenceProgram,
     Shared,
-    depth,
     place_of,
 )
 from synknumba._world.engine import Engine
@@ -56,11 +55,9 @@ class RoundLoop:
         learn: Learn,
     ) -> None:
         self._world, self._program, self._info, self._learn = world, program, info, learn
-        lines = program.lines.numbers
-        self._numbers = Numbers(depth(program.parts), program.scalars, program.slots, lines)
+        self._numbers = Numbers(program)
         self._positions = positions
         self._head = struct.Struct("<" + HEAD)
-        self._carried = sorted({index for turn in program.carried for index, _ in turn})
         self._times = 1
         self._running: Part | None = None
 
@@ -73,11 +70,8 @@ class RoundLoop:
         """
         values, numbers = self._world.ranks.values, self._numbers
         first, count, self._times, period, _ = self._head.unpack(values[: self._head.size].data)
-        scalars = values[self._head.size :][: numbers.scalars.nbytes].copy().view(np.int64)
-        before = numbers.scalars[self._carried] if first else None
-        numbers.scalars[:] = scalars
-        if before is not None:
-            numbers.scalars[self._carried] = before
+        scalars = values[self._head.size :][: numbers.scalars.nbytes].view(np.int64)
+        numbers.take_scalars(scalars, first)
         try:
             self._repeat(first, count, period, history)
         except Exception as error:

@@ -26,16 +26,14 @@ def checked_loop(name: str, times: Any, every: Any, until: Any) -> tuple[int, in
         return times, None
     if times is ONCE:
         _check_times(name, every, until)
-        return 1, None if every is None else 1
+        return (1, None) if every is None else (1, 1)
     times = count_of(name, "times", times, 0)
     if every is not None:
         every = count_of(name, "every", every, 1)
-        if times and every > times:
+        if 0 < times < every:
             raise ArgumentError(
                 f"{name}: every={every} keeps nothing of times={times}; pass at most every={times}"
             )
-    elif times == 0:
-        every = None
     if until is not None and not callable(until):
         raise ArgumentError(
             f"{name}: until= takes a function of the results, as in until=lambda "
@@ -63,10 +61,10 @@ def _check_times(name: str, every: Any, until: Any) -> None:
 def count_of(name: str, option: str, value: Any, least: int) -> int:
     number = as_index(value)
     if not least <= number < 2**63:
-        limit = "" if number < least else ", and below 2**63"
-        raise ArgumentError(
-            f"{name}: {option} must be an int of at least {least}{limit}, got {value!r}"
-        )
+        limit = f"{least}"
+        if number >= least:
+            limit += ", and below 2**63"
+        raise ArgumentError(f"{name}: {option} must be an int of at least {limit}, got {value!r}")
     return number
 
 
@@ -86,7 +84,9 @@ class Schedule:
 
     def rounds(self, times: int) -> int:
         """Returns the number of rounds of so many iterations."""
-        return min(times, 1) if not self.round_ends else -(-times // self.period)
+        if not self.round_ends:
+            return min(times, 1)
+        return -(-times // self.period)
 
 
 LAST_ONLY = Schedule(NEVER, "")
@@ -104,12 +104,11 @@ def schedule(
         large: name of a result that the ranks cannot keep; None if there is none.
         nbytes: bytes of the small results of an iteration, on all ranks.
     """
-    if not is_judged and every is None:
-        return LAST_ONLY
-    period = every or 1
-    each = "after each iteration" if period == 1 else f"after every {period:,} iterations"
+    if every is None:
+        return Schedule(1, f"{_each(1)}, for until=", is_stacked=False) if is_judged else LAST_ONLY
+    period, each = every, _each(every)
     if is_judged:
-        return Schedule(period, f"{each}, for until=", is_stacked=every is not None)
+        return Schedule(period, f"{each}, for until=")
     if large is not None:
         return Schedule(
             period, f"{each}, as ranks keep small results of kernels only, and {large} is none"
@@ -121,3 +120,7 @@ def schedule(
             f"{each}, as kept results would take {total:,} bytes, and ranks keep {KEPT_BYTES:,}",
         )
     return Schedule(period, "")
+
+
+def _each(period: int) -> str:
+    return "after each iteration" if period == 1 else f"after every {period:,} iterations"

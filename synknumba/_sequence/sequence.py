@@ -8,7 +8,6 @@ ranks keep small results in a segment, and one round does all.
 """
 
 import inspect
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as AnySequence
@@ -27,7 +26,7 @@ from synknumba._call.variable_rows import planned_shape
 from synknumba._call.work_out import planned_partition
 from synknumba._errors import ArgumentError, SynkError, shorten, shortened
 from synknumba._host.copying import copy_into
-from synknumba._host.data import Data
+from synknumba._host.data import Data, segment_of
 from synknumba._host.log import log
 from synknumba._ops.tree import Structure, flatten, paths
 from synknumba._progress import Progress, default, refuse_inside, wanted
@@ -38,7 +37,6 @@ from synknumba._sequence.dry_run import DryRun
 from synknumba._sequence.outer_values import OuterValues
 from synknumba._sequence.plan import CallRounds, SequencePlan
 from synknumba._sequence.plan_cache import KeptSequencePlans
-from synknumba._sequence.recorder import Recorder
 from synknumba._sequence.report import SequenceReport
 from synknumba._sequence.schedule import ONCE, OPTIONS, checked_loop, schedule
 from synknumba._sequence.symbolic_results import handle_of
@@ -48,7 +46,7 @@ from synknumba._variables.variable import Variable, state_of
 from synknumba._world.call_in_flight import GOES_ON, Flight
 from synknumba._world.engine import Engine
 from synknumba._world.holdings import refuse
-from synknumba._world.open_world import current_world, open_world
+from synknumba._world.open_world import current_frame, current_world, open_world
 
 _planning = threading.Lock()  # held where a sequence is planned without a world
 
@@ -80,9 +78,8 @@ class Sequence(Generic[P, R]):
                 f"run; write a plain function"
             )
         check_body(self.name, function)
-        self._signature = inspect.signature(function)
         self._plans = KeptSequencePlans()
-        self._binder = ArgumentBinder(self.name, self._signature)
+        self._binder = ArgumentBinder(self.name, inspect.signature(function))
         self._world: Engine | None = None
         self._traced = 0  # how often the body was recorded
         self._forget_values()
@@ -117,17 +114,14 @@ class Sequence(Generic[P, R]):
             What the body returns, with the results of its calls; variables as they are.
 
         Raises:
-            ArgumentError: an argument is invalid, or the body does what cannot be repeated on the
-                ranks.
+            ArgumentError: an argument is invalid, or the body does what ranks cannot repeat.
             RankError: an exception on a rank, with iteration and call; the world remains usable,
                 and variables that the sequence writes are undefined.
             RankDied, CallTimeout: all ranks have been terminated; `fork()` works again.
         """
-        recorder = tracing.current
-        if recorder is not None and recorder.is_here:
-            assert isinstance(recorder, Recorder)  # there is no other recorder
+        if tracing.current is not None and tracing.current.is_here:
             refuse_inside(progress, tracing.where(), self.name)
-            return self._body.inside(recorder, args, kwargs, times, every, until)
+            return self._body.inside(args, kwargs, times, every, until)
         try:
             times, every = checked_loop(self.name, times, every, until)
             shows: Progress = False
@@ -249,7 +243,7 @@ class Sequence(Generic[P, R]):
         if not times:
             return plan, arguments.scalars, ()
         copies = [*_written_back(plan, arguments), *plan.renew_arrays()]
-        if len(args) == len(leaves) == len(self._signature.parameters):
+        if len(args) == len(leaves) == len(self._binder.signature.parameters):
             self._plans.remember(self._outer.now().version, args, plan)
         return plan, arguments.scalars, copies
 
@@ -271,13 +265,14 @@ class Sequence(Generic[P, R]):
 
     def _check_kept(self, every: int | None, until: Any, *, returns: bool) -> None:
         """Raises `ArgumentError` for options about results, unless the body returns any."""
-        if returns or (every is None and until is None):
+        if returns:
             return
-        what = "every= keeps" if until is None else "until= judges"
-        raise ArgumentError(
-            f"{self.name}: {what} what {self.name} returns, and it returns nothing; return the "
-            f"result of a call in its body"
-        )
+        for option, value in (("until= judges", until), ("every= keeps", every)):
+            if value is not None:
+                raise ArgumentError(
+                    f"{self.name}: {option} what {self.name} returns, and it returns nothing; "
+                    "return the result of a call in its body"
+                )
 
     def _check_call(
         self,
@@ -377,7 +372,7 @@ class Sequence(Generic[P, R]):
         tracing.refuse(f"{self.name}.plan()")
         times, every = checked_loop(self.name, times, every, until)
         partition, world = planned_partition("plan", world_size), open_world()
-        with _planning if world is None else _held(world, sys._getframe()):  # noqa: SLF001  # the call that has the world
+        with _planning if world is None else _held(world, current_frame()):
             leaves, structure = self._binder.bind(args, kwargs)
             arguments = self._binder.classify(leaves, structure, self._outer)
             names = [argument_name(path) for path in paths(structure)]
@@ -437,7 +432,7 @@ class Sequence(Generic[P, R]):
 
     def __repr__(self) -> str:
         """Shows name and parameters."""
-        return f"<synknumba sequence {self.name}{self._signature}>"
+        return f"<synknumba sequence {self.name}{self._binder.signature}>"
 
     def __reduce__(self) -> NoReturn:
         """Raises `ArgumentError`: only the script runs sequences."""
@@ -458,7 +453,7 @@ def _written_back(plan: SequencePlan, arguments: Arguments) -> list[tuple[Array,
     written, copied = plan.installed.written, arguments.write_back
     shared = [(name, data.data, data) for name, data in arguments.data]
     refuse_shared(written, copied, [*copied, *plan.installed.arrays.labelled(), *shared])
-    return [(array, copy) for _, array, copy in copied if copy._segment.id in written]  # noqa: SLF001  # shared with this package
+    return [(array, copy) for _, array, copy in copied if segment_of(copy).id in written]
 
 
 @contextmanager
@@ -474,12 +469,16 @@ def _held(world: Engine, call: FrameType) -> Iterator[None]:
 
 
 def _memory_of(value: Variable | Data) -> int:
-    return id(state_of(value)) if isinstance(value, Variable) else value._segment.id  # noqa: SLF001  # shared with this package
+    if isinstance(value, Variable):
+        return id(state_of(value))
+    return segment_of(value).id
 
 
 def _body_of(value: Any) -> Any:
     """Returns the body of a sequence; None for any other object."""
-    return value.py_func if isinstance(value, Sequence) else None
+    if isinstance(value, Sequence):
+        return value.py_func
+    return None
 
 
 _NOTHING: Any = object()

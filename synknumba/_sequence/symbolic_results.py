@@ -49,9 +49,14 @@ class SymbolicResult(UnknownArray):
         self.count, self.has_shards = call.count, call.options.shards is not None
 
     @property
+    def position(self) -> int:
+        """Position among the results of the call, 0 for the only one."""
+        return self.index or 0
+
+    @property
     def key(self) -> Key:
         """The ranks' parts of it, for accesses."""
-        return "result", self.number, self.index or 0
+        return "result", self.number, self.position
 
     @property
     def plan(self) -> Plan:
@@ -61,7 +66,9 @@ class SymbolicResult(UnknownArray):
 
     def weights(self) -> tuple[int, ...]:
         """Returns the number of rows on each rank, for a mean."""
-        return () if self._plan is None else tuple(self._plan.weights(self.count).tolist())
+        if self._plan is None:
+            return ()
+        return tuple(self._plan.weights(self.count).tolist())
 
     def _why(self, operation: str) -> str:
         problem = unfit(self.result, has_shards=False)
@@ -102,9 +109,8 @@ def handle_of(leaf: Any) -> Any:
 
 def may_be_number(result: Result) -> bool:
     """Returns whether ranks can combine a result to a number."""
-    if result.op is None or result.op in reduction.BY_ROWS:
-        return False
-    return result.is_small and result.shape == () and np.dtype(result.dtype).kind in "iuf"
+    is_number = result.shape == () and np.dtype(result.dtype).kind in "iuf"
+    return is_number and result.is_small and result.op not in {None, *reduction.BY_ROWS}
 
 
 def number_dtype(dtype: "np.dtype[Any]") -> str | None:

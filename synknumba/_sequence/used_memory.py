@@ -12,7 +12,7 @@ import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError
-from synknumba._host.data import Data
+from synknumba._host.data import Data, segment_of
 from synknumba._host.file_data import FileData, over_file
 from synknumba._host.foreign import adopted, is_foreign
 from synknumba._sequence.outer_values import bytes_of
@@ -147,8 +147,10 @@ class OuterArrays:
             self.note_read(value)
             return value
         if id(value) not in self.copies:
-            mapped = over_file(value, f"an array that {self._name} has from outside")
-            self.copies[id(value)] = value, Data(value) if mapped is None else mapped
+            copy: Data | None = over_file(value, self._label)
+            if copy is None:
+                copy = Data(value)
+            self.copies[id(value)] = value, copy
         return self.copies[id(value)][1]
 
     def note_read(self, data: Array | Data) -> None:
@@ -160,8 +162,13 @@ class OuterArrays:
         once, before they do.
         """
         for key, (array, _, line) in self._reads.items():
-            data = array if isinstance(array, Data) else self.copies.get(key, (None, None))[1]
-            if data is not None and data._segment.id in written:  # noqa: SLF001  # shared with this package
+            if isinstance(array, Data):
+                data = array
+            elif key in self.copies:
+                data = self.copies[key][1]
+            else:
+                continue
+            if segment_of(data).id in written:
                 raise ArgumentError(
                     f"{line}: {self._name} reads an array that its calls write, and "
                     "would get what it holds before the first of them: the body runs once, and its "
@@ -171,8 +178,11 @@ class OuterArrays:
 
     def labelled(self) -> list[tuple[str, Array, Data]]:
         """Returns the arrays with their copies, named for messages."""
-        label = f"an array that {self._name} has from outside"
-        return [(label, *pair) for pair in self.copies.values()]
+        return [(self._label, *pair) for pair in self.copies.values()]
+
+    @property
+    def _label(self) -> str:
+        return f"an array that {self._name} has from outside"
 
     # ---- calls
 
@@ -191,7 +201,7 @@ class OuterArrays:
         for array, copy in self.changing:
             if array.shape != copy.shape or array.dtype != copy.dtype:
                 return False
-            if isinstance(copy, FileData) and copy._version != copy.renewed_version():  # noqa: SLF001  # shared with this package
+            if isinstance(copy, FileData) and not copy.renew_version():
                 return False
         return True
 
@@ -200,7 +210,7 @@ class OuterArrays:
         for array, copy in self.changing:
             if not isinstance(copy, FileData):
                 copy.set_value(array)
-        return [pair for pair in self.changing if pair[1]._segment.id in written]  # noqa: SLF001  # as above
+        return [pair for pair in self.changing if segment_of(pair[1]).id in written]
 
 
 def _references(pair: tuple[Array, Any]) -> int:

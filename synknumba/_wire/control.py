@@ -31,7 +31,6 @@ import numpy as np
 from synknumba._host.segment import Segment
 from synknumba._types import Array
 from synknumba._wire import doorbell
-from synknumba._wire.program import HostArray
 
 MESSAGE = -1  # the command is a message on the socket
 
@@ -123,19 +122,6 @@ ROOMY = Patience(pauses=2000, rank=40_000, coordinator=20_000)
 
 def align(nbytes: int, to: int = 64) -> int:
     return -(-nbytes // to) * to
-
-
-def small_parts(results: Array, part: HostArray) -> Array:
-    """Returns a view of the ranks' parts of a small result: shape (…, W, *part.shape).
-
-    Args:
-        results: small results of all ranks: uint8, shape (…, W, bytes).
-        part: one rank's part among its small results.
-    """
-    dtype = np.dtype(part.dtype)
-    shape = *results.shape[:-1], *part.shape
-    strides = *results.strides[:-1], *np.ndarray(part.shape, dtype).strides
-    return np.ndarray(shape, dtype, results.data, part.offset, strides)
 
 
 def _line_word(line: int, word: int) -> int:

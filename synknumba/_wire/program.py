@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from struct import calcsize
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import numpy as np
+
 from synknumba._host.stored import Source
 from synknumba._ops.halo import Copy
 from synknumba._ops.rows import Partition, RowPlan
 from synknumba._ops.variable_layout import VECTOR
-from synknumba._types import CollectiveKind, CollectiveOp, Op, RankConstant, Shape, Transport
+from synknumba._types import Array, CollectiveKind, CollectiveOp, Op, RankConstant, Shape, Transport
 
 _numbers = itertools.count()
 
@@ -67,6 +69,15 @@ class HostArray:
     source: Source | None = (
         None  # of an array in a file that ranks open themselves, which is in no segment
     )
+
+    def in_lines(self, memory: Array) -> Array:
+        """Returns the array of each line of some memory: uint8, the last axis is the bytes of a
+        line, in which the array has its offset.
+        """
+        dtype = np.dtype(self.dtype)
+        strides = *memory.strides[:-1], *np.ndarray(self.shape, dtype).strides
+        shape = *memory.shape[:-1], *self.shape
+        return np.ndarray(shape, dtype, memory.data, self.offset, strides)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from synknumba._host.signals import held_signals, in_main_thread
 from synknumba._host.stacks import Stacks, ask, shorten
 from synknumba._host.thread_pools import find_pools
 from synknumba._rank.loop import rank_main
-from synknumba._rank.startup import RankConfig
+from synknumba._rank.startup import RankConfig, RankDevice, RankEnds
 from synknumba._types import CompilerName, DeviceKind
 from synknumba._wire.control import ControlBlock
 from synknumba._world.failure import Death
@@ -163,19 +163,15 @@ class Processes:
             with held_signals(), contextlib.ExitStack() as child_ends:
                 sock, lifeline, streams = self._connect(self.first + line, child_ends)
                 stacks = self._stacks.by_line[line]
+                others = self._descriptors() - {stacks.fd, lifeline}
                 config = RankConfig(
                     rank=self.first + line,
                     line=line,
                     ranks_here=count,
                     control=control,
-                    device=device,
-                    device_index=devices[line] if devices else 0,
-                    compiler=compiler,
-                    socket=sock,
-                    lifeline=lifeline,
+                    device=RankDevice(device, devices[line] if devices else 0, compiler),
+                    ends=RankEnds(sock, lifeline, streams, others),
                     stacks=stacks,
-                    streams=streams,
-                    others=self._descriptors() - {stacks.fd, lifeline},
                     coordinator=os.getpid(),
                     from_main_thread=in_main_thread(),
                     random_state=state,

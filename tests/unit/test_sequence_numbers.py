@@ -11,8 +11,11 @@ from synknumba._rank import sequence_rows
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.numpy_loops import COUNT, STEPS, loop_of, words_of_call
+from synknumba._wire.program import HostArray
+from synknumba._wire.sequence import SequenceProgram
 from tests.quick import examples
 
+BOARD = HostArray(0, np.dtype(np.int64), (8,))
 INTS = (
     0,
     1,
@@ -125,7 +128,10 @@ def test_what_is_left_to_python():
 
 
 def test_results_of_other_dtypes_have_no_cell():
-    numbers = Numbers(1, "qd", 3)
+    program = SequenceProgram(
+        number=0, name="", parts=(), scalars="qd", slots=3, board=BOARD, entry_bytes=0
+    )
+    numbers = Numbers(program)
     assert numbers.has_cell(0, np.float32)
     assert not numbers.has_cell(1, np.uint64)
     numbers.set_result(0, 0.5)
