@@ -34,9 +34,7 @@ _LIGHT_CALLS = 3
 
 def kernel_name(what: str, function: str) -> str:
     """A name for the kernel around a function, which may be a lambda."""
-    if not function.isidentifier():
-        function = "rows"
-    return f"{what}_{function}"
+    return f"{what}_{function}" if function.isidentifier() else f"{what}_rows"
 
 
 def is_light(function: Callable[..., Any]) -> bool:
@@ -108,9 +106,7 @@ def numbered(count: int, *lines: str) -> list[str]:
 
 def row_count(parameter: str, *, is_range: bool) -> str:
     """The number of rows of a parameter in a kernel."""
-    if is_range:
-        return f"{parameter}.stop - {parameter}.start"
-    return f"{parameter}.shape[0]"
+    return f"{parameter}.stop - {parameter}.start" if is_range else f"{parameter}.shape[0]"
 
 
 def kernel_text(name: str, parameters: Iterable[str], body: Iterable[str]) -> str:

@@ -145,10 +145,7 @@ def element_launch(shape: Sequence[int], most: int | None = None, waves: int = 1
     ((1, 4, 3), (8, 32, 1))
     """
     if not shape:
-        grid = None
-        if most is not None:
-            grid = RowGrid(THREADS, most, waves)
-        return LaunchConfig(THREADS, grid)
+        return LaunchConfig(THREADS, None if most is None else RowGrid(THREADS, most, waves))
     columns = min(THREADS, 1 << max(0, shape[-1] - 1).bit_length())
     rows = THREADS // columns
     layers, most_rows = 1, _MAX_BLOCKS
@@ -164,9 +161,7 @@ def map_source(recipe: MapRecipe) -> str:
     """The kernel: a function of the function's parameters, and of the result where that is none
     of them.
     """
-    row = "synk_j"
-    if not recipe.counted:
-        row = f"{SIGNED}(synk_j)"
+    row = "synk_j" if recipe.counted else f"{SIGNED}(synk_j)"
     arrays = dict.fromkeys(recipe.aliases, recipe.place)
     arguments = []
     for name, operand in recipe.operands.items():
@@ -455,9 +450,7 @@ def _argument(name: str, operand: Operand, axes: int, row: str) -> str:
     """An operand's value for the current element; an array's axes are the last of the result's."""
     index = []
     for axis, is_full in enumerate(operand.axes, axes - len(operand.axes)):
-        index.append("0")
-        if is_full:
-            index[-1] = f"synk_k{axis}"
+        index.append(f"synk_k{axis}" if is_full else "0")
     values = {
         "rows": f"{name}[{', '.join(['synk_j', *index])}]",
         "whole": f"{name}[{', '.join(index)}]",
@@ -469,6 +462,4 @@ def _argument(name: str, operand: Operand, axes: int, row: str) -> str:
 
 
 def _cast(cast: str | None, value: str) -> str:
-    if cast is None:
-        return value
-    return f"{cast}({value})"
+    return value if cast is None else f"{cast}({value})"

@@ -124,9 +124,7 @@ class Recipe:
         """Numbers of each of the two parts of blocks after a line: rows, weight, number of the
         block, mean, rounding error.
         """
-        if not self.blocked:
-            return 0
-        return 3 + 2 * self.values
+        return 3 + 2 * self.values if self.blocked else 0
 
     @property
     def rooms(self) -> int:
@@ -290,9 +288,7 @@ def _stored_part(recipe: Recipe) -> list[str]:
 
 def _index(k: int) -> str:
     """Index of the k-th of the rows that are read together."""
-    if not k:
-        return "synk_j"
-    return f"synk_j + synk_step{k}"
+    return f"synk_j + synk_step{k}" if k else "synk_j"
 
 
 def _read(recipe: Recipe, k: int) -> list[str]:
@@ -357,9 +353,7 @@ def _value_of_row(recipe: Recipe, k: int) -> list[str]:
 
 
 def _scaled(recipe: Recipe, value: str, scale: str) -> str:
-    if not recipe.scaled:
-        return value
-    return f"float64({value}) * {scale}"
+    return f"float64({value}) * {scale}" if recipe.scaled else value
 
 
 def _means(recipe: Recipe, target: str) -> list[str]:
@@ -571,7 +565,5 @@ def _added(rooms: int) -> list[str]:
 
 
 def _stored(target: str, first: int, values: Sequence[str]) -> list[str]:
-    separator = ", "
-    if target == _PART:
-        separator = " + "
+    separator = " + " if target == _PART else ", "
     return [f"{target}{separator}{column}] = {value}" for column, value in enumerate(values, first)]
