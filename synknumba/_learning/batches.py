@@ -4,6 +4,7 @@ epoch k    rows 0 … n − 1, in the order of n random words of Philox with the
 batch j    entries j·size … (j+1)·size − 1 of that order
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any, final
 
@@ -31,6 +32,7 @@ class Batches:
 
     __slots__ = (
         "_drop_last",
+        "_end",
         "_epochs",
         "_n",
         "_progress",
@@ -56,6 +58,9 @@ class Batches:
         self._n, self._size, self._seed = n, size, seed
         self._shuffle, self._epochs, self._drop_last = shuffle, epochs, drop_last
         self._start = self._step = start
+        self._end: int | None = None  # number of batches of all epochs
+        if epochs is not None:
+            self._end = epochs * self.steps_per_epoch
         self._progress: Progress = progress
 
     @property
@@ -65,11 +70,11 @@ class Batches:
 
     def __len__(self) -> int:
         """Returns the number of batches, from the start to the end of the last epoch."""
-        if self._epochs is None:
+        if self._end is None:
             raise ArgumentError(
                 "batches with epochs=None have no length; steps_per_epoch is that of an epoch"
             )
-        return self._epochs * self.steps_per_epoch - self._start
+        return self._end - self._start
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
         """Yields the rows of each batch: int64, shape (size,); the last of an epoch may have fewer.
@@ -80,10 +85,8 @@ class Batches:
         return self._shown() if self._progress else self._batches()
 
     def _batches(self) -> Iterator[NDArray[np.int64]]:
-        step, last = self._start, None
-        if self._epochs is not None:
-            last = self._epochs * self.steps_per_epoch
-        while step != last:
+        step = self._start
+        while step != self._end:
             epoch, first = divmod(step, self.steps_per_epoch)
             rows = self._rows(epoch)
             for k in range(first, self.steps_per_epoch):
@@ -94,7 +97,7 @@ class Batches:
 
     def _shown(self) -> Iterator[NDArray[np.int64]]:
         """Yields the batches, under a bar that counts those with which the loop is done."""
-        total = None if self._epochs is None else len(self)
+        total = None if self._end is None else len(self)
         with Bar(self._progress, "batches", " batches", total) as bar:
             for done, rows in enumerate(self._batches()):
                 bar.show(done)
@@ -145,21 +148,20 @@ class Batches:
                 the last batch.
         """
         if isinstance(position, Mapping):
-            differences = [
-                f"{key}={position.get(key)!r} for {key}={value!r}"
-                for key, value in self._arguments().items()
-                if position.get(key) != value
-            ]
+            differences = []
+            for key, value in self._arguments().items():
+                if position.get(key) != value:
+                    differences.append(f"{key}={position.get(key)!r} for {key}={value!r}")
             if differences:
                 raise ArgumentError(
                     f"start_at: the position is one of other batches, with {', '.join(differences)}"
                 )
             position = position.get("step", -1)
         step = _integer(position, "start_at: position", 0)
-        if self._epochs is not None and step > self._epochs * self.steps_per_epoch:
+        if self._end is not None and step > self._end:
             raise ArgumentError(
-                f"start_at: there are {self._epochs * self.steps_per_epoch} batches, and {step} "
-                "cannot be left out; pass more epochs= to synk.batches()"
+                f"start_at: there are {self._end} batches, and {step} cannot be left out; pass "
+                "more epochs= to synk.batches()"
             )
         return Batches(
             **self._arguments(), epochs=self._epochs, start=step, progress=self._progress
@@ -189,8 +191,10 @@ class Batches:
         """Shows the arguments, and where they start."""
         options = {**self._arguments(), "epochs": self._epochs}
         arguments = ", ".join(f"{name}={value}" for name, value in options.items())
-        start = f" from step {self._start}" if self._start else ""
-        return f"<Batches {arguments}>{start}"
+        text = f"<Batches {arguments}>"
+        if self._start:
+            text += f" from step {self._start}"
+        return text
 
 
 @known_options
@@ -234,8 +238,9 @@ def batches(
         [[4, 1, 0], [6]]
     """
     tracing.refuse("synk.batches()")
-    is_number = hasattr(n, "__index__") and not hasattr(n, "__len__")
-    rows = _integer(n if is_number else _length(n), "batches: n", 0)
+    rows = _integer(_length(n), "batches: n", 0)
+    if epochs is not None:
+        epochs = _integer(epochs, "batches: epochs", 1)
     number = _integer(size, "batches: size", 1)
     if not rows:
         raise PartitionError("batches: n is 0, and batches need rows")
@@ -249,13 +254,15 @@ def batches(
         number,
         seed=_integer(seed, "batches: seed", 0, most=(1 << _WORD_BITS) - 1),
         shuffle=as_flag(shuffle, "batches: shuffle"),
-        epochs=None if epochs is None else _integer(epochs, "batches: epochs", 1),
+        epochs=epochs,
         drop_last=as_flag(drop_last, "batches: drop_last"),
         progress=wanted(progress, "batches"),
     )
 
 
-def _length(n: Any) -> int:
+def _length(n: Any) -> Any:
+    if hasattr(n, "__index__") and not hasattr(n, "__len__"):
+        return n
     try:
         return len(n)
     except TypeError:
@@ -264,10 +271,12 @@ def _length(n: Any) -> int:
         ) from None
 
 
-def _integer(value: Any, what: str, least: int, most: int | None = None) -> int:
+def _integer(value: Any, what: str, least: int, most: float = math.inf) -> int:
     """Returns an int that is in range; raises `ArgumentError` for anything else."""
     number = as_index(value)
-    if number < least or (most is not None and number > most):
-        upto = "" if most is None else f" and at most {most}"
-        raise ArgumentError(f"{what} must be an int of at least {least}{upto}, got {shown(value)}")
-    return number
+    if least <= number <= most:
+        return number
+    required = f"an int of at least {least}"
+    if most < math.inf:
+        required += f" and at most {most}"
+    raise ArgumentError(f"{what} must be {required}, got {shown(value)}")

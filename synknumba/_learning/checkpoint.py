@@ -32,7 +32,7 @@ from synknumba._learning.checkpoint_format import (
     encode,
     from_tensor,
     is_plain,
-    position_name,
+    item_names,
     unsupported,
 )
 from synknumba._learning.replaced_file import check_writable, replacing
@@ -46,7 +46,8 @@ from synknumba._variables.variable import Variable, state_of
 _MOST_HEADER_BYTES = 100_000_000
 # At most, of an array in the header besides its name, with as many axes as are usual.
 _ENTRY_BYTES = 200
-_LONGEST_TOLD = 60  # characters of a value in a message
+_LONGEST_TEXT = 60  # characters of a value in a message
+_TREES = {"save": "tree", "load": "like=tree"}
 
 
 @known_options
@@ -141,9 +142,9 @@ def load(path: "str | os.PathLike[str]", *, like: Any = None) -> Any:
             return _filled(tree, file)
         match = _Match()
         result = match.merge(like, tree, "")
-        values = match.read(file) if not match.problems else {}
+        values = match.read(file)
         if match.problems:
-            differences = "".join(f"\n  {problem}" for problem in match.problems)
+            differences = "\n  ".join(["", *match.problems])
             raise DataError(
                 f"load: {file_path} does not fit like=, so nothing has changed:{differences}"
             )
@@ -177,13 +178,15 @@ def _safetensors(what: str) -> Any:
 
 def _path_of(path: Any, what: str) -> str:
     """Returns a path as a string."""
-    file_path = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(file_path, str) or "\0" in file_path:
-        raise ArgumentError(
-            f"{what}: path must be a str or an os.PathLike of one, got {_shortened(path)}; "
-            f"write synk.{what}(path, {'tree' if what == 'save' else 'like=tree'})"
-        )
-    return file_path
+    file_path = path
+    if isinstance(path, os.PathLike):
+        file_path = os.fspath(path)
+    if isinstance(file_path, str) and "\0" not in file_path:
+        return file_path
+    raise ArgumentError(
+        f"{what}: path must be a str or an os.PathLike of one, got {_shortened(path)}; "
+        f"write synk.{what}(path, {_TREES[what]})"
+    )
 
 
 # ---- what is saved
@@ -222,24 +225,28 @@ def _with_parts(tree: Any) -> Any:
         leaves, structure = flatten(tree)
     except RecursionError:
         raise ArgumentError("save: the tree is nested too deeply, or contains itself") from None
-    return unflatten(
-        structure, [_parts(leaf) if isinstance(leaf, Variable) else leaf for leaf in leaves]
-    )
+    for position, leaf in enumerate(leaves):
+        if isinstance(leaf, Variable):
+            leaves[position] = _parts(leaf)
+    return unflatten(structure, leaves)
 
 
 def _fetched(arrays: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
     """Yields the array for each name; each variable is fetched once."""
     wholes: dict[VariableState, list[Array]] = {}
     for name, array in arrays.items():
-        if not isinstance(array, Part):
-            yield name, array.data if isinstance(array, Data) else np.asarray(array)
-            continue
-        if array.variable not in wholes:
-            try:
-                wholes[array.variable] = array.variable.whole_arrays()
-            except (PartitionError, VariableLost) as error:
-                raise type(error)(f"save: {name}: {error}") from None
-        yield name, wholes[array.variable][array.leaf]
+        match array:
+            case Data():
+                yield name, array.data
+            case Part(variable=state, leaf=leaf):
+                if state not in wholes:
+                    try:
+                        wholes[state] = state.whole_arrays()
+                    except (PartitionError, VariableLost) as error:
+                        raise type(error)(f"save: {name}: {error}") from None
+                yield name, wholes[state][leaf]
+            case _:
+                yield name, np.asarray(array)
 
 
 def _write(package: Any, path: str, arrays: Mapping[str, Array], text: str) -> None:
@@ -314,9 +321,10 @@ def _read(file: Any, stored: Stored) -> Any:
 def _filled(tree: Any, file: Any) -> Any:
     """Returns a tree with arrays in place of each `Stored`."""
     leaves, structure = flatten(tree)
-    return unflatten(
-        structure, [_read(file, leaf) if isinstance(leaf, Stored) else leaf for leaf in leaves]
-    )
+    for position, leaf in enumerate(leaves):
+        if isinstance(leaf, Stored):
+            leaves[position] = _read(file, leaf)
+    return unflatten(structure, leaves)
 
 
 @final
@@ -361,20 +369,19 @@ class _Match:
     def _merge_dict(self, like: Mapping[Any, Any], content: Any, name: str) -> Any:
         if not isinstance(content, dict):
             return self._note(like, content, name)
-        names = {key: child_name(name, key) for key in (*like, *content)}
-        for key in like:
+        for key, value in like.items():
             if key not in content:
-                problem = f"the file has nothing, like= has {_text_of(like[key])}"
-                self.problems.append(f"{names[key]}: {problem}")
-        for key in content:
+                problem = f"the file has nothing, like= has {_text_of(value)}"
+                self.problems.append(f"{child_name(name, key)}: {problem}")
+        for key, value in content.items():
             if key not in like:
-                problem = f"the file has {_text_of(content[key])}, like= has nothing"
-                self.problems.append(f"{names[key]}: {problem}")
-        return {
-            key: self.merge(value, content[key], names[key])
-            for key, value in like.items()
-            if key in content
-        }
+                problem = f"the file has {_text_of(value)}, like= has nothing"
+                self.problems.append(f"{child_name(name, key)}: {problem}")
+        merged = {}
+        for key, value in like.items():
+            if key in content:
+                merged[key] = self.merge(value, content[key], child_name(name, key))
+        return merged
 
     def _merge_list(self, like: Sequence[Any], content: Any, name: str) -> Any:
         fields = getattr(like, "_fields", None)
@@ -384,10 +391,7 @@ class _Match:
             or fields != getattr(content, "_fields", None)
         ):
             return self._note(like, content, name)
-        names = [position_name(name, k) for k in range(len(like))]
-        if fields is not None:
-            names = [child_name(name, field) for field in fields]
-        children = [self.merge(*triple) for triple in zip(like, content, names, strict=True)]
+        children = [*map(self.merge, like, content, item_names(name, like))]
         if fields is not None:
             return type(like)(*children)
         return children if isinstance(like, list) else tuple(children)
@@ -421,9 +425,11 @@ class _Match:
         )
 
     def read(self, file: Any) -> dict[tuple[int, int], Array]:
-        """Returns the arrays of variables and `Data`; notes those for which the file has two
-        values.
+        """Returns the arrays of variables and `Data`, if nothing differs; notes those for which the
+        file has two values.
         """
+        if self.problems:
+            return {}
         for first, again, name in self._again:
             if _read(file, first).tobytes() != _read(file, again).tobytes():
                 self.problems.append(
@@ -473,4 +479,4 @@ def _text_of(value: Any) -> str:
 def _shortened(value: object) -> str:
     """Returns the repr of a value, or its type if that is long."""
     text = shown(value)
-    return text if len(text) <= _LONGEST_TOLD else f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST_TEXT else f"a {type(value).__name__}"

@@ -18,7 +18,7 @@ import collections
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias, final
@@ -34,14 +34,28 @@ VERSION = 1
 LONE_ARRAY = "value"  # name of an array that is the whole tree
 DTYPES: Mapping[str, str] = {  # of safetensors, and NumPy's
     "BOOL": "bool",
-    **{
-        f"{letter}{bits}": f"{name}{bits}"
-        for letter, name in (("I", "int"), ("U", "uint"))
-        for bits in (8, 16, 32, 64)
-    },
-    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    "I8": "int8",
+    "I16": "int16",
+    "I32": "int32",
+    "I64": "int64",
+    "U8": "uint8",
+    "U16": "uint16",
+    "U32": "uint32",
+    "U64": "uint64",
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
 }
 _COMPLEX = {"complex64": "float32", "complex128": "float64"}
+_OTHER_DTYPES = {  # by kind, what to save in their place
+    "f": "value.astype(np.float64)",
+    "c": "value.astype(np.complex128)",
+    "M": "value.view(np.int64)",
+    "m": "value.view(np.int64)",
+    "U": "a list of strings, value.tolist()",
+    "S": "value.view(np.uint8)",
+    "O": "an array of numbers, or a list",
+}
 _SMALL_INT = 1 << 63  # Python neither writes nor reads ints of more than 4300 decimal digits
 # safetensors' own entry; surrogates, which UTF-8 has not
 _ESCAPED = re.compile(r"^\[|^_(?=_metadata__\Z)|[%.\ud800-\udfff]")
@@ -89,11 +103,8 @@ class _Encoder:
                     pairs.append([_key(key, name), self.node(child, child_name(name, key))])
                 return {"dict": pairs}
             case list() | tuple():
+                children = [*map(self.node, value, item_names(name, value))]
                 fields = getattr(value, "_fields", None)
-                names = [position_name(name, k) for k in range(len(value))]
-                if fields is not None:
-                    names = [child_name(name, field) for field in fields]
-                children = [self.node(*pair) for pair in zip(value, names, strict=True)]
                 if fields is not None:
                     return {"namedtuple": [type(value).__name__, list(fields), children]}
                 return {"list" if isinstance(value, list) else "tuple": children}
@@ -149,8 +160,9 @@ def unsupported(value: object, name: str) -> ArgumentError:
     state = getattr(kind, "state", None)
     way_out = "Convert it, as by np.asarray(…), list(…) or int(…)"
     if kind.__module__.startswith("synknumba.") and state is not None:
-        call = "" if isinstance(state, property) else "()"
-        way_out = f"Save its state, {name or 'step'}.state{call}"
+        way_out = f"Save its state, {name or 'step'}.state"
+        if not isinstance(state, property):
+            way_out += "()"
     return ArgumentError(
         f"{name or 'the tree'} has type {type_name}; checkpoints hold variables, Data, NumPy "
         f"arrays, numbers, strings, bools and None, in dicts, lists, tuples and named "
@@ -165,9 +177,16 @@ def is_plain(value: object) -> bool:
     return value is None or type(value) in (bool, int, float, complex, str)
 
 
-def position_name(parent: str, position: int) -> str:
-    """Returns the name of an item of a list or tuple, from that of the list."""
-    return f"{parent}.{position}" if parent else str(position)
+def item_names(parent: str, items: Sequence[Any]) -> list[str]:
+    """Returns the names of the items of a list, tuple or named tuple, from that of the list.
+
+    >>> item_names("w", [1, 2]), item_names("", (3,))
+    (['w.0', 'w.1'], ['0'])
+    """
+    fields = getattr(items, "_fields", None)
+    if fields is not None:
+        return [child_name(parent, field) for field in fields]
+    return [_below(parent, str(position)) for position in range(len(items))]
 
 
 def child_name(parent: str, key: Any) -> str:
@@ -179,6 +198,10 @@ def child_name(parent: str, key: Any) -> str:
     step = f"[{key!a}]"
     if isinstance(key, str):
         step = _ESCAPED.sub(_escape, key) or "%"
+    return _below(parent, step)
+
+
+def _below(parent: str, step: str) -> str:
     return f"{parent}.{step}" if parent else step
 
 
@@ -201,10 +224,12 @@ def _plain(value: Any) -> Node:
     match value:
         case None | bool() | str():
             return value
-        case int():
-            return value if abs(value) < _SMALL_INT else {"int": hex(value)}
-        case float():
-            return value if math.isfinite(value) else {"float": repr(value)}
+        case int() if abs(value) >= _SMALL_INT:
+            return {"int": hex(value)}
+        case float() if not math.isfinite(value):
+            return {"float": repr(value)}
+        case int() | float():
+            return value
         case _:
             return {"complex": [_plain(value.real), _plain(value.imag)]}
 
@@ -214,20 +239,13 @@ def check_dtype(dtype: "np.dtype[Any]", name: str) -> "np.dtype[Any]":
     native: np.dtype[Any] = dtype.newbyteorder("=")
     if native.name in DTYPES.values() or native.name in _COMPLEX:
         return native
+    way_out = _OTHER_DTYPES.get(
+        dtype.kind, "it with a dtype of NumPy's own, as by value.view(np.uint8)"
+    )
     if dtype.names is not None:
-        way_out = "save a dict of its fields, {name: value[name] for name in value.dtype.names}"
-    else:
-        way_out = {
-            "f": "save value.astype(np.float64)",
-            "c": "save value.astype(np.complex128)",
-            "M": "save value.view(np.int64)",
-            "m": "save value.view(np.int64)",
-            "U": "save a list of strings, value.tolist()",
-            "S": "save value.view(np.uint8)",
-            "O": "save an array of numbers, or a list",
-        }.get(dtype.kind, "save it with a dtype of NumPy's own, as by value.view(np.uint8)")
+        way_out = "a dict of its fields, {name: value[name] for name in value.dtype.names}"
     raise DataError(
-        f"save: {name} has dtype {dtype}, which safetensors files do not have; {way_out}"
+        f"save: {name} has dtype {dtype}, which safetensors files do not have; save {way_out}"
     )
 
 

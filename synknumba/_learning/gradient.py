@@ -27,7 +27,6 @@ from synknumba._learning.gradient_sums import (
 from synknumba._learning.roles import read_roles
 from synknumba._learning.step_inputs import StepInputs
 from synknumba._ops.launch import LaunchConfig
-from synknumba._ops.rows import select
 from synknumba._ops.tree import LEAF, Structure, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._rowwise.generate import define
@@ -94,8 +93,7 @@ class Gradient:
         """
         numbers = None
         if rows is not None:
-            selected = select(rows, inputs.selectable_rows("batch"))
-            numbers = selected.indices
+            numbers = inputs.selected(rows)
         sample = SampledRows(inputs, numbers, current_world().world_size)
         if not sample.count:
             raise ArgumentError(
@@ -120,9 +118,12 @@ class Gradient:
         self, batch: list[Any], rows: int, leaves: Sequence[Array], structure: Structure
     ) -> list[Array]:
         """Returns what the function does, as arrays: the loss, slopes and the count."""
-        params = unflatten(structure, [leaf.copy() for leaf in leaves])
-        returned = self._function(*batch, *(params if self._spreads else (params,)))
-        count = None if self.roles.weights is None else sum_of_weights(batch[self.roles.counted])
+        params, count = unflatten(structure, [leaf.copy() for leaf in leaves]), None
+        if not self.roles.params.spreads:
+            params = (params,)
+        returned = self._function(*batch, *params)
+        if self.roles.weights is not None:
+            count = sum_of_weights(batch[self.roles.counted])
         targets = [*leaves, np.zeros(()), np.zeros(())]
         values = checked(returned, structure, targets, rows, count)
         *slopes, loss, count = map(np.asarray, values)
@@ -132,11 +133,10 @@ class Gradient:
         self, runner: Callable[..., Any], batch: list[Any], rows: int, leaves: Sequence[Array]
     ) -> list[Array]:
         """Runs the kernel in a simulator; returns the loss, slopes and a count of 0."""
-        shapes = {
-            name: array.shape
-            for name, array in zip(self.roles.inputs, batch, strict=True)
-            if isinstance(array, np.ndarray)
-        }
+        shapes = {}
+        for name, array in zip(self.roles.inputs, batch, strict=True):
+            if isinstance(array, np.ndarray):
+                shapes[name] = array.shape
         source = next((name for name in self.roles.divided if name in shapes), None)
         grid, block = LaunchConfig(self._block, self._grid).resolve(rows, shapes, source)
         params = [leaf.reshape(leaf.shape or (1,)).copy() for leaf in leaves]
@@ -146,11 +146,6 @@ class Gradient:
         return [loss.reshape(()), *shaped, np.zeros(())]
 
     # ---- on the ranks
-
-    @property
-    def _spreads(self) -> bool:
-        """Whether the parameters are several arguments of the function."""
-        return self.roles.params.arguments is not None
 
     def step(self, *, record: bool, clears: bool, num_slices: int) -> Callable[..., None]:
         """Returns what a step does until the sums of a rank's rows are there: a function of
@@ -163,9 +158,10 @@ class Gradient:
     def _by_function(self, *, record: bool, clears: bool, num_slices: int) -> Callable[..., None]:
         roles = self.roles
         names, (params, sums) = ", ".join(roles.inputs), roles.free("params", "sums")
-        first = roles.inputs.index(roles.divided[0])
-        weights = None if roles.weights is None else roles.counted
-        how = f"{first}, {weights}, {self._spreads}, {num_slices > 1}"
+        first, weights = roles.inputs.index(roles.divided[0]), None
+        if roles.weights is not None:
+            weights = roles.counted
+        how = f"{first}, {weights}, {roles.params.spreads}, {num_slices > 1}"
         text = (
             f"def {self.name}({names}, {params}, {sums}):\n    synk_add(synk_gradient, "
             f"({names},), {params}, {sums}, {how})\n"
@@ -196,12 +192,12 @@ class Gradient:
             block=self._block,
             grid=self._grid,
         )
-        is_sliceable = roles.inputs[counted] in roles.sliceable
-        count = count_sliceable if is_sliceable else count_rows
+        count, sliceable = count_rows, frozenset[str]()
+        if roles.inputs[counted] in roles.sliceable:
+            count, sliceable = count_sliceable, frozenset({"x"})
         if roles.weights is not None:
-            names = ("x",) if is_sliceable else ()
             count = function(
-                add_weights, sliceable=names, record=record, name=f"weights of {self.name}"
+                add_weights, sliceable=sliceable, record=record, name=f"weights of {self.name}"
             )
 
         def step(batch: tuple[Any, ...], params: Any, sums: Any, rows: Any) -> None:

@@ -69,11 +69,12 @@ def check_gradient(
         _check_sum(f"{what} by {name}", count, total, halves, eps)
     for number in range(min(len(near), _DIRECTIONS)):
         chosen = range(number, len(near), _DIRECTIONS)
-        what = f"{', '.join(paths[index] for index in chosen)} by {name}"
-        directions = {
-            index: rng.choice([-1.0, 1.0], size=near[index].shape) * _size(near[index])
-            for index in chosen
-        }
+        what = f"{', '.join(paths[number::_DIRECTIONS])} by {name}"
+        directions, by_slopes = {}, 0.0
+        for index in chosen:
+            signs = rng.choice([-1.0, 1.0], size=near[index].shape)
+            directions[index] = signs * _size(near[index])
+            by_slopes += float((slopes[index].astype(np.float64) * directions[index]).sum())
 
         def loss_at(distance: float, directions: Mapping[int, Array] = directions) -> float:
             moved = [*near]
@@ -81,10 +82,6 @@ def check_gradient(
                 moved[index] = (near[index] + distance * direction).astype(near[index].dtype)
             return float(evaluate(rows, moved)[0])
 
-        by_slopes = sum(
-            float((slopes[index].astype(np.float64) * direction).sum())
-            for index, direction in directions.items()
-        )
         _check_direction(what, loss_at, by_slopes, eps)
 
 
@@ -129,7 +126,9 @@ def _check_sum(what: str, rows: int, all_rows: Array, halves: Sequence[Array], e
 
 def _largest(value: Array) -> str:
     """Returns a number, or the element of an array that is largest."""
-    return f"{value.ravel()[np.abs(value).argmax()]:.6g}" if value.size else "nothing"
+    if not value.size:
+        return "nothing"
+    return f"{value.ravel()[np.abs(value).argmax()]:.6g}"
 
 
 def _check_direction(
@@ -146,7 +145,9 @@ def _check_direction(
     # The two differ by what is cut off, by kinks of the loss, and by rounding.
     allowed = _FITS * (abs(by_slopes) + abs(fine)) + 3 * abs(fine - coarse) + 10 * eps * loss / h
     if not abs(by_slopes - fine) <= allowed:
-        ratio = f", {by_slopes / fine:.3g} times as much" if fine else ""
+        ratio = ""
+        if fine:
+            ratio = f", {by_slopes / fine:.3g} times as much"
         raise DataError(
             f"the slope of {what} is not that of its loss: along a random direction "
             f"the loss changes by {fine:.6g}, by central differences, and by the slope "
@@ -221,7 +222,9 @@ class SampledRows:
             return span(int(numbers[0]), int(numbers[-1]) + 1)
         if isinstance(leaf, Data) and leaf.minibatch:
             return leaf.data[positions]
-        return np.asarray(leaf)[numbers] if _has_rows(leaf) else _whole(leaf, len(positions))
+        if _has_rows(leaf):
+            return np.asarray(leaf)[numbers]
+        return _whole(leaf, len(positions))
 
 
 def _has_rows(leaf: Any) -> bool:
@@ -248,4 +251,6 @@ def _whole(leaf: Any, rows: int) -> Any:
             if leaf not in _ON_RANK:
                 raise ArgumentError(f"step.check runs no rank, and cannot fill in {leaf!r}")
             return _ON_RANK[leaf]
-    return np.array(leaf) if getattr(leaf, "ndim", 0) else leaf
+    if getattr(leaf, "ndim", 0):
+        return np.array(leaf)
+    return leaf

@@ -91,7 +91,9 @@ def add_sums(
                 "step changes the parameters."
             )
         raise
-    count = None if weights is None else sum_of_weights(batch[weights])
+    count = None
+    if weights is not None:
+        count = sum_of_weights(batch[weights])
     values = checked(returned, structure, targets, rows, count)
     _check_range(values[-2], targets[-2].dtype)
     for target, value in zip(targets, values, strict=True):
@@ -154,9 +156,9 @@ def checked(
     if count is None:
         count = result[2] if len(result) == 3 else rows
     leaves = parts_like(structure, result[1])
-    is_single = isinstance(result[1], tuple) and len(result[1]) == 1
-    if leaves is None and is_single and structure == LEAF:
-        leaves = [*result[1]]
+    match result[1]:
+        case tuple((slope,)) if leaves is None and structure == LEAF:
+            leaves = [slope]
     if leaves is None:
         raise DataError(
             f"the gradient returned slopes {describe(take_apart(result[1])[1])}, but the "
@@ -201,7 +203,9 @@ def _way_out(
             f"; arrays of shapes ({rows},) and ({rows}, 1) broadcast to ({rows}, {rows}): "
             f"write y.ravel() of a column"
         )
-    return f"; add up the {rows} rows, as by .sum(0)" if shape[:1] == (rows,) else ""
+    if shape[:1] != (rows,):
+        return ""
+    return f"; add up the {rows} rows, as by .sum(0)"
 
 
 def _check_range(loss: Any, dtype: Any) -> None:

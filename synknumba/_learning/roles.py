@@ -2,6 +2,9 @@
 
 gradient(*inputs, *params)                 a function: returns loss and slopes of a rank's rows
 gradient(*inputs, *params, loss, *slopes)  a kernel: adds to them
+
+Parameters with defaults behind these, of functions and of kernels, are settings of the script: a
+step does not pass them.
 """
 
 import inspect
@@ -25,12 +28,14 @@ class ParamsRole:
     """How a gradient gets the parameters of the model.
 
     Attributes:
-        arguments: number of arguments; None for one with the whole tree.
+        arguments: number of arguments of a function.
+        spreads: whether the items of a list are arguments; if not, the tree is one.
         leaves: number of arrays, each an argument of a kernel.
         text: for errors.
     """
 
-    arguments: int | None
+    arguments: int
+    spreads: bool
     leaves: int
     text: str
 
@@ -64,7 +69,7 @@ class Roles:
     @property
     def counted(self) -> int:
         """Position of the input whose rows, or weights, are the count."""
-        return self.inputs.index(self.divided[0] if self.weights is None else self.weights)
+        return self.inputs.index(self.weights or self.divided[0])
 
     def free(self, *names: str) -> list[str]:
         """Returns names of parameters that are not inputs."""
@@ -145,9 +150,9 @@ def _params_role(structure: Structure) -> ParamsRole:
     kind, leaves = structure[0], count_leaves(structure)
     text = _STRUCTURES.get(kind, f"a {kind}")
     if kind not in {"list", "tuple"}:
-        return ParamsRole(None, leaves, f"{text}, which is one argument")
+        return ParamsRole(1, False, leaves, f"{text}, which is one argument")
     count = len(structure[1])
-    return ParamsRole(count, leaves, f"{text} of {count}, each an argument")
+    return ParamsRole(count, True, leaves, f"{text} of {count}, each an argument")
 
 
 def _parameters(gradient: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -171,19 +176,17 @@ def _read_inputs(
     gradient: Callable[..., Any], name: str, params: ParamsRole, *, is_kernel: bool
 ) -> tuple[str, ...]:
     """Returns the names of a gradient's inputs: of its parameters those before the model's."""
-    parameters = _parameters(gradient)
-    after = 2 * params.leaves + 1 if is_kernel else params.arguments
-    if after is None:
-        after = 1
+    parameters, after = _parameters(gradient), params.arguments
+    if is_kernel:
+        after = 2 * params.leaves + 1
     # As in `gradient(x, y, *params)`:
     if len(parameters) > 1 and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:
         del parameters[-1]
         after = 0
-    # settings of the gradient's own
     while parameters and parameters[-1].default is not inspect.Parameter.empty:
-        del parameters[-1]
-    names = tuple(parameter.name for parameter in parameters)
-    if not parameters or any(parameter.kind not in _POSITIONAL for parameter in parameters):
+        del parameters[-1]  # a setting
+    names = _passed(parameters)
+    if not names or len(names) < len(parameters):
         raise ArgumentError(
             f"the parameters of {name} cannot be read by name; name its "
             f'inputs, as in inputs=("x", "y")'
@@ -240,8 +243,9 @@ def _check_order(
         f"params {', '.join(params)}, the loss {loss}, and slopes {', '.join(slopes)}"
     )
     losses_by_name = [param for param in behind if "loss" in param.lower()]
-    meant = losses_by_name[0] if losses_by_name and loss not in losses_by_name else None
-    if meant is not None:
+    meant = None
+    if losses_by_name and loss not in losses_by_name:
+        meant = losses_by_name[0]
         order += f"; write {meant} behind the parameters and before the slopes"
     for use in element_uses(kernel):
         param = use.name.id

@@ -61,10 +61,8 @@ def momentum(learning_rate: Rate, momentum: float = 0.9) -> Optimizer:
         >>> step
         array([-0.15])
     """
-    rate, m = (
-        schedule_of("momentum", "learning_rate", learning_rate),
-        _fraction("momentum", "momentum", momentum),
-    )
+    rate = schedule_of("momentum", "learning_rate", learning_rate)
+    m = _fraction("momentum", "momentum", momentum)
 
     def numbers(count: float) -> tuple[float, ...]:
         return m, rate(count)
@@ -125,10 +123,8 @@ def adagrad(learning_rate: Rate = 1.0, epsilon: float = 1e-6) -> Optimizer:
         >>> optimizer.update(np.array([3.0]), optimizer.init(w), w)[0].round(6)
         array([-0.5])
     """
-    rate, eps = (
-        schedule_of("adagrad", "learning_rate", learning_rate),
-        _positive("adagrad", "epsilon", epsilon),
-    )
+    rate = schedule_of("adagrad", "learning_rate", learning_rate)
+    eps = _positive("adagrad", "epsilon", epsilon)
 
     def numbers(count: float) -> tuple[float, ...]:
         return rate(count), eps
@@ -159,10 +155,8 @@ def rmsprop(learning_rate: Rate = 1.0, rho: float = 0.9, epsilon: float = 1e-6) 
         >>> optimizer.update(np.array([4.0]), optimizer.init(w), w)[0].round(6)
         array([-0.2])
     """
-    rate, r = (
-        schedule_of("rmsprop", "learning_rate", learning_rate),
-        _fraction("rmsprop", "rho", rho),
-    )
+    rate = schedule_of("rmsprop", "learning_rate", learning_rate)
+    r = _fraction("rmsprop", "rho", rho)
     eps = _positive("rmsprop", "epsilon", epsilon)
 
     def numbers(count: float) -> tuple[float, ...]:
@@ -195,10 +189,8 @@ def adadelta(learning_rate: Rate = 1.0, rho: float = 0.95, epsilon: float = 1e-6
         >>> optimizer.update(np.array([1.0]), optimizer.init(w), w)[0].round(6)
         array([-0.004472])
     """
-    rate, r = (
-        schedule_of("adadelta", "learning_rate", learning_rate),
-        _fraction("adadelta", "rho", rho),
-    )
+    rate = schedule_of("adadelta", "learning_rate", learning_rate)
+    r = _fraction("adadelta", "rho", rho)
     eps = _positive("adadelta", "epsilon", epsilon)
 
     def numbers(count: float) -> tuple[float, ...]:
@@ -543,7 +535,7 @@ def averaged(optimizer: Optimizer, decay: float = 0.999) -> Optimizer:
     """
     check_optimizer("averaged", optimizer)
     d = _fraction("averaged", "decay", decay)
-    if any(slot.name == "average" for part in optimizer.transforms for slot in part.slots):
+    if optimizer.keeps_average:
         raise ArgumentError("averaged got an optimiser that keeps an average already")
 
     def numbers(count: float) -> tuple[float, ...]:

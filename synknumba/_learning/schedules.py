@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import FunctionType
 
 from synknumba._errors import ArgumentError
+from synknumba._host.casting import as_index
 
 Schedule = Callable[[float], float]
 
@@ -144,6 +145,7 @@ def _number(what: str, name: str, value: float) -> float:
 
 
 def _steps(what: str, name: str, value: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
+    steps = as_index(value)
+    if steps < 1:
         raise ArgumentError(f"{what} needs {name} as a positive int, got {value!r}")
-    return value.__index__()
+    return steps

@@ -10,9 +10,9 @@ from synknumba._call.arguments import IndexRange
 from synknumba._errors import ArgumentError, BatchError
 from synknumba._host.data import Data
 from synknumba._learning.roles import Roles
-from synknumba._ops.rows import Partition
+from synknumba._ops.rows import Partition, select
 from synknumba._ops.tree import flatten
-from synknumba._types import shown
+from synknumba._types import Array, shown
 from synknumba._variables.collectives import get_lengths
 from synknumba._variables.variable import Variable, state_of
 
@@ -30,6 +30,10 @@ class StepInputs:
     roles: Roles
     values: dict[str, Any]
     leaves: list[tuple[str, Any]]
+
+    def selected(self, rows: Any) -> Array:
+        """Returns the numbers of the rows that `batch=` selects."""
+        return select(rows, self.selectable_rows("batch")).indices
 
     def selectable_rows(self, option: str) -> int:
         """Returns the number of rows among which `batch=` or `order=` selects; raises
@@ -94,7 +98,9 @@ class StepInputs:
             rows = _length(leaf)
             if rows is None:
                 continue
-            if 0 in partition.counts(rows if selected is None else selected):
+            if selected is not None:
+                rows = selected
+            if 0 in partition.counts(rows):
                 return True
         return False
 
@@ -210,8 +216,9 @@ def _rows_beside(leaf: Any) -> int | None:
     None of anything else.
     """
     if isinstance(leaf, Variable):
-        is_array = is_scattered(leaf) and not state_of(leaf).is_tree
-        return sum(_lengths(leaf)) if is_array else None
+        if not is_scattered(leaf) or state_of(leaf).is_tree:
+            return None
+        return sum(_lengths(leaf))
     if isinstance(leaf, IndexRange) or getattr(leaf, "ndim", False):
         return _length(leaf)
     return None

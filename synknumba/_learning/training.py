@@ -30,6 +30,7 @@ from synknumba._errors import (
     shortened,
 )
 from synknumba._host import stopping
+from synknumba._host.casting import as_index
 from synknumba._host.data import Data
 from synknumba._learning.gradient import Gradient
 from synknumba._learning.orders import RowNumbers, check_order, read_order
@@ -47,11 +48,10 @@ from synknumba._learning.updater import (
     Updater,
     check_vector,
 )
-from synknumba._ops.rows import select
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._ops.tree import unflatten
 from synknumba._progress import Bar, Progress, wanted
-from synknumba._rowwise.generate import define
+from synknumba._rowwise.generate import define, kernel_text
 from synknumba._sequence.sequence import Sequence as CallSequence
 from synknumba._sequence.sequence import sequence
 from synknumba._tracing import STEP
@@ -189,8 +189,7 @@ class TrainFunction:
             return Future(flight, self._loss)
         arguments = self._arguments(inputs, order)
         numbers, before = self._numbers, self._numbers.in_flight
-        new = () if order is None else (order,)
-        numbers.in_flight = (*before, *new)  # Ctrl-C leaves open which step is in flight
+        numbers.in_flight = (*before, *order)  # Ctrl-C leaves open which step is in flight
 
         def start() -> Future[Any]:
             return self._sequence(inputs, order, num_slices).submit(*arguments)
@@ -200,7 +199,7 @@ class TrainFunction:
         except SynkError:
             numbers.in_flight = before
             raise
-        numbers.in_flight = new
+        numbers.in_flight = order
         self._warn_of_dropped()
         flight = future._flight  # noqa: SLF001  # of this package
         future._value = partial(self._asked, flight)  # noqa: SLF001
@@ -291,7 +290,12 @@ class TrainFunction:
         if not isinstance(lines, Data) or lines.dtype != np.int64:
             lines = self._numbers.fill(np.asarray(lines))
         loss, done = self._run(
-            epoch.inputs, lines, epoch.num_slices, times=len(part), every=every, progress=progress
+            epoch.inputs,
+            (lines,),
+            epoch.num_slices,
+            times=len(part),
+            every=every,
+            progress=progress,
         )
         refused = np.flatnonzero(done != MADE)
         if len(refused):
@@ -366,16 +370,14 @@ class TrainFunction:
 
     def _minibatch(
         self, batch: Sequence[Any], named: dict[str, Any]
-    ) -> tuple[StepInputs, Data | None]:
-        """Returns the inputs of a step, and its rows if it selects some."""
+    ) -> tuple[StepInputs, tuple[Data, ...]]:
+        """Returns the inputs of a step, and the numbers of its rows if it selects some."""
         _refuse_in_sequences()
         rows = named.pop("batch", None)
         inputs = bind(self._gradient.roles, batch, named)
         if rows is None:
-            return inputs, None
-        selected = select(rows, inputs.selectable_rows("batch"))
-        numbers = selected.indices
-        return inputs, self._numbers.fill(numbers[None])
+            return inputs, ()
+        return inputs, (self._numbers.fill(inputs.selected(rows)[None]),)
 
     def _asked(self, flight: Flight, results: tuple[Any, Any]) -> float:
         """Returns the loss of a submitted step, from what its sequence has returned."""
@@ -435,9 +437,11 @@ class TrainFunction:
                 f"{problem}, and so have the parameters themselves, so no step can be made. Write "
                 "step.params.set_value(…), or synk.load a checkpoint from before"
             )
-        after = f", after {self.steps} steps" if which else ""
+        unchanged = "the parameters are as before"
+        if which:
+            unchanged += f", after {self.steps} steps"
         return (
-            f"{problem}, so this step was not made, and the parameters are as before{after}. If "
+            f"{problem}, so this step was not made, and {unchanged}. If "
             "the inputs have no NaN or infinity, lower the learning rate, put "
             "clip_by_global_norm before the optimiser, or "
             'pass on_nonfinite="skip" to make_train_function to leave out such steps'
@@ -450,11 +454,12 @@ class TrainFunction:
             return True
         return all(np.isfinite(leaf).all() for leaf in leaves)
 
-    def _arguments(self, inputs: StepInputs, order: Data | None) -> list[Any]:
-        arguments = [*inputs.values.values(), self.params, self._sums]
-        return arguments if order is None else [*arguments, order]
+    def _arguments(self, inputs: StepInputs, order: tuple[Data, ...]) -> list[Any]:
+        return [*inputs.values.values(), self.params, self._sums, *order]
 
-    def _run(self, inputs: StepInputs, order: Data | None, num_slices: int, **options: Any) -> Any:
+    def _run(
+        self, inputs: StepInputs, order: tuple[Data, ...], num_slices: int, **options: Any
+    ) -> Any:
         arguments = self._arguments(inputs, order)
 
         def make() -> Any:
@@ -482,12 +487,13 @@ class TrainFunction:
         return call()
 
     def _sequence(
-        self, inputs: StepInputs, order: Data | None, num_slices: int
+        self, inputs: StepInputs, order: tuple[Data, ...], num_slices: int
     ) -> CallSequence[..., Any]:
         """Returns the sequence that makes a step."""
         _check_count("num_slices", num_slices)
-        world, has_order = current_world(), order is not None
-        selected = None if order is None else order.shape[1]
+        world, has_order, selected = current_world(), bool(order), None
+        if order:
+            selected = order[0].shape[1]
         clears = num_slices > 1 or inputs.leaves_out_ranks(selected, world.partition)
         record = world.device == "cuda" and self._record is not False and num_slices == 1
         key = record, has_order, clears, num_slices
@@ -509,11 +515,12 @@ def _train_sequence(
 ) -> CallSequence[..., Any]:
     names = ", ".join(gradient.roles.inputs)
     params, sums, order = gradient.roles.free("params", "sums", "order")
-    more, rows = (f", {order}", f"{order}[synk_step]") if has_order else ("", "None")
-    name = f"train_{gradient.name}"
-    text = (
-        f"def {name}({names}, {params}, {sums}{more}):\n    return synk_train(({names},), "
-        f"{params}, {sums}, {rows})\n"
+    name, parameters, rows = f"train_{gradient.name}", [names, params, sums], "None"
+    if has_order:
+        parameters.append(order)
+        rows = f"{order}[synk_step]"
+    text = kernel_text(
+        name, parameters, [f"return synk_train(({names},), {params}, {sums}, {rows})"]
     )
     return sequence(
         define(text, name, name, {"__name__": __name__, "synk_train": train, "synk_step": STEP})
@@ -595,9 +602,7 @@ def make_train_function(
             f'make_train_function needs on_nonfinite as "raise", "skip" or '
             f"None, got {on_nonfinite!r}"
         )
-    _refuse_numbers(params)
-    variable = params if isinstance(params, Variable) else flatten(params, name="params")
-    check_vector("make_train_function", "params", variable)
+    variable = _vector(params)
     for option, value in (("inputs", inputs), ("broadcast", broadcast), ("sliceable", sliceable)):
         if isinstance(value, str):
             raise ArgumentError(
@@ -609,6 +614,16 @@ def make_train_function(
         gradient, variable, names, tuple(broadcast), tuple(sliceable), weights, block, grid
     )
     return TrainFunction(work, variable, optimizer, record, on_nonfinite)
+
+
+def _vector(params: Any) -> Variable:
+    """Returns the parameters as the variable that a script gives, or a new one."""
+    if not isinstance(params, Variable):
+        _refuse_numbers(params)
+        params = flatten(params, name="params")
+    check_vector("make_train_function", "params", params)
+    vector: Variable = params
+    return vector
 
 
 def _refuse_in_sequences() -> None:
@@ -633,18 +648,22 @@ def _refuse_numbers(params: Any) -> None:
         return
     if not all(isinstance(param, int | float | np.number) for param in params):
         return
-    arrays = ", ".join(f"np.array({float(param)})" for param in params[:2])
-    more = ", …" if len(params) > 2 else ""
+    arrays = [f"np.array({float(param)})" for param in params[:2]]
+    if len(params) > 2:
+        arrays.append("…")
     raise ArgumentError(
         f"params are a {type(params).__name__} of numbers, one array or {len(params)}; pass "
-        f"[{arrays}{more}] for {len(params)}, each an argument of the gradient, or "
+        f"[{', '.join(arrays)}] for {len(params)}, each an argument of the gradient, or "
         "np.asarray(…) of it for one"
     )
 
 
 def _check_count(option: str, value: Any) -> None:
     """Raises `ArgumentError` unless an option is a positive int."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+    count = value
+    if type(value) is not int:
+        count = as_index(value)
+    if count < 1:
         raise ArgumentError(f"{option} must be a positive int, got {value!r}")
 
 
@@ -652,5 +671,7 @@ def _which(part: range, index: int, every: int, total: int) -> str:
     """Returns, for errors, the steps that end with a loss of an epoch's part."""
     first = part.start + index * every + 1
     last = part.start + min((index + 1) * every, len(part))
-    through = f" to {last}" if last > first else ""
-    return f" of step {first}{through} of {total}"
+    steps = str(first)
+    if last > first:
+        steps = f"{first} to {last}"
+    return f" of step {steps} of {total}"

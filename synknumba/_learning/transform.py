@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from synknumba._errors import ArgumentError, DataError
+from synknumba._host.casting import as_index
 from synknumba._host.data import Data
 from synknumba._ops.tree import Structure, describe, flatten, parts_like, paths, unflatten
 from synknumba._types import Shape
@@ -109,11 +110,14 @@ class Optimizer:
             ArgumentError: `params` are a `Data` or a variable: see `updater`.
         """
         leaves, structure = _parameters(params)
-        parts = []
+        parts: list[dict[str, Any]] = []
         for transform in self.transforms:
-            first = {slot.name: _first(slot, params, leaves) for slot in transform.slots}
-            parts.append({name: unflatten(structure, arrays) for name, arrays in first.items()})
-        gathered = unflatten(structure, _zeros(leaves)) if self.every > 1 else None
+            parts.append({})
+            for slot in transform.slots:
+                parts[-1][slot.name] = unflatten(structure, _first(slot, params, leaves))
+        gathered = None
+        if self.every > 1:
+            gathered = unflatten(structure, _zeros(leaves))
         return State(0, tuple(parts), 0, gathered)
 
     def update(self, gradient: Any, state: State, params: Any) -> tuple[Any, State]:
@@ -151,16 +155,27 @@ class Optimizer:
             )
 
     def _fits(self, state: State, shapes: list[Shape], structure: Structure) -> bool:
-        slot_names = [{slot.name for slot in transform.slots} for transform in self.transforms]
-        parts = getattr(state, "parts", None)
-        if parts is None or [{*part} for part in parts] != slot_names:
+        parts, trees = getattr(state, "parts", ()), []
+        if len(parts) != len(self.transforms):
             return False
+        for transform, part in zip(self.transforms, parts, strict=True):
+            if {*part} != {slot.name for slot in transform.slots}:
+                return False
+            trees += part.values()
         if (self.every > 1) != (state.gathered is not None):
             return False
-        trees = [tree for part in parts for tree in part.values()]
         if self.every > 1:
             trees.append(state.gathered)
-        return all(shapes == [*map(np.shape, parts_like(structure, tree) or ())] for tree in trees)
+        for tree in trees:
+            arrays = parts_like(structure, tree)
+            if arrays is None or [*map(np.shape, arrays)] != shapes:
+                return False
+        return True
+
+    @property
+    def keeps_average(self) -> bool:
+        """Whether a part is a moving average of the parameters."""
+        return any(slot.name == "average" for part in self.transforms for slot in part.slots)
 
     def _passed(
         self, steps: list[Any], state: State, params: list[Any], structure: Structure
@@ -188,9 +203,10 @@ class Optimizer:
 
     def __repr__(self) -> str:
         """Shows the parts by name."""
-        rules = ", ".join(transform.rule.__name__ for transform in self.transforms)
-        every = f", a step every {self.every} gradients" if self.every > 1 else ""
-        return f"<Optimizer {rules}{every}>"
+        text = ", ".join(transform.rule.__name__ for transform in self.transforms)
+        if self.every > 1:
+            text += f", a step every {self.every} gradients"
+        return f"<Optimizer {text}>"
 
 
 def _applied(
@@ -241,9 +257,7 @@ def chain(*optimizers: Optimizer) -> Optimizer:
                 "chain got an optimiser that accumulates gradients; write "
                 "accumulate(chain(…), steps=…)"
             )
-        if optimizer is not optimizers[-1] and any(
-            slot.name == "average" for part in optimizer.transforms for slot in part.slots
-        ):
+        if optimizer.keeps_average and optimizer is not optimizers[-1]:
             raise ArgumentError(
                 "chain got averaged(…) before another part, which changes the step; "
                 "write averaged(chain(…))"
@@ -267,13 +281,14 @@ def accumulate(optimizer: Optimizer, steps: int) -> Optimizer:
         ArgumentError: `steps` is not a positive int, or `optimizer` accumulates already.
     """
     check_optimizer("accumulate", optimizer)
-    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
+    every = as_index(steps)
+    if every < 1:
         raise ArgumentError(f"accumulate needs steps as a positive int, got {steps!r}")
     if optimizer.every > 1:
         raise ArgumentError(
             "accumulate got an optimiser that accumulates already; multiply their steps"
         )
-    return replace(optimizer, every=int(steps))
+    return replace(optimizer, every=every)
 
 
 def apply_updates(params: Any, step: Any) -> Any:
@@ -293,11 +308,14 @@ def global_norm(leaves: Any) -> Any:
 
 def check_optimizer(what: str, optimizer: Any) -> None:
     """Raises `ArgumentError` for what is no optimiser."""
-    if not isinstance(optimizer, Optimizer):
-        hint = "; call it, as in adam(1e-3)" if callable(optimizer) else ""
-        raise ArgumentError(
-            f"{what} needs an optimiser of synk.optim, such as adam(1e-3); got {optimizer!r}{hint}"
-        )
+    if isinstance(optimizer, Optimizer):
+        return
+    hint = ""
+    if callable(optimizer):
+        hint = "; call it, as in adam(1e-3)"
+    raise ArgumentError(
+        f"{what} needs an optimiser of synk.optim, such as adam(1e-3); got {optimizer!r}{hint}"
+    )
 
 
 def check_descends(what: str, optimizer: Optimizer) -> None:
@@ -359,7 +377,7 @@ def _gradient(
             raise DataError(f"{what}{path} must be of real numbers, got {array.dtype}")
         # A gradient of float64 would make parameters of float32, and the state, so. The ranks
         # compute with the dtype of these, too.
-        arrays.append(array if array.dtype == param.dtype else array.astype(param.dtype))
+        arrays.append(array.astype(param.dtype, copy=False))
     return arrays
 
 

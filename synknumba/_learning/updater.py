@@ -31,7 +31,7 @@ from synknumba._learning.transform import (
 )
 from synknumba._ops.tree import describe
 from synknumba._ops.tree import flatten as take_apart
-from synknumba._rowwise.generate import define, indented, kernel_text
+from synknumba._rowwise.generate import define, indented, kernel_text, numbered
 from synknumba._source.reached import walk
 from synknumba._tracing import STEP
 from synknumba._types import DeviceKind, known_options
@@ -126,8 +126,10 @@ class Updater:
         kernels = self._kernels_of(current_world().device)
         if kernels.norm_at_start is not None:
             kernels.norm_at_start(params, gradient, numbers, *slots, self._sums)
-        step = [STEP] if self._plan.halts else []
-        result = kernels.begin(gradient, self._count, numbers, self._sums, *step)
+        begun = [gradient, self._count, numbers, self._sums]
+        if self._plan.halts:
+            begun.append(STEP)
+        result = kernels.begin(*begun)
         for norm, note in kernels.norms:
             norm(params, gradient, numbers, *slots, self._sums)
             note(numbers, self._sums)
@@ -207,15 +209,13 @@ def updater(
             "updater got the same variable as params and gradient; make another, "
             "as by synk.flatten(zeros)"
         )
-    kinds = []
+    kinds, texts = [], []
     for vector in (params, gradient):
         state = state_of(vector)
-        kinds.append((state.structure(), state.root_shapes(), state.dtypes()[0]))
+        structure, dtype = state.structure(), state.dtypes()[0]
+        kinds.append((structure, state.root_shapes(), dtype))
+        texts.append(f"{describe(structure)} with shapes {vector.shape} of {dtype}")
     if kinds[0] != kinds[1]:
-        texts = [
-            f"{describe(structure)} with shapes {vector.shape} of {dtype}"
-            for (structure, _, dtype), vector in zip(kinds, (params, gradient), strict=True)
-        ]
         raise DataError(f"gradient is {texts[1]}, but params are {texts[0]}")
     if on_nonfinite not in {None, "skip"}:
         raise ArgumentError(f'updater needs on_nonfinite as None or "skip", got {on_nonfinite!r}')
@@ -262,12 +262,17 @@ class _Stage:
     @property
     def values(self) -> list[str]:
         """What its numbers are before they are stored."""
-        return [f"values{self.number}[{index}]" for index in range(self.count)]
+        return numbered(self.count, f"values{self.number}[#]")
 
-    def slots(self, *, changing: bool = False) -> list[str]:
-        """Returns the names of the vectors of its state."""
-        slots = self.transform.changing if changing else self.transform.slots
-        return [f"s{self.number}_{slot.name}" for slot in slots]
+    @property
+    def slots(self) -> list[str]:
+        """Names of the vectors of its state."""
+        return [f"s{self.number}_{slot.name}" for slot in self.transform.slots]
+
+    @property
+    def changing(self) -> list[str]:
+        """Names of the vectors that its rule changes."""
+        return [f"s{self.number}_{slot.name}" for slot in self.transform.changing]
 
 
 @final
@@ -329,7 +334,10 @@ class _Kernels:
 
     def __init__(self, plan: _Plan, device: DeviceKind) -> None:
         self._plan, self._on_cores = plan, device == "cpu"
-        self._slots = [name for stage in plan.stages for name in stage.slots()]
+        self._block = _THREADS
+        if self._on_cores:
+            self._block = 1
+        self._slots = [name for stage in plan.stages for name in stage.slots]
         if plan.every > 1:
             self._slots.append("gathered")
         real = plan.dtype.type
@@ -348,7 +356,9 @@ class _Kernels:
         if plan.checks or plan.norm_is_first:
             # Zeros add up to NaN if the gradient has a NaN or an infinity; squares overflow beyond
             # 1e154.
-            term = _SQUARE if plan.norm_is_first else "float64(step) * 0.0"
+            term = "float64(step) * 0.0"
+            if plan.norm_is_first:
+                term = _SQUARE
             self.norm_at_start = self._norm_kernel(
                 "norm_of_gradient", lambda i: [f"step = gradient[{i}]"], term
             )
@@ -371,8 +381,10 @@ class _Kernels:
         return self._kernel("begin_step", [*parameters, *outputs], lines, grid=1, outputs=outputs)
 
     def _numbers(self) -> Iterator[str]:
-        plan = self._plan
-        yield f"weight = float64(gradient[{plan.size + 1}])" if plan.has_sums else "weight = 1.0"
+        plan, weight = self._plan, "1.0"
+        if plan.has_sums:
+            weight = f"float64(gradient[{plan.size + 1}])"
+        yield f"weight = {weight}"
         yield "factor = 1.0 / weight"
         yield f"steps = float64(count[{STEPS}])"
         # behind it a kernel would read on
@@ -472,25 +484,27 @@ class _Kernels:
                 "else:",
                 "    gathered[i] = step",
             ]
-        loop = ["i = cuda.grid(1)", "if i < params.shape[0]:"]
+        loop, grid = ["i = cuda.grid(1)", "if i < params.shape[0]:"], None
         if self._on_cores:
-            loop = ["for i in range(params.shape[0]):"]
+            loop, grid = ["for i in range(params.shape[0]):"], 1
         lines = [*loop, *indented([*self._gradient("i"), *inner])]
         return self._kernel(
             "make_step",
             ["params", "gradient", "numbers", *self._slots],
             [*self._loaded(), f"if n{_GO} != 0:", *indented(lines)],
-            grid=1 if self._on_cores else None,
+            grid,
         )
 
     def _loaded(self) -> list[str]:
         """Lines that read the numbers."""
-        return [f"n{index} = numbers[{index}]" for index in range(self._plan.count)]
+        return numbered(self._plan.count, "n# = numbers[#]")
 
     def _gradient(self, index: str) -> Iterator[str]:
         """Yields lines that read the gradient of one element."""
-        factor = f" * n{_FACTOR}" if self._plan.has_sums else ""
-        yield f"step = gradient[{index}]{factor}"
+        step = f"gradient[{index}]"
+        if self._plan.has_sums:
+            step += f" * n{_FACTOR}"
+        yield f"step = {step}"
         yield f"p = params[{index}]"
         if self._plan.every > 1:
             yield f"step = gathered[{index}] + (step - gathered[{index}]) * n{_WEIGHT}"
@@ -499,13 +513,15 @@ class _Kernels:
         """Yields the lines of the transforms before `stop`."""
         for stage in self._plan.stages[:stop]:
             end = stage.norm + stage.transform.needs_norm
-            passed = ["step", "p", *(f"{slot}[{index}]" for slot in stage.slots())]
+            passed = ["step", "p", *(f"{slot}[{index}]" for slot in stage.slots)]
             passed += [f"n{position}" for position in range(stage.first, end)]
-            changing = stage.slots(changing=True)
-            results = ", ".join(["step", *(f"new_{slot}" for slot in changing)])
-            yield f"{results} = rule{stage.number}({', '.join(passed)})"
+            results, stored = ["step"], []
+            for slot in stage.changing:
+                results.append(f"new_{slot}")
+                stored.append(f"{slot}[{index}] = new_{slot}")
+            yield f"{', '.join(results)} = rule{stage.number}({', '.join(passed)})"
             if stores:
-                yield from (f"{slot}[{index}] = new_{slot}" for slot in changing)
+                yield from stored
 
     def _norm_kernel(self, name: str, lines: Callable[[str], Sequence[str]], term: str) -> Any:
         """Returns a kernel that sums a term of each element of a step, on GPUs a part in each
@@ -559,13 +575,12 @@ class _Kernels:
         """Compiles a kernel's source, which `inspect` finds, on the ranks too."""
         scope = {"cuda": cuda_module(), "sqrt": math.sqrt, "__name__": __name__, **self._scope}
         kernel = define(kernel_text(name, parameters, lines), name, "optim", scope)
-        block = 1 if self._on_cores else _THREADS
-        return parallel(kernel, block=block, grid=grid, outputs=outputs or None)
+        return parallel(kernel, block=self._block, grid=grid, outputs=outputs or None)
 
 
 def _summed_by_core(lines: Callable[[str], Sequence[str]], term: str) -> Iterator[str]:
     """Yields lines with several sums side by side: each addition waits for the one before."""
-    totals = [f"total{k}" for k in range(_SUMS)]
+    totals = numbered(_SUMS, "total#")
     for total in totals:
         yield f"{total} = 0.0"
     yield f"whole = params.shape[0] // {_SUMS} * {_SUMS}"
@@ -608,7 +623,9 @@ def _sign_of(real: Any) -> Callable[[Any], Any]:
     def sign(a: Any) -> Any:
         if a > zero:
             return unit
-        return -unit if a < zero else zero + a * a  # NaN of NaN
+        if a < zero:
+            return -unit
+        return zero + a * a  # NaN of NaN
 
     return sign
 
@@ -632,8 +649,10 @@ def end_of_table(numbers: Numbers) -> int | None:
         return False
 
     with np.errstate(all="ignore"):
-        bound = next((length << k for k in range(17) if is_behind(length << k)), None)
-        return None if bound is None else bisect_left(range(bound), True, key=is_behind)
+        for bound in (length << k for k in range(17)):
+            if is_behind(bound):
+                return bisect_left(range(bound), True, key=is_behind)
+    return None
 
 
 def _longest_table(function: Any) -> int:
@@ -681,5 +700,6 @@ def _device_function(function: Any, scalar: Mapping[Any, Any], functions: dict[A
 
 
 def _in_kernel(value: Any, scalar: Mapping[Any, Any], functions: dict[Any, Any]) -> Any:
-    replacement = scalar.get(value, value) if isinstance(value, np.ufunc) else value
-    return _device_function(replacement, scalar, functions)
+    if isinstance(value, np.ufunc):  # others may not be hashable
+        value = scalar.get(value, value)
+    return _device_function(value, scalar, functions)

@@ -25,7 +25,7 @@ from synknumba._variables.variable import Branch, Variable, layout_of, state_of
 
 DType: TypeAlias = "np.dtype[Any]"
 
-_ARRAYS = frozenset({"rows", "whole"})
+ARRAYS = frozenset({"rows", "whole"})
 
 
 @final
@@ -42,8 +42,10 @@ class Description:
     @property
     def text(self) -> str:
         """The shape as error messages show it."""
-        rows = ("rows",) if self.kind == "rows" else ()
-        return f"({', '.join(map(str, (*rows, *self.shape)))})"
+        lengths = [*map(str, self.shape)]
+        if self.kind == "rows":
+            lengths.insert(0, "rows")
+        return f"({', '.join(lengths)})"
 
 
 # ---- one argument
@@ -80,13 +82,16 @@ def kind_of(value: Any, is_broadcast: bool, is_sliceable: bool) -> Kind:
     """What a kernel gets of an argument; of rows that are numbers "rows"."""
     if isinstance(value, IndexRange):
         return "indices"
+    has_rows = not is_broadcast
     if isinstance(value, Variable):
-        return "rows" if is_sliceable else "whole"
-    if isinstance(value, np.generic) or not hasattr(value, "__array__"):
+        has_rows = is_sliceable
+    elif isinstance(value, np.generic) or not hasattr(value, "__array__"):
         return "scalar"
-    if not np.ndim(value):  # a 0-d NumPy array is passed as a number
-        return "number" if isinstance(value, Data) else "scalar"
-    return "whole" if is_broadcast else "rows"
+    elif not np.ndim(value) and isinstance(value, Data):
+        return "number"
+    elif not np.ndim(value):  # a 0-d NumPy array is passed as a number
+        return "scalar"
+    return "rows" if has_rows else "whole"
 
 
 def ndim_of(value: Any) -> int | None:
@@ -131,8 +136,10 @@ def describe(
         )
     array = as_array(function, name, value)
     element = _number(function, name, numba_type(array.dtype), array.dtype)
-    kind = kind_of(array, name in broadcast, name in sliceable)
-    return Description(kind, element, array.shape[1:] if kind == "rows" else array.shape)
+    kind, shape = kind_of(array, name in broadcast, name in sliceable), array.shape
+    if kind == "rows":
+        shape = shape[1:]
+    return Description(kind, element, shape)
 
 
 def as_array(function: str, name: str, value: Any) -> Any:
@@ -179,15 +186,19 @@ def variable_shape(function: str, name: str, variable: VariableState, rows: bool
     """The shape of a variable's array, or of one row of it, which must be the same on every
     rank.
     """
-    shapes = variable.shapes()[0] if variable._layout[1] >= 0 else tuple(variable.root_shapes())  # noqa: SLF001  # as in a call
-    row_shapes = {shape[1:] if rows else shape for shape in shapes}
-    if len(row_shapes) > 1:
-        hint = "" if rows else f'; if they are rows, name it in sliceable=("{name}",)'
+    shapes: Sequence[Shape] = variable.root_shapes()
+    if variable._layout[1] >= 0:  # noqa: SLF001  # as in a call
+        shapes = variable.shapes()[0]
+    hint = f'; if they are rows, name it in sliceable=("{name}",)'
+    if rows:
+        shapes, hint = [shape[1:] for shape in shapes], ""
+    different = {*shapes}
+    if len(different) > 1:
         raise DataError(
             f"{name} of {function} is {variable.label}, whose shape differs between "
-            f"ranks: {sorted(row_shapes)}{hint}"
+            f"ranks: {sorted(different)}{hint}"
         )
-    return row_shapes.pop()
+    return different.pop()
 
 
 def _describe_per_rank(function: str, name: str, value: PerRankValues) -> Description:
@@ -264,36 +275,22 @@ def result_row(
         ArgumentError: no argument has rows.
         DataError: the shapes do not broadcast.
     """
-    arrays = {
-        name: description
-        for name, description in descriptions.items()
-        if description.kind in _ARRAYS
-    }
+    arrays, ndims, has_indices = {}, {}, False
+    for name, description in descriptions.items():
+        if description.kind in ARRAYS:
+            arrays[name] = description
+        has_indices |= description.kind == "indices"
     if out is not None:
         arrays[OUT] = Description("rows", None, out)
-    ndims = {
-        name: len(description.shape)
-        for name, description in arrays.items()
-        if description.kind == "rows"
-    }
-    if not ndims and all(description.kind != "indices" for description in descriptions.values()):
+    for name, description in arrays.items():
+        if description.kind == "rows":
+            ndims[name] = len(description.shape)
+    if not (ndims or has_indices):
         raise ArgumentError(
             f"{function} gets one element of each row, but none of its arguments has rows; pass "
             f"Data, an array, synknumba.arange(n) for the indices 0 … n − 1, or out={hint}"
         )
-    axes = max(ndims.values(), default=0)
-    for name, ndim in ndims.items():
-        if ndim == axes:
-            continue
-        most = next(neighbour for neighbour, ndim in ndims.items() if ndim == axes)
-        way_out = (
-            f"reshape it to (n, {', '.join('1' * (axes - ndim))}, …), or name it in broadcast="
-        )
-        if name == OUT:
-            way_out = "out needs as many as the arguments"
-        raise DataError(
-            f"{name} of {function} has {ndim + 1} dimensions and {most} has {axes + 1}; {way_out}"
-        )
+    axes = _common_axes(function, ndims)
     row = _broadcast([description.shape for description in arrays.values()], axes)
     if row is not None and out in {None, row}:
         return row
@@ -302,6 +299,23 @@ def result_row(
         f"{function}: the shapes {texts} do not broadcast. As in NumPy, trailing "
         f"axes are aligned; only sharded arguments have an axis for the rows{hint}"
     )
+
+
+def _common_axes(function: str, ndims: Mapping[str, int]) -> int:
+    """The axes of a row, from those of each array of rows; raises `DataError` if they differ."""
+    axes = max(ndims.values(), default=0)
+    for name, ndim in ndims.items():
+        if ndim == axes:
+            continue
+        most = max(ndims, key=ndims.__getitem__)
+        ones = ", ".join("1" * (axes - ndim))
+        way_out = f"reshape it to (n, {ones}, …), or name it in broadcast="
+        if name == OUT:
+            way_out = "out needs as many as the arguments"
+        raise DataError(
+            f"{name} of {function} has {ndim + 1} dimensions and {most} has {axes + 1}; {way_out}"
+        )
+    return axes
 
 
 def _broadcast(shapes: Sequence[Shape], axes: int) -> Shape | None:
@@ -325,7 +339,7 @@ def merged(descriptions: Mapping[str, Description], row: Shape) -> dict[str, Des
     flat = {}
     for name, description in descriptions.items():
         flat[name] = description
-        if description.kind in _ARRAYS:
+        if description.kind in ARRAYS:
             size = math.prod(description.shape)
             if size != 1 and description.shape != row:
                 return None
@@ -336,7 +350,7 @@ def merged(descriptions: Mapping[str, Description], row: Shape) -> dict[str, Des
 def operand(description: Description, row: Shape, cast: str | None) -> Operand:
     """The argument as the kernel reads it, for rows of the result of shape `row`."""
     shape = description.shape
-    if description.kind not in _ARRAYS or not shape:
+    if description.kind not in ARRAYS or not shape:
         return Operand(description.kind, (), cast)
     lengths = (0, *row)[len(row) + 1 - len(shape) :]
     is_full = tuple(mine == length for mine, length in zip(shape, lengths, strict=True))

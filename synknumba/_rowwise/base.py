@@ -46,16 +46,12 @@ class RowFunction(Decorated):
         self.__wrapped__ = function
         self._options = options
         self._parameters = signature_names(function, "the function", reserved)
-        reserved_parameters = [
-            parameter
-            for parameter in self._parameters
-            if parameter.startswith(OWN_PREFIX) or parameter in own_names
-        ]
-        if reserved_parameters:
-            raise ArgumentError(
-                f"{self.name} has a parameter named {reserved_parameters[0]!r}, which the "
-                f"generated kernel uses; rename it"
-            )
+        for parameter in self._parameters:
+            if parameter.startswith(OWN_PREFIX) or parameter in own_names:
+                raise ArgumentError(
+                    f"{self.name} has a parameter named {parameter!r}, which the "
+                    f"generated kernel uses; rename it"
+                )
         check_names(self.name, self._parameters, options)
         self._binder = Binder(
             self.name,
@@ -105,8 +101,8 @@ def split_selection(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Takes the options of a call that select rows out of its keyword arguments, and returns
     them.
     """
-    return {
-        name: kwargs.pop(name)
-        for name in ("batch", "local_batch", "num_slices", "shards")
-        if name in kwargs
-    }
+    selection: dict[str, Any] = {}
+    for name in ("batch", "local_batch", "num_slices", "shards"):
+        if name in kwargs:
+            selection[name] = kwargs.pop(name)
+    return selection

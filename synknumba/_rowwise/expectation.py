@@ -103,28 +103,37 @@ class Expectation(RowFunction):
             OWN_NAMES,
             (*RESERVED, "block", "until", "min_rows", "max_rows"),
         )
-        # The parameter that is the row's weight; "" where the last of the values returned is; None
-        # without weights.
-        if not (weights is None or isinstance(weights, str | bool)):
-            raise ArgumentError(
-                f"weights= of {self.name} must be the name of a parameter, True "
-                f"or None; got {weights!r}"
-            )
-        self._weight = weights if isinstance(weights, str) else "" if weights else None
         self._covariance = as_flag(covariance, f"covariance of {self.name}")
         self._size = _size(self.name, plain, size)
         self._real = _real(dtype)
-        if isinstance(weights, str) and weights not in self._parameters:
-            raise ArgumentError(
-                f"weights={weights!r} is not a parameter of {self.name}; it has "
-                f"{', '.join(self._parameters) or 'none'}"
-            )
-        if weights is True and (self._size or 0) < 2:
-            raise ArgumentError(
-                f"weights=True of {self.name} means that its last value is the row's weight, but "
-                f"it does not return a tuple"
-            )
+        self._weight = self._read_weight(weights)
         estimate.check_covariance(covariance=covariance, weighted=self._weight is not None)
+
+    def _read_weight(self, weights: Any) -> str | None:
+        """The parameter that is the row's weight; "" where the last of the values returned is;
+        None without weights.
+        """
+        match weights:
+            case None | False:
+                return None
+            case True:
+                if self._size is None or self._size < 2:
+                    raise ArgumentError(
+                        f"weights=True of {self.name} means that its last value is the row's "
+                        "weight, but it does not return a tuple"
+                    )
+                return ""
+            case str():
+                if weights not in self._parameters:
+                    raise ArgumentError(
+                        f"weights={weights!r} is not a parameter of {self.name}; it has "
+                        f"{', '.join(self._parameters) or 'none'}"
+                    )
+                return weights
+        raise ArgumentError(
+            f"weights= of {self.name} must be the name of a parameter, True or None; got "
+            f"{weights!r}"
+        )
 
     # ---- calls
 
@@ -200,12 +209,13 @@ class Expectation(RowFunction):
             ArgumentError: `until` is given, whose condition decides after each part whether there
                 is another; or as for a call.
         """
-        limits = [option for option in ("min_rows", "max_rows") if option in kwargs]
-        if until is not None or limits:
-            option = "until" if until is not None else limits[0]
+        refused = [option for option in ("min_rows", "max_rows") if option in kwargs]
+        if until is not None:
+            refused.insert(0, "until")
+        if refused:
             raise ArgumentError(
-                f"{self.name}.submit takes no {option}=, since until= decides between parts of a "
-                f"call; write {self.name}(..., until=...), or submit parts, as in "
+                f"{self.name}.submit takes no {refused[0]}=, since until= decides between parts of "
+                f"a call; write {self.name}(..., until=...), or submit parts, as in "
                 f"{self.name}.submit(..., batch=slice(0, 1000)), and add the estimates"
             )
         estimate.check_block(block)
@@ -310,7 +320,10 @@ class Expectation(RowFunction):
             passed, selection = source.take(values, start, stop)
             part_args = tuple(passed[name] for name in self._binder.passed)
             part = self._estimate(run, {**selecting, **selection}, part_args, block)
-            total = part if total is None else total + part
+            if total is None:
+                total = part
+            else:
+                total += part
             if source.holds(until(total)):
                 break
         assert total is not None  # there is always a first part
@@ -373,18 +386,24 @@ class Expectation(RowFunction):
             if self._makes_rows(name, value):
                 rows[name] = value
             elif self._kind(name, value) in DIVIDED:
+                self._check_parts(name, value)
                 rows[name] = value
-                what = "bound by givens=" if name in self._options.givens else ""
-                if isinstance(value, Variable):
-                    what = state_of(value).label
-                elif isinstance(value, Data) and value.minibatch:
-                    what = "a minibatch input"
-                if what:
-                    raise ArgumentError(
-                        f"until= of {self.name} takes parts of its rows, but {name} is {what}; "
-                        "pass Data, an array, synknumba.arange(n), or a function that makes rows"
-                    )
         return rows
+
+    def _check_parts(self, name: str, value: Any) -> None:
+        """Raises `ArgumentError` for rows of which a call cannot take consecutive parts."""
+        if isinstance(value, Variable):
+            what = state_of(value).label
+        elif isinstance(value, Data) and value.minibatch:
+            what = "a minibatch input"
+        elif name in self._options.givens:
+            what = "bound by givens="
+        else:
+            return
+        raise ArgumentError(
+            f"until= of {self.name} takes parts of its rows, but {name} is {what}; "
+            "pass Data, an array, synknumba.arange(n), or a function that makes rows"
+        )
 
     def _makes_rows(self, name: str, value: Any) -> bool:
         """Returns whether an argument is a function that makes rows."""
@@ -403,13 +422,17 @@ class Expectation(RowFunction):
     ) -> tuple[Function[..., Any], LineReader]:
         """The function for arguments of these types, and the reader of its lines."""
         # the call raises for a wrong number
-        slices = max(1, int(num_slices)) if hasattr(num_slices, "__index__") else 1
+        slices = 1
+        if hasattr(num_slices, "__index__"):
+            slices = max(1, int(num_slices))
         blocked = block > 1
         key = (device, slices, scaled, blocked, *map(type_key, args))
         prepared = self._known.get(key)
         if prepared is None:
             values = self._binder.match(args, {})
-            kinds = {name: self._kind(name, value) for name, value in values.items()}
+            kinds = {}
+            for name, value in values.items():
+                kinds[name] = self._kind(name, value)
             self._check_types(kinds, values)
             prepared = self._kernel(
                 (device, slices, tuple(kinds.values()), scaled, blocked), self._make

@@ -50,19 +50,18 @@ def is_light(function: Callable[..., Any]) -> bool:
     False
     """
     code = function.__code__
-    # Python 3.11 has it before a CALL
-    instructions = [
-        instruction for instruction in dis.get_instructions(code) if instruction.opname != "PRECALL"
-    ]
-    calls = [instruction for instruction in instructions if instruction.opname.startswith("CALL")]
-    if len(calls) > _LIGHT_CALLS or len(instructions) > _LIGHT_INSTRUCTIONS:
-        return False
-    has_loop = any(
-        "BACKWARD" in instruction.opname or instruction.opname.startswith("FOR_")
-        for instruction in instructions
-    )
-    # an inner function, of unknown cost
-    if has_loop or any(isinstance(constant, CodeType) for constant in code.co_consts):
+    if any(isinstance(constant, CodeType) for constant in code.co_consts):
+        return False  # an inner function, of unknown cost
+    instructions, calls = [], 0
+    for instruction in dis.get_instructions(code):
+        name = instruction.opname
+        if name == "PRECALL":  # Python 3.11 has it before a CALL
+            continue
+        if "BACKWARD" in name or name.startswith("FOR_"):  # a loop
+            return False
+        calls += name.startswith("CALL")
+        instructions.append(instruction)
+    if calls > _LIGHT_CALLS or len(instructions) > _LIGHT_INSTRUCTIONS:
         return False
     try:
         return all(map(_is_light_value, _outside(function, instructions)))
@@ -90,13 +89,24 @@ def _is_light_value(value: object) -> bool:
         return all(map(_is_light_value, value))
     if isinstance(value, int | float | complex | np.number | np.ndarray | types.Number):
         return True
-    is_builtin = any(value is light for light in (math, np, abs, bool, float, int, max, min))
-    return is_builtin or getattr(value, "__module__", None) == "math"
+    if any(value is light for light in (math, np, abs, bool, float, int, max, min)):
+        return True
+    return getattr(value, "__module__", None) == "math"
 
 
 def indented(lines: Iterable[str]) -> Iterator[str]:
     """Lines of a kernel, one level deeper."""
     return (f"    {line}" for line in lines)
+
+
+def numbered(count: int, *lines: str) -> list[str]:
+    """Lines of a kernel for each number below `count`, which is # in them."""
+    return [line.replace("#", str(number)) for number in range(count) for line in lines]
+
+
+def row_count(parameter: str, *, is_range: bool) -> str:
+    """The number of rows of a parameter in a kernel."""
+    return f"{parameter}.stop - {parameter}.start" if is_range else f"{parameter}.shape[0]"
 
 
 def kernel_text(name: str, parameters: Iterable[str], body: Iterable[str]) -> str:

@@ -23,9 +23,11 @@ from synknumba._errors import ArgumentError, shortened
 from synknumba._host.data import Data
 from synknumba._progress import Progress
 from synknumba._rowwise.arguments import (
+    ARRAYS,
     Description,
     describe,
     merged,
+    ndim_of,
     operand,
     quick_key,
     result_row,
@@ -109,8 +111,8 @@ class Vectorized(Reducible):
         name: str | None,
     ) -> None:
         super().__init__(function, options, signatures, name)
-        # axes that are not rows
-        self._firsts = [0 if name in options.broadcast else 1 for name in self._binder.passed]
+        # first axis that is no axis of rows
+        self._firsts = [int(name not in options.broadcast) for name in self._binder.passed]
 
     # ---- calls
 
@@ -205,26 +207,24 @@ class Vectorized(Reducible):
             if not least <= args[position] <= most:
                 name = self._binder.passed[position]
                 raise out_of_range(self.name, name, args[position], least, most)
-        passed = args if out is None else (*args, out)
-        return call.function, tuple([passed[position] for position in call.passed]), call.row
+        if out is not None:
+            args = (*args, out)
+        return call.function, tuple([args[position] for position in call.passed]), call.row
 
     def _call(self, device: DeviceKind, out: Any, values: Mapping[str, Any]) -> _Call:
         broadcast, sliceable = self._options.broadcast, self._options.sliceable
-        descriptions = {
-            name: describe(self.name, name, value, broadcast=broadcast, sliceable=sliceable)
-            for name, value in values.items()
-        }
+        descriptions, arrays = {}, {}
+        for name, value in values.items():
+            description = describe(self.name, name, value, broadcast=broadcast, sliceable=sliceable)
+            descriptions[name] = description
+            if description.kind in ARRAYS:
+                arrays[name] = value
         row_of_out: Shape | None = None
         places: tuple[str, ...] = ()
         if out is not None:
             row_of_out, places = self._written(out, values)
         row = result_row(self.name, descriptions, row_of_out, rows_hint(values, sliceable))
         loop = self._signatures.choose([*descriptions.values()])
-        arrays = {
-            name: value
-            for name, value in values.items()
-            if descriptions[name].kind in {"rows", "whole"}
-        }
         if places:
             arrays[places[0]] = out
         layout = _layout(descriptions, loop, row, arrays, places)
@@ -252,15 +252,16 @@ class Vectorized(Reducible):
         return _Call(function, row, tuple(passed), tuple(limits))
 
     def _check_writeable(self, out: Any) -> None:
-        problem = ""
         if isinstance(out, Data) and out.frozen:
-            problem = (
-                "is frozen, so its rows cannot be written; call thaw() first, or pass another out"
+            raise ArgumentError(
+                f"out of {self.name} is frozen, so its rows cannot be written; call thaw() first, "
+                "or pass another out"
             )
         if isinstance(out, np.ndarray) and not out.flags.writeable:
-            problem = "is a read-only array, so its rows cannot be written; pass another, or a copy"
-        if problem:
-            raise ArgumentError(f"out of {self.name} {problem}")
+            raise ArgumentError(
+                f"out of {self.name} is a read-only array, so its rows cannot be written; pass "
+                "another, or a copy"
+            )
 
     def _quick_key(self, device: DeviceKind, args: tuple[Any, ...], out: Any) -> Any:
         """The key of calls that share a `_Call`, where it is quick to compute; it makes a call
@@ -283,27 +284,24 @@ class Vectorized(Reducible):
         """The shape of a row of `out`, and its parameters: the arguments that are the same
         array, or `OUT`.
         """
-        if isinstance(out, Variable):
-            state = state_of(out)
-            row = () if state.is_tree else variable_shape(self.name, OUT, state, rows=True)
-            has_rows = not state.is_tree and bool(state.root_shapes()[0])
-        elif isinstance(out, Data | np.ndarray):
-            row, has_rows = out.shape[1:], out.ndim > 0
-        else:
+        if not isinstance(out, Variable | Data | np.ndarray):
             raise ArgumentError(
                 f"out of {self.name} must be Data, a Variable or a NumPy array, "
                 f"got a {type(out).__name__}"
             )
-        if not has_rows:
+        if not ndim_of(out):
             raise ArgumentError(f"out of {self.name} must be an array with rows, got {out!r}")
         if isinstance(out, np.ndarray):  # it is copied, so arguments need not be the same
-            return row, (OUT,)
+            return out.shape[1:], (OUT,)
         names = [name for name, value in values.items() if value is out]
-        of_variable = isinstance(out, Variable)
-        way_out = "pass it in sliceable=" if of_variable else "leave it out of broadcast="
+        if isinstance(out, Variable):
+            row = variable_shape(self.name, OUT, state_of(out), rows=True)
+            whole, way_out = {*names}.difference(self._options.sliceable), "pass it in sliceable="
+        else:
+            row = out.shape[1:]
+            whole, way_out = {*self._options.broadcast}, "leave it out of broadcast="
         for name in names:
-            is_whole = of_variable and name not in self._options.sliceable
-            if name in self._options.broadcast or is_whole:
+            if name in whole:
                 raise ArgumentError(
                     f"{name} and out of {self.name} are the same {type(out).__name__}; {way_out}"
                 )
@@ -352,13 +350,10 @@ def _layout(
     arrays: Mapping[str, Any],
     places: tuple[str, ...],
 ) -> _Layout:
-    place, aliases = (places[0], places[1:]) if places else (None, ())
+    place, aliases = next(iter(places), None), places[1:]
     of_variables = {name for name, value in arrays.items() if isinstance(value, Variable)}
-    variables = frozenset(
-        name
-        for name in of_variables.difference(aliases)
-        if name == OUT or descriptions[name].kind == "rows"
-    )
+    divided = {OUT, *(name for name in descriptions if descriptions[name].kind == "rows")}
+    variables = frozenset(of_variables & divided).difference(aliases)
     flat = None
     # A core is fastest at loops over two axes. The ranks' arrays of a variable keep their shape.
     if len(row) > 1 and not of_variables:

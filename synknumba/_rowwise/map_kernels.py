@@ -21,10 +21,19 @@ from dataclasses import dataclass
 from typing import final
 
 from synknumba._ops.launch import LaunchConfig, RowGrid
-from synknumba._rowwise.generate import SIGNED, UNSIGNED, Kind, indented, kernel_text
+from synknumba._rowwise.generate import (
+    SIGNED,
+    UNSIGNED,
+    Kind,
+    indented,
+    kernel_text,
+    numbered,
+    row_count,
+)
 
 THREADS = 256  # of a block
 WARP = 32  # threads of a warp
+_WARPS = THREADS // WARP
 # Most that a thread reduces at a time, where blocks reduce rows of one number: 38 KiB of a block's
 # smem.
 TILE_BYTES = 128
@@ -153,12 +162,12 @@ def map_source(recipe: MapRecipe) -> str:
     of them.
     """
     row = "synk_j" if recipe.counted else f"{SIGNED}(synk_j)"
+    arrays = dict.fromkeys(recipe.aliases, recipe.place)
     arguments = []
     for name, operand in recipe.operands.items():
-        array = recipe.place if name in recipe.aliases else name
-        arguments.append(_argument(array, operand, recipe.axes, row))
+        arguments.append(_argument(arrays.get(name, name), operand, recipe.axes, row))
     value = _cast(recipe.cast, f"synk_function({', '.join(arguments)})")
-    indices = ", ".join(["synk_j", *(f"synk_k{axis}" for axis in range(recipe.axes))])
+    indices = ", ".join(["synk_j", *numbered(recipe.axes, "synk_k#")])
     body = [f"{recipe.place}[{indices}] = {value}"]
     loops = [
         _row_loop(recipe.axes, f"{recipe.place}.shape[0]"),
@@ -176,9 +185,11 @@ def reduction_source(recipe: ReductionRecipe) -> str:
     number, and the rows.
     """
     x = recipe.parameter
-    count = f"{x}.stop - {x}.start" if recipe.is_indices else f"{x}.shape[0]"
-    if not recipe.axes:
-        body = _by_blocks(recipe) if recipe.is_divided else _by_chains(recipe)
+    count = row_count(x, is_range=recipe.is_indices)
+    if not recipe.axes and recipe.is_divided:
+        body = _by_blocks(recipe)
+    elif not recipe.axes:
+        body = _by_chains(recipe)
     elif recipe.is_divided:
         chunk = [
             "synk_start = synk_j * synk_n // synk_chunks",
@@ -213,93 +224,112 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
     Row r of a tile is at r + r // 2T of shared memory, T a thread's rows: neighbouring threads then
     read from different banks.
     """
-    tile, warps = recipe.tile, THREADS // WARP
-    rows, row_room = WARP * tile, WARP * tile + WARP // 2
-    shift = tile.bit_length()
-
-    def loads(first: str) -> list[str]:
-        return [
-            f"synk_{k} = {_row(recipe, f'{first} + {k * WARP} + synk_lane')}" for k in range(tile)
-        ]
-
-    def own(offset: str) -> str:
-        return f"synk_rows[synk_start + {offset}]"
-
+    tile, rows, zero = recipe.tile, WARP * recipe.tile, _cast(recipe.cast, "0")
+    row_room = rows + WARP // 2
+    each_tile = [
+        "synk_left = synk_last - synk_tile",
+        f"if synk_left >= {rows}:",
+        *indented(_full_tile(recipe, rows)),
+        "else:",
+        *indented(_last_tile(recipe)),
+        "cuda.syncwarp()",
+        *_by_pairs(recipe),
+    ]
     return [
-        f"synk_rows = cuda.shared.array({warps * row_room}, {recipe.cast})",
+        f"synk_rows = cuda.shared.array({_WARPS * row_room}, {recipe.cast})",
         f"synk_threads = cuda.shared.array({THREADS}, {recipe.cast})",
         f"synk_lane = cuda.threadIdx.x % {WARP}",
         f"synk_warp = cuda.threadIdx.x // {WARP}",
         f"synk_room = synk_warp * {row_room}",
-        f"synk_into = synk_room + synk_lane + (synk_lane >> {shift})",
+        f"synk_into = synk_room + synk_lane + (synk_lane >> {tile.bit_length()})",
         f"synk_start = synk_room + synk_lane * {tile} + (synk_lane >> 1)",
         f"synk_place = synk_warp * {WARP}",
         "synk_b = cuda.blockIdx.x",
         "synk_begin = synk_b * synk_n // cuda.gridDim.x",
         "synk_rest = (synk_b + 1) * synk_n // cuda.gridDim.x - synk_begin",
-        f"synk_first = synk_begin + synk_warp * synk_rest // {warps}",
-        f"synk_last = synk_begin + (synk_warp + 1) * synk_rest // {warps}",
-        *(
-            f"{name} = {_cast(recipe.cast, '0')}"
-            for name in ("synk_total", *(f"synk_{k}" for k in range(tile)))
-        ),
+        f"synk_first = synk_begin + synk_warp * synk_rest // {_WARPS}",
+        f"synk_last = synk_begin + (synk_warp + 1) * synk_rest // {_WARPS}",
+        f"synk_total = {zero}",
+        *numbered(tile, f"synk_# = {zero}"),
         f"if synk_last - synk_first >= {rows}:",
-        *indented(loads("synk_first")),
+        *indented(_loads(recipe, "synk_first")),
         f"for synk_tile in range(synk_first, synk_last, {rows}):",
-        "    synk_left = synk_last - synk_tile",
-        f"    if synk_left >= {rows}:",
-        *(
-            f"        synk_rows[synk_into + {k * (WARP + WARP // (2 * tile))}] = synk_{k}"
-            for k in range(tile)
-        ),
-        f"        if synk_left >= {2 * rows}:",
-        f"            synk_next = synk_tile + {rows}",
-        *(f"            {line}" for line in loads("synk_next")),
-        "        cuda.syncwarp()",
-        f"        synk_value = {own('0')}",
-        f"        for synk_i in range(1, {tile}):",
-        f"            synk_value = {_both(recipe, 'synk_value', own('synk_i'))}",
-        "        synk_threads[synk_place + synk_lane] = synk_value",
-        f"        synk_used = {WARP}",
-        "    else:",
-        f"        for synk_i in range(synk_lane, synk_left, {WARP}):",
-        (
-            f"            synk_rows[synk_room + synk_i + (synk_i >> {shift})] = "
-            f"{_row(recipe, 'synk_tile + synk_i')}"
-        ),
-        "        cuda.syncwarp()",
-        f"        synk_stop = synk_left - synk_lane * {tile}",
-        "        if synk_stop > 0:",
-        # without min(), which may be the name of a parameter
-        f"            if synk_stop > {tile}:",
-        f"                synk_stop = {tile}",
-        f"            synk_value = {own('0')}",
-        "            for synk_i in range(1, synk_stop):",
-        f"                synk_value = {_both(recipe, 'synk_value', own('synk_i'))}",
-        "            synk_threads[synk_place + synk_lane] = synk_value",
-        f"        synk_used = (synk_left + {tile - 1}) // {tile}",
-        "    cuda.syncwarp()",
-        "    synk_step = 1",
-        "    while synk_step < synk_used:",
-        "        synk_i = 2 * synk_lane * synk_step",
-        "        if synk_i + synk_step < synk_used:",
-        "            synk_i += synk_place",
-        (
-            "            synk_threads[synk_i] = "
-            f"{_both(recipe, 'synk_threads[synk_i]', 'synk_threads[synk_i + synk_step]')}"
-        ),
-        "        cuda.syncwarp()",
-        "        synk_step *= 2",
-        "    if synk_lane == 0 and synk_tile == synk_first:",
-        "        synk_total = synk_threads[synk_place]",
-        "    elif synk_lane == 0:",
-        f"        synk_total = {_both(recipe, 'synk_total', 'synk_threads[synk_place]')}",
-        "    cuda.syncwarp()",
-        *_by_first_thread(recipe, warps),
+        *indented(each_tile),
+        *_by_first_thread(recipe),
     ]
 
 
-def _by_first_thread(recipe: ReductionRecipe, warps: int) -> list[str]:
+def _loads(recipe: ReductionRecipe, first: str) -> list[str]:
+    """Reads a lane's rows of a full tile."""
+    rows = [f"{first} + {k * WARP} + synk_lane" for k in range(recipe.tile)]
+    return [f"synk_{k} = {_row(recipe, row)}" for k, row in enumerate(rows)]
+
+
+def _full_tile(recipe: ReductionRecipe, rows: int) -> list[str]:
+    """Stores the rows that were read, reads those of the next tile, and reduces a lane's
+    neighbours.
+    """
+    tile = recipe.tile
+    distance = WARP + WARP // (2 * tile)
+    return [
+        *(f"synk_rows[synk_into + {k * distance}] = synk_{k}" for k in range(tile)),
+        f"if synk_left >= {2 * rows}:",
+        f"    synk_next = synk_tile + {rows}",
+        *indented(_loads(recipe, "synk_next")),
+        "cuda.syncwarp()",
+        *_by_lane(recipe, str(tile)),
+        f"synk_used = {WARP}",
+    ]
+
+
+def _last_tile(recipe: ReductionRecipe) -> list[str]:
+    tile = recipe.tile
+    row = _row(recipe, "synk_tile + synk_i")
+    return [
+        f"for synk_i in range(synk_lane, synk_left, {WARP}):",
+        f"    synk_rows[synk_room + synk_i + (synk_i >> {tile.bit_length()})] = {row}",
+        "cuda.syncwarp()",
+        f"synk_stop = synk_left - synk_lane * {tile}",
+        "if synk_stop > 0:",
+        # without min(), which may be the name of a parameter
+        f"    if synk_stop > {tile}:",
+        f"        synk_stop = {tile}",
+        *indented(_by_lane(recipe, "synk_stop")),
+        f"synk_used = (synk_left + {tile - 1}) // {tile}",
+    ]
+
+
+def _by_lane(recipe: ReductionRecipe, stop: str) -> list[str]:
+    """Reduces a lane's rows in shared memory."""
+    return [
+        "synk_value = synk_rows[synk_start + 0]",
+        f"for synk_i in range(1, {stop}):",
+        f"    synk_value = {_both(recipe, 'synk_value', 'synk_rows[synk_start + synk_i]')}",
+        "synk_threads[synk_place + synk_lane] = synk_value",
+    ]
+
+
+def _by_pairs(recipe: ReductionRecipe) -> list[str]:
+    """Combines the results of a warp's lanes, and adds them to those of the tiles before."""
+    both = _both(recipe, "synk_threads[synk_i]", "synk_threads[synk_i + synk_step]")
+    return [
+        "synk_step = 1",
+        "while synk_step < synk_used:",
+        "    synk_i = 2 * synk_lane * synk_step",
+        "    if synk_i + synk_step < synk_used:",
+        "        synk_i += synk_place",
+        f"        synk_threads[synk_i] = {both}",
+        "    cuda.syncwarp()",
+        "    synk_step *= 2",
+        "if synk_lane == 0 and synk_tile == synk_first:",
+        "    synk_total = synk_threads[synk_place]",
+        "elif synk_lane == 0:",
+        f"    synk_total = {_both(recipe, 'synk_total', 'synk_threads[synk_place]')}",
+        "cuda.syncwarp()",
+    ]
+
+
+def _by_first_thread(recipe: ReductionRecipe) -> list[str]:
     """Combines the results of the warps that had rows into the block's."""
     return [
         "if synk_lane == 0:",
@@ -307,8 +337,8 @@ def _by_first_thread(recipe: ReductionRecipe, warps: int) -> list[str]:
         "cuda.syncthreads()",
         "if cuda.threadIdx.x == 0 and synk_rest > 0:",
         "    synk_used = 0",
-        f"    for synk_i in range({warps}):",
-        f"        if synk_i * synk_rest // {warps} < (synk_i + 1) * synk_rest // {warps}:",
+        f"    for synk_i in range({_WARPS}):",
+        f"        if synk_i * synk_rest // {_WARPS} < (synk_i + 1) * synk_rest // {_WARPS}:",
         f"            synk_value = synk_threads[synk_i * {WARP}]",
         (
             f"            synk_total = synk_value if synk_used == 0 else "
@@ -324,12 +354,8 @@ def _by_chains(recipe: ReductionRecipe) -> list[str]:
     """One thread reduces rows that are numbers: `CHAINS` groups of neighbours side by side, then
     their results.
     """
-    values = [f"synk_{k}" for k in range(CHAINS)]
-    starts = [f"synk_{k}_start" for k in range(CHAINS)]
-    both = [
-        _both(recipe, value, _row(recipe, f"{start} + synk_i"))
-        for value, start in zip(values, starts, strict=True)
-    ]
+    values = numbered(CHAINS, "synk_#")
+    both = _both(recipe, "synk_#", _row(recipe, "synk_#_start + synk_i"))
     return [
         "synk_there[synk_slice, 0] = 1",
         "if cuda.grid(1) == 0:",
@@ -337,13 +363,10 @@ def _by_chains(recipe: ReductionRecipe) -> list[str]:
         f"    synk_value = {_row(recipe, '0')}",
         "    synk_first = 1",
         "    if synk_part > 1:",
-        *(f"        {start} = {k} * synk_part" for k, start in enumerate(starts)),
-        *(
-            f"        {value} = {_row(recipe, start)}"
-            for value, start in zip(values, starts, strict=True)
-        ),
+        *numbered(CHAINS, "        synk_#_start = # * synk_part"),
+        *numbered(CHAINS, f"        synk_# = {_row(recipe, 'synk_#_start')}"),
         "        for synk_i in range(1, synk_part):",
-        *(f"            {value} = {result}" for value, result in zip(values, both, strict=True)),
+        *numbered(CHAINS, f"            synk_# = {both}"),
         "        synk_value = synk_0",
         *(f"        synk_value = {_both(recipe, 'synk_value', value)}" for value in values[1:]),
         f"        synk_first = {CHAINS} * synk_part",
@@ -360,7 +383,10 @@ def _both(recipe: ReductionRecipe, first: str, right: str) -> str:
 def _row(recipe: ReductionRecipe, index: str) -> str:
     """A row that is a number."""
     x = recipe.parameter
-    return _cast(recipe.cast, f"{x}.start + {index}" if recipe.is_indices else f"{x}[{index}]")
+    row = f"{x}[{index}]"
+    if recipe.is_indices:
+        row = f"{x}.start + {index}"
+    return _cast(recipe.cast, row)
 
 
 def _reduced(recipe: ReductionRecipe, chunk: str, first: str, count: str) -> list[str]:
@@ -368,18 +394,16 @@ def _reduced(recipe: ReductionRecipe, chunk: str, first: str, count: str) -> lis
     row, and a range of others.
     """
     x, last = recipe.parameter, recipe.axes - 1
-    index = "".join(f", synk_k{axis}" for axis in range(recipe.axes))
+    index = "".join(numbered(recipe.axes, ", synk_k#"))
     loops = _axis_loops(recipe.axes, "synk_partials", first=2)[:-1]
+    row = _cast(recipe.cast, f"{x}[synk_i{index}]")
     element = [
-        f"synk_value = {_cast(recipe.cast, f'{x}[{first}{index}]')}",
-        f"for synk_i in range({count}):",
-        (
-            "    synk_value = "
-            f"{_both(recipe, 'synk_value', _cast(recipe.cast, f'{x}[synk_i{index}]'))}"
-        ),
-        f"synk_partials[synk_slice, {chunk}{index}] = synk_value",
+        f"if synk_k{last} < synk_partials.shape[{2 + last}]:",
+        f"    synk_value = {_cast(recipe.cast, f'{x}[{first}{index}]')}",
+        f"    for synk_i in range({count}):",
+        f"        synk_value = {_both(recipe, 'synk_value', row)}",
+        f"    synk_partials[synk_slice, {chunk}{index}] = synk_value",
     ]
-    element = [f"if synk_k{last} < synk_partials.shape[{2 + last}]:", *indented(element)]
     return [f"synk_k{last} = synk_x", *_nested(loops, element)]
 
 
@@ -424,8 +448,9 @@ def _axis_loops(axes: int, array: str, first: int = 1) -> list[_Loop]:
 
 def _argument(name: str, operand: Operand, axes: int, row: str) -> str:
     """An operand's value for the current element; an array's axes are the last of the result's."""
-    first = axes - len(operand.axes)
-    index = [f"synk_k{first + axis}" if full else "0" for axis, full in enumerate(operand.axes)]
+    index = []
+    for axis, is_full in enumerate(operand.axes, axes - len(operand.axes)):
+        index.append(f"synk_k{axis}" if is_full else "0")
     values = {
         "rows": f"{name}[{', '.join(['synk_j', *index])}]",
         "whole": f"{name}[{', '.join(index)}]",

@@ -40,6 +40,8 @@ from synknumba._rowwise.generate import (
     Kind,
     indented,
     kernel_text,
+    numbered,
+    row_count,
 )
 
 THREADS = 256  # of a block
@@ -99,12 +101,14 @@ class Recipe:
         """Parameters that the values, and the weight, are multiplied by."""
         if not self.scaled:
             return []
-        weight = ["synk_by_w"] if self.weighted else []
-        return [*self.per_value("synk_by#"), *weight]
+        scales = self.per_value("synk_by#")
+        if self.weighted:
+            scales.append("synk_by_w")
+        return scales
 
     def per_value(self, *lines: str) -> list[str]:
         """Lines for each value, whose number is # in them."""
-        return [line.replace("#", str(i)) for i in range(self.values) for line in lines]
+        return numbered(self.values, *lines)
 
     def per_pair(self, line: str) -> list[str]:
         """A line for each pair of values, whose numbers are # and @ in it."""
@@ -132,8 +136,10 @@ class Recipe:
     @property
     def late_rooms(self) -> int:
         """Numbers of a line after the means."""
-        squares = 1 + 2 * self.values if self.weighted else 0
-        return len(self.pairs) + squares
+        rooms = len(self.pairs)
+        if self.weighted:
+            rooms += 1 + 2 * self.values
+        return rooms
 
 
 def kernel_source(recipe: Recipe) -> str:
@@ -144,21 +150,19 @@ def kernel_source(recipe: Recipe) -> str:
     rows of a block at the end. With several blocks, their lines are the second parameter: zeros,
     shape (blocks + 1, columns). The first line counts the blocks that have written theirs.
     """
-    loop = _loop_over_blocks if recipe.blocked else _loop
-    body = [*_head(recipe), *loop(recipe)]
     parameters = ["synk_partials"]
     target = _RESULT
     if not recipe.one_block:
         parameters.append("synk_lines")
         target = _LINE
     parameters.append("synk_slice")
-    body += [*_means(recipe, target), *_squares(recipe, target)]
-    if not recipe.one_block:
-        body += _last_block(recipe)
-    last = []
+    last, loop = [], _loop
     if recipe.blocked:
         parameters.append("synk_position")
-        last.append("synk_block")
+        last, loop = ["synk_block"], _loop_over_blocks
+    body = [*_head(recipe), *loop(recipe), *_means(recipe, target), *_squares(recipe, target)]
+    if not recipe.one_block:
+        body += _last_block(recipe)
     return kernel_text(recipe.name, [*parameters, *recipe.parameters, *recipe.scales, *last], body)
 
 
@@ -168,8 +172,8 @@ def _head(recipe: Recipe) -> list[str]:
     p: first value; s: Σ w (v − p); q: Σ w (v − p) (v' − p'); w: Σ w; z: Σ w²; a: Σ w² (v − p); b: Σ
         w² (v − p)².
     """
-    name, kind = next((name, kind) for name, kind in recipe.parameters.items() if kind in DIVIDED)
-    count = f"{name}.stop - {name}.start" if kind == "indices" else f"{name}.shape[0]"
+    name = next(name for name, kind in recipe.parameters.items() if kind in DIVIDED)
+    count = row_count(name, is_range=recipe.parameters[name] == "indices")
     sums = [*recipe.per_value("synk_p#"), *recipe.per_value("synk_s#")]
     sums += recipe.per_pair("synk_q#_@")
     if recipe.weighted:
@@ -181,8 +185,12 @@ def _head(recipe: Recipe) -> list[str]:
         f"synk_n = {count}",
         "synk_start = cuda.grid(1)",
         "synk_stride = cuda.gridsize(1)",
-        *(f"{name} = {recipe.real}(0.0)" for name in sums),
+        *_zeros(recipe, sums),
     ]
+
+
+def _zeros(recipe: Recipe, sums: Sequence[str]) -> list[str]:
+    return [f"{name} = {recipe.real}(0.0)" for name in sums]
 
 
 def _loop(recipe: Recipe) -> list[str]:
@@ -251,7 +259,7 @@ def _loop_over_blocks(recipe: Recipe) -> list[str]:
         "        synk_from = 0",
         "    if synk_stop > synk_n:",
         "        synk_stop = synk_n",
-        *(f"    {name} = {recipe.real}(0.0)" for name in sums),
+        *indented(_zeros(recipe, sums)),
         "    for synk_j in range(synk_from, synk_stop):",
         *indented(indented(row)),
         *indented(recipe.per_value(mean)),
@@ -267,8 +275,9 @@ def _stored_part(recipe: Recipe) -> list[str]:
     """Stores what the launch has of a block that it does not have as a whole; its first block,
     or its last.
     """
-    rows = "float64(synk_stop - synk_from)"
-    weight = "float64(synk_g)" if recipe.weighted else rows
+    rows = weight = "float64(synk_stop - synk_from)"
+    if recipe.weighted:
+        weight = "float64(synk_g)"
     first, second = recipe.columns, recipe.columns + recipe.part_columns
     return [
         f"synk_at = {first} if synk_number == synk_low else {second}",
@@ -325,15 +334,18 @@ def _value_of_row(recipe: Recipe, k: int) -> list[str]:
     arguments = ", ".join(_argument(name, kind, k) for name, kind in recipe.parameters.items())
     lines = [f"synk_r = synk_function({arguments})"]
     if recipe.weight is not None:
-        name = recipe.weight
-        weight = _argument(name, recipe.parameters[name], k) if name else f"synk_r[{recipe.values}]"
+        weight = f"synk_r[{recipe.values}]"
+        if recipe.weight:
+            weight = _argument(recipe.weight, recipe.parameters[recipe.weight], k)
         lines += [
             f"synk_x = {recipe.real}({_scaled(recipe, weight, 'synk_by_w')})",
             "if synk_x < 0.0:",
             f"    synk_x = {recipe.real}(nan)",
         ]
-    value = _scaled(recipe, "synk_r" if recipe.size is None else "synk_r[#]", "synk_by#")
-    values = [f"synk_v# = {recipe.real}({value})"]
+    value = "synk_r[#]"
+    if recipe.size is None:
+        value = "synk_r"
+    values = [f"synk_v# = {recipe.real}({_scaled(recipe, value, 'synk_by#')})"]
     if k == 0:
         # sums about ∞ would be NaN
         values += ["if synk_j == synk_first and synk_v# - synk_v# == 0.0:", "    synk_p# = synk_v#"]
@@ -348,14 +360,19 @@ def _means(recipe: Recipe, target: str) -> list[str]:
     """The block's rows, weight and means. The centre of its sums is the first value of its first
     thread.
     """
-    counted = [
-        "synk_c = 0.0",
-        "if synk_start < synk_n:",
-        "    synk_c = float64((synk_n - synk_start - 1) // synk_stride + 1)",
-    ]
+    lines = []
+    if not recipe.blocked:
+        lines += [
+            "synk_c = 0.0",
+            "if synk_start < synk_n:",
+            "    synk_c = float64((synk_n - synk_start - 1) // synk_stride + 1)",
+        ]
+    weight = "synk_c"
+    if recipe.weighted:
+        weight = "float64(synk_w)"
     return [
-        *([] if recipe.blocked else counted),
-        f"synk_u = {'float64(synk_w)' if recipe.weighted else 'synk_c'}",
+        *lines,
+        f"synk_u = {weight}",
         "if synk_t == 0:",
         *recipe.per_value("    synk_centre[#] = float64(synk_p#)"),
         "cuda.syncthreads()",
@@ -460,21 +477,21 @@ def _last_block(recipe: Recipe) -> list[str]:
     A thread takes every 256th line. The centre is the mean of the first block, which always has
     rows.
     """
-    rooms = [f"synk_g{room}" for room in range(recipe.late_rooms)]
+    rooms = numbered(recipe.late_rooms, "synk_g#")
     every_line = f"for synk_j in range(1 + synk_t, cuda.gridDim.x + 1, {THREADS}):"
     distances = ["synk_h = synk_lines[synk_j, 1]"]
     for i in range(recipe.values):
         mean, rest = f"synk_lines[synk_j, {2 + i}]", f"synk_lines[synk_j, {2 + recipe.values + i}]"
         distances.append(f"synk_x{i} = ({mean} - synk_centre[{i}]) + {rest}")
-    sums = ["synk_c += synk_lines[synk_j, 0]", *distances, "synk_u += synk_h"]
-    sums += recipe.per_value("synk_f# += synk_h * synk_x#")
+    added = ["synk_c += synk_lines[synk_j, 0]", *distances, "synk_u += synk_h"]
+    added += recipe.per_value("synk_f# += synk_h * synk_x#")
     squares = [*distances, *recipe.per_value("synk_x# -= synk_e#"), *_moved_line(recipe)]
     totals = ["synk_c", "synk_u", *recipe.per_value("synk_f#")]
     return [
         *_ended_last(recipe),
         *(f"{name} = 0.0" for name in (*totals, *rooms)),
         every_line,
-        *indented(sums),
+        *indented(added),
         *_own_sums(totals),
         *_divided(recipe, _RESULT),
         every_line,
@@ -515,7 +532,7 @@ def _moved_line(recipe: Recipe) -> list[str]:
     def stored(room: int) -> str:
         return f"synk_lines[synk_j, {first + room}]"
 
-    lines = []
+    lines: list[str] = []
     for room, (i, j) in enumerate(recipe.pairs):
         lines.append(f"synk_g{room} += {stored(room)} + synk_h * synk_x{i} * synk_x{j}")
     if not recipe.weighted:
@@ -548,5 +565,5 @@ def _added(rooms: int) -> list[str]:
 
 
 def _stored(target: str, first: int, values: Sequence[str]) -> list[str]:
-    column = " + " if target == _PART else ", "
-    return [f"{target}{column}{first + k}] = {value}" for k, value in enumerate(values)]
+    separator = " + " if target == _PART else ", "
+    return [f"{target}{separator}{column}] = {value}" for column, value in enumerate(values, first)]

@@ -161,8 +161,9 @@ class LineReader:
         """
         parts, k = self._parts(lines), self._values
         for number in np.unique(parts[:, 2]):
-            block = parts[parts[:, 2] == number]
-            squares = None if like.squares is None else np.zeros((len(block), 3, k))
+            block, squares = parts[parts[:, 2] == number], None
+            if like.squares is not None:
+                squares = np.zeros((len(block), 3, k))
             products = np.zeros((len(block), *like.products.shape[1:]))
             mean, rest = block[:, 3 : 3 + k], block[:, 3 + k :]
             yield merge(
@@ -197,4 +198,9 @@ class LineReader:
             parts.append(np.all(np.isfinite(self._parts(lines)[:, 3 : 3 + self._values]), axis=0))
         # 0 for values with finite sums in all lines
         powers = np.where(np.logical_and.reduce(parts), 0, self._range.far)
-        return Units(powers, 0 if used is None else used.weight) if powers.any() else None
+        if not powers.any():
+            return None
+        weight = 0
+        if used is not None:
+            weight = used.weight
+        return Units(powers, weight)

@@ -55,6 +55,15 @@ class _Reduction:
     row: Shape
     seen: Shape  # shape of a row as the kernels see it
 
+    def folded(self, lines: Array) -> Array:
+        """Reduces the ranks' rows in the coordinator."""
+        partials = np.empty((1, 1, *self.seen), self.dtype)
+        # as inputs are on the ranks, so that the kernel compiled there is found in the cache
+        lines.flags.writeable = False
+        self.fold(partials, np.empty((1, 1), np.uint8), 0, lines)
+        reduced: Array = partials[0, 0].reshape(self.row)
+        return reduced
+
 
 class Reducible(RowFunction):
     """A function of numbers, which also reduces rows if it takes two."""
@@ -67,9 +76,10 @@ class Reducible(RowFunction):
         name: str | None,
     ) -> None:
         super().__init__(function, options, name, OWN_NAMES)
-        self._signatures = Signatures(
-            self._inner, parse(self.name, signatures, len(self._parameters)) if signatures else ()
-        )
+        parsed: tuple[tuple[tuple[Any, ...], Any], ...] = ()
+        if signatures:
+            parsed = parse(self.name, signatures, len(self._parameters))
+        self._signatures = Signatures(self._inner, parsed)
 
     @shortened
     def reduce(
@@ -112,46 +122,31 @@ class Reducible(RowFunction):
                 it takes.
             ReductionError: there are no rows and no `initial`.
         """
-        if len(self._parameters) != 2 or self._options.givens:
-            raise ArgumentError(
-                f"{self.name}.reduce needs a function of two numbers, none of them in givens=; it "
-                f"has ({', '.join(self._parameters)})"
-            )
-        if isinstance(axis, bool) or axis != 0:
-            raise ArgumentError(
-                f"{self.name}.reduce works along axis 0, the rows, only; got axis={axis!r}"
-            )
+        self._check_reducible(axis)
         keepdims = as_flag(keepdims, f"keepdims of {self.name}.reduce")
-        # the call raises for what is wrong with it
-        slices = int(num_slices) if hasattr(num_slices, "__index__") else 1
-        device = self._device(current_world())
-        key = quick_key(array) if dtype is None else None
-        known_key = "reduce", device, slices, key
-        reduction = None if key is None else self._known.get(known_key)
-        if reduction is None:
-            reduction = self._reduction(device, array, dtype, slices)
-            if key is not None:
-                self._known[known_key] = reduction
-        first = None if initial is None else self._initial(initial, reduction)
-        if first is None and isinstance(array, IndexRange) and not array.length:
+        slices = 1  # the call raises for what is wrong with num_slices
+        if hasattr(num_slices, "__index__"):
+            slices = max(1, int(num_slices))
+        reduction = self._reduction(self._device(current_world()), array, dtype, slices)
+        first = None
+        if initial is not None:
+            first = self._initial(initial, reduction)
+        elif isinstance(array, IndexRange) and not array.length:
             raise self._no_rows()
-        selection = {
-            "batch": batch,
-            "local_batch": local_batch,
-            "num_slices": num_slices,
-            "shards": shards,
-        }
-        parts, there = reduction.function(array, **selection, progress=progress)
+        parts, there = reduction.function(
+            array,
+            batch=batch,
+            local_batch=local_batch,
+            num_slices=num_slices,
+            shards=shards,
+            progress=progress,
+        )
         lines = np.concatenate(parts)[np.concatenate(there).view(np.bool_)]
         if first is not None:
             lines = np.concatenate([first, lines])
         if len(lines) == 0:
             raise self._no_rows()
-        partials = np.empty((1, 1, *reduction.seen), reduction.dtype)
-        # as inputs are on the ranks, so that the kernel compiled there is found in the cache
-        lines.flags.writeable = False
-        reduction.fold(partials, np.empty((1, 1), np.uint8), 0, lines)
-        reduced = partials[0, 0].reshape(reduction.row)
+        reduced = reduction.folded(lines)
         return reduced[np.newaxis] if keepdims else reduced[()]
 
     @shortened
@@ -163,8 +158,25 @@ class Reducible(RowFunction):
             "NumPy's accumulate in the script"
         )
 
+    def _check_reducible(self, axis: Any) -> None:
+        if len(self._parameters) != 2 or self._options.givens:
+            raise ArgumentError(
+                f"{self.name}.reduce needs a function of two numbers, none of them in givens=; it "
+                f"has ({', '.join(self._parameters)})"
+            )
+        if isinstance(axis, bool) or axis != 0:
+            raise ArgumentError(
+                f"{self.name}.reduce works along axis 0, the rows, only; got axis={axis!r}"
+            )
+
     def _reduction(self, device: DeviceKind, array: Any, dtype: Any, slices: int) -> _Reduction:
         """The reduction for such rows."""
+        known_key = None
+        if dtype is None and (key := quick_key(array)) is not None:
+            known_key = "reduce", device, slices, key
+            reduction = self._known.get(known_key)
+            if reduction is not None:
+                return reduction  # type: ignore[no-any-return]
         parameter = next(iter(self._parameters))
         description = describe(self.name, parameter, array, broadcast=(), sliceable=(parameter,))
         if description.kind not in {"rows", "indices"}:
@@ -173,8 +185,11 @@ class Reducible(RowFunction):
                 f"here; pass Data or an array"
             )
         kind = self._signatures.choose_repeated(description, dtype)
-        key = device, description, kind, slices, isinstance(array, Variable)
-        return self._kernel(key, self._make_reduction)  # type: ignore[no-any-return]
+        kernel_key = device, description, kind, slices, isinstance(array, Variable)
+        reduction = self._kernel(kernel_key, self._make_reduction)
+        if known_key is not None:
+            self._known[known_key] = reduction
+        return reduction  # type: ignore[no-any-return]
 
     def _initial(self, initial: Any, reduction: _Reduction) -> Array:
         """The row to start from, shape (1, …)."""
@@ -218,7 +233,6 @@ class Reducible(RowFunction):
         chunks = min(_CHUNKS[device], _BLOCKS)
         if row:
             chunks = max(1, _CHUNKS[device] // max(1, math.prod(row)))
-        slices = max(1, slices)
         options = replace(
             self._options,
             outputs={

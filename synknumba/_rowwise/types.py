@@ -9,7 +9,7 @@ sent.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -28,6 +28,7 @@ from synknumba._rowwise.arguments import (
     as_array,
     branch_error,
     dtype_error,
+    ndim_of,
     numba_type,
     refuse_span,
 )
@@ -76,8 +77,10 @@ def infer_result(inner: InnerFunction, kinds: Sequence[Any]) -> Any:
     except Exception as error:  # of Numba's functions for types, which may raise anything
         plain = _PLAIN_FUNCTION.search(text_of(error))
         short = explain(error, inner.py_func)
+        if short is not None and plain is None:
+            raise short from None
         if short is not None:
-            raise (ArgumentError(str(short)) if plain else short) from None
+            raise ArgumentError(str(short)) from None
         if plain is None and isinstance(error, NumbaError):
             raise
         if plain is None:
@@ -147,11 +150,10 @@ class Signatures:
             if kind is None:
                 raise ArgumentError(f"dtype must be numeric, got {dtype!r}")
         elif self._signatures:
-            alike = [
-                (args, result)
-                for args, result in self._signatures
-                if len({*args}) == 1 and result in {None, args[0]}
-            ]
+            alike = []
+            for args, result in self._signatures:
+                if len({*args}) == 1 and result in {None, args[0]}:
+                    alike.append((args, result))
             kind = self._first([argument, argument], alike).args[0]
         else:
             kind = self._with_result((argument.element, argument.element), None).result
@@ -167,23 +169,23 @@ class Signatures:
         self, arguments: Sequence[Description], signatures: Sequence[tuple[tuple[Any, ...], Any]]
     ) -> Loop:
         for args, result in signatures:
-            if all(_fits(argument, kind) for argument, kind in zip(arguments, args, strict=True)):
+            if all(map(_fits, arguments, args)):
                 return self._with_result(args, result)
-        got = ", ".join(str(argument.element) for argument in arguments)
-        signatures_text = "; ".join(
-            f"({', '.join(map(str, args))})" for args, _ in self._signatures
-        )
+        got = _listed([argument.element for argument in arguments])
+        texts = "; ".join(_listed(args) for args, _ in self._signatures)
         raise ArgumentError(
-            f"{self._name} has no signature that ({got}) casts to safely; it has {signatures_text}"
+            f"{self._name} has no signature that {got} casts to safely; it has {texts}"
         )
 
     def _with_result(self, args: tuple[Any, ...], result: Any) -> Loop:
-        if result is None and (result := self._results.get(args)) is None:
+        if result is None:
+            result = self._results.get(args)
+        if result is None:
             result = self._results[args] = self._infer(args)
         return Loop(args, result)
 
     def _infer(self, args: tuple[Any, ...]) -> Any:
-        call = f"{self._name}({', '.join(map(str, args))})"
+        call = f"{self._name}{_listed(args)}"
         try:
             result = infer_result(self._inner, args)
         except (NumbaError, KernelError) as error:
@@ -207,9 +209,7 @@ def parse(name: str, signatures: Any, count: int) -> tuple[tuple[tuple[Any, ...]
     Raises:
         ArgumentError: one is not a signature of `count` numbers.
     """
-    if not isinstance(signatures, list | tuple) or (
-        isinstance(signatures, tuple) and all(isinstance(kind, types.Type) for kind in signatures)
-    ):
+    if _is_single(signatures):
         signatures = [signatures]
     parsed = []
     for signature in signatures:
@@ -220,9 +220,10 @@ def parse(name: str, signatures: Any, count: int) -> tuple[tuple[tuple[Any, ...]
                 f"signature {signature!r} of {name} is not one that Numba knows: {error}; write "
                 f"it as 'float64(float64)'"
             ) from error
-        kinds = args if result is None else (*args, result)
-        are_numbers = all(isinstance(kind, types.Number | types.Boolean) for kind in kinds)
-        if len(args) != count or not are_numbers:
+        kinds = [*args]
+        if result is not None:
+            kinds.append(result)
+        if len(args) != count or not _are_all(kinds, types.Number | types.Boolean):
             raise ArgumentError(
                 f"signature {signature!r} of {name} must be of {count} numbers and "
                 f"have a number as its result"
@@ -248,6 +249,20 @@ def out_of_range(function: str, name: str, value: int, least: float, most: float
         "there; pass one in that range, or an array or NumPy scalar, whose type selects the "
         "signature"
     )
+
+
+def _is_single(signatures: Any) -> bool:
+    if isinstance(signatures, tuple):
+        return _are_all(signatures, types.Type)
+    return not isinstance(signatures, list)
+
+
+def _listed(kinds: Iterable[Any]) -> str:
+    return f"({', '.join(map(str, kinds))})"
+
+
+def _are_all(values: Iterable[Any], kind: Any) -> bool:
+    return all(isinstance(value, kind) for value in values)
 
 
 def _fits(argument: Description, kind: Any) -> bool:
@@ -276,22 +291,24 @@ def check_types(
         ArgumentError: no kernel can take an argument, or the function does not return `size` real
             numbers.
     """
-    kinds = {
-        name: _type_of(inner.name, name, value, parameters[name]) for name, value in values.items()
-    }
+    kinds = {}
+    for name, value in values.items():
+        kinds[name] = _type_of(inner.name, name, value, parameters[name])
     if weight and not _is_real(kinds[weight]):
         raise ArgumentError(
             f"weights={weight!r} of {inner.name} must be an array with a real number for each "
             f"row, got {kinds[weight]}"
         )
-    if any(kind is None for kind in kinds.values()):
+    if None in kinds.values():
         return
     try:
         kind = infer_result(inner, [*kinds.values()])
     except (NumbaError, KernelError, NotImplementedError):
         return
     if kind is not types.unknown and not _fits_size(kind, size):
-        required = "a real number" if size is None else f"a tuple of {size} real numbers"
+        required = "a real number"
+        if size is not None:
+            required = f"a tuple of {size} real numbers"
         got = ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
         raise ArgumentError(
             f"{inner.name}({got}) returns {kind}; an expectation needs {required} for "
@@ -305,33 +322,46 @@ def _type_of(function: str, name: str, value: Any, parameter: Kind) -> Any:
         state = state_of(value)
         if state.is_tree:
             return None
-        dtype, ndim = state.dtypes()[0], len(state.root_shapes()[0])
-    elif isinstance(value, Branch):
+        return _type_of_array(function, name, parameter, state.dtypes()[0], ndim_of(value) or 0)
+    if isinstance(value, Branch):
         raise branch_error(function, name, value)
-    elif isinstance(value, IndexRange | RankConstant):
+    if isinstance(value, IndexRange | RankConstant):
         refuse_span(function, name, value)
         return types.int64
-    elif hasattr(value, "__array__"):
+    if hasattr(value, "__array__"):
         array = as_array(function, name, value)
-        dtype, ndim = array.dtype, array.ndim
-    elif isinstance(value, list | set):
+        return _type_of_array(function, name, parameter, array.dtype, array.ndim)
+    if isinstance(value, list | set):
         return None  # the call raises for them; `typeof` warns
-    else:
-        try:
-            return typeof(value.values[0] if isinstance(value, PerRankValues) else value)
-        except (ValueError, IndexError, NotImplementedError, NumbaError):
-            return None
-    element = None if dtype.hasobject else numba_type(dtype)
+    try:
+        if isinstance(value, PerRankValues):
+            value = value.values[0]
+        return typeof(value)
+    except (ValueError, IndexError, NotImplementedError, NumbaError):
+        return None
+
+
+def _type_of_array(
+    function: str, name: str, parameter: Kind, dtype: "np.dtype[Any]", axes: int
+) -> Any:
+    element = None
+    if not dtype.hasobject:
+        element = numba_type(dtype)
     if element is None:
         raise dtype_error(function, name, dtype)
-    axes = ndim - 1 if parameter in ARRAYS_OF_ROWS else ndim
-    return types.Array(element, axes, "C") if axes > 0 else element
+    if parameter in ARRAYS_OF_ROWS:
+        axes -= 1
+    if axes <= 0:
+        return element
+    return types.Array(element, axes, "C")
 
 
 def _fits_size(kind: Any, size: int | None) -> bool:
     if size is None:
         return _is_real(kind)
-    return isinstance(kind, types.BaseTuple) and len(kind) == size and all(map(_is_real, kind))
+    if not isinstance(kind, types.BaseTuple) or len(kind) != size:
+        return False
+    return all(map(_is_real, kind))
 
 
 def _is_real(kind: Any) -> bool:
@@ -341,16 +371,19 @@ def _is_real(kind: Any) -> bool:
 def _way_out(kind: Any) -> str:
     if isinstance(kind, types.Optional):
         return "On some path it returns None; return numbers on every path"
-    parts = kind if isinstance(kind, types.BaseTuple) else [kind]
     if isinstance(kind, types.List | types.ListType | types.Set):
         return "Return a tuple instead, as in return a, b"
-    if any(isinstance(part, types.Complex) for part in parts):
-        return "Return the real and the imaginary part as two values"
-    if any(isinstance(part, types.Array) for part in parts):
-        return (
-            "For rows with more dimensions, the function gets an array; return its "
-            "elements as a tuple, or a number"
-        )
-    if isinstance(kind, types.BaseTuple) and all(_is_real(part) for part in parts):
+    parts = [kind]
+    if isinstance(kind, types.BaseTuple):
+        parts = [*kind]
+    for part in parts:
+        if isinstance(part, types.Complex):
+            return "Return the real and the imaginary part as two values"
+        if isinstance(part, types.Array):
+            return (
+                "For rows with more dimensions, the function gets an array; return its "
+                "elements as a tuple, or a number"
+            )
+    if isinstance(kind, types.BaseTuple) and all(map(_is_real, parts)):
         return "Pass size=: the length of the tuple, or 0 for a number"
     return "Return numbers"

@@ -767,12 +767,35 @@ def test_plans_of_minibatches():
     assert step.steps == 0
 
 
-def test_settings_of_a_gradient_are_no_parameters():
-    step = make(
-        lambda x, y, w, factor=3.0: (0.0, w * 0 + factor * len(x)), np.zeros(2), optim.sgd(1.0)
-    )
+@cuda.jit
+def adds_a_factor(x, y, w, loss, slope, factor=3.0):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        for j in range(2):
+            cuda.atomic.add(slope, j, factor)
+
+
+@cuda.jit
+def slope_before_loss_with_a_setting(x, y, w, slope, loss, factor=3.0):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(slope, 1, factor * x[i, 0])
+
+
+SETTINGS = [lambda x, y, w, factor=3.0: (0.0, w * 0 + factor * len(x)), adds_a_factor]
+
+
+@pytest.mark.parametrize("inputs", [None, ("x", "y")])
+@pytest.mark.parametrize("how", SETTINGS, ids=["function", "kernel"])
+def test_settings_of_a_gradient_are_no_parameters(how, inputs):
+    step = make(how, np.zeros(2), optim.sgd(1.0), inputs=inputs)
     step(X, Y)
     np.testing.assert_array_equal(step.params.get_value(), [-3, -3])
+
+
+def test_the_order_of_a_kernel_with_settings_is_checked():
+    with pytest.raises(synk.ArgumentError, match="the loss slope, and slopes loss; write loss"):
+        make(slope_before_loss_with_a_setting, np.zeros(2), SGD)
 
 
 @cuda.jit
