@@ -150,7 +150,9 @@ class _Launch:
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_plain", _are_plain(self.args))
         may_run_again = self.kernel.compiled is not False or self.program.may_be_undefined
-        copied = self.args if self.is_plain and may_run_again else ()
+        copied: tuple[Any, ...] = ()
+        if self.is_plain and may_run_again:
+            copied = self.args
         object.__setattr__(self, "before", Contents(copied))
 
     @property
@@ -222,14 +224,14 @@ class _Launch:
                 f"{function.__qualname__} ({where}) cannot be checked in compiled code: "
                 f"{innermost(error)}; leave out compiled=True"
             ) from error
-        limit: int | None = None
+        limit = sys.maxsize
 
         def run(stand_in: StandIn, *, reverse: bool = False) -> CheckWatch:
             nonlocal limit
             launch = self._compiled_launch(reverse=reverse, stand_in=stand_in, most=limit)
             launch.run()
             # with races or another value, loops of further launches may never end
-            if limit is None:
+            if limit == sys.maxsize:
                 limit = FURTHER_ACCESSES + 4 * launch.accesses
             return launch.watch
 

@@ -329,13 +329,17 @@ def wrap(value: Any, name: str, space: str, watch: Watch) -> Any:
         tracked = _on_memory(array, memory)
         return tracked if isinstance(value, np.ndarray) else Record(tracked)
     if isinstance(value, tuple):
-        names = getattr(value, "_fields", range(len(value)))
-        parts = [
-            wrap(part, f"{name}.{key}" if isinstance(key, str) else f"{name}[{key}]", space, watch)
-            for key, part in zip(names, value, strict=True)
-        ]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        names = part_names(name, value)
+        parts = [wrap(part, key, space, watch) for key, part in zip(names, value, strict=True)]
+        return getattr(value, "_make", tuple)(parts)
     return value
+
+
+def part_names(name: str, value: tuple[Any, ...]) -> list[str]:
+    """Returns the names of the parts of a tuple with this name, as they are written in Python."""
+    if hasattr(value, "_fields"):
+        return [f"{name}.{field}" for field in value._fields]
+    return [f"{name}[{place}]" for place in range(len(value))]
 
 
 def record_memory(value: np.void) -> np.ndarray[Any, Any]:
