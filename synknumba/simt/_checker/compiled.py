@@ -27,7 +27,7 @@ from numba.core import types
 from synknumba._errors import Access, KernelError
 from synknumba._types import WeakTable
 from synknumba.simt._checker import layout, runtime, thread_operations
-from synknumba.simt._checker.compiled_findings import CompiledFindings, access_at, index_of
+from synknumba.simt._checker.compiled_findings import CompiledFindings, access_at
 from synknumba.simt._checker.instrument import KINDS, Lowered, Sites
 from synknumba.simt._checker.launch_memory import LaunchMemory
 from synknumba.simt._checker.watch import Checks, CheckWatch
@@ -46,7 +46,7 @@ from synknumba.simt._python.arrays import (
 )
 from synknumba.simt._python.cuda import Dim3
 from synknumba.simt._python.program import DebugProgram
-from synknumba.simt._python.run import Block, Launch, Thread
+from synknumba.simt._python.run import Block, Launch, Thread, warps_of
 from synknumba.simt._python.warp import WAITING, Request
 from synknumba.simt._source.syntax import load, one_or_tuple, place, statements
 
@@ -235,16 +235,13 @@ class _Block(Block):
 
     def __init__(self, launch: "CompiledLaunch", number: int, words: np.ndarray[Any, Any]) -> None:
         self.native, self.number, self._words = launch, number, words
-        self.launch, self.index, self.epoch = launch, index_of(number, launch.grid), 0
+        self.launch, self.index, self.epoch = launch, launch.grid.at(number), 0
         self.threads, self.ready = [], []
 
     def look(self) -> None:
         """Reads the threads' states."""
         self.threads = [_Thread(self, number, words) for number, words in enumerate(self._words)]
-        self.warps = [
-            self.threads[first : first + WARP_SIZE]
-            for first in range(0, len(self.threads), WARP_SIZE)
-        ]
+        self.warps = warps_of(self.threads)
 
     def store(self) -> None:
         """Gives the runtime what Python has decided."""
@@ -398,15 +395,9 @@ class CompiledLaunch(Launch):
             self._memory.regions.divide_cells()
 
     def _explain(self, error: BaseException) -> None:
-        """Adds notes to an exception that the kernel has raised: line and thread, and the findings
-        before it.
-        """
         number = (int(self._state[layout.CURRENT]) - self._memory.threads.ctypes.data) // (
             8 * layout.THREAD_WORDS
         )
         words = self._memory.threads[number]
         place = self._findings.access("raises", int(words[layout.KEY] | words[layout.SITE]))
-        where = f"{self.program.name} ({place.filename}:{place.line})"
-        error.add_note(f"in {where}, threadIdx={place.thread} blockIdx={place.block}")
-        if self.watch.findings:
-            error.add_note("\n".join(["earlier findings:", *map(str, self.watch.findings)]))
+        self.explain(error, f"{place.filename}:{place.line}", place.thread, place.block)

@@ -25,11 +25,6 @@ from synknumba.simt._python.run import Launch
 _WHAT: Final = ("read", "write", "write", "atomic", "raises")
 
 
-def index_of(number: int, sizes: Dim3) -> Dim3:
-    """Returns the index of a thread in a block, or of a block in a grid, from the linear one."""
-    return Dim3(number % sizes.x, number // sizes.x % sizes.y, number // (sizes.x * sizes.y))
-
-
 def access_at(site: Site, what: str, thread: Dim3, block: Dim3) -> Access:
     """Returns the record of an access at a site."""
     return Access(what, (*thread,), (*block,), site.function, site.filename, site.line)
@@ -51,8 +46,8 @@ class CompiledFindings:
 
     def access(self, what: str, key: int) -> Access:
         """Returns the `Access` of a key."""
-        thread = index_of(key >> 16 & 1023, self._block)
-        return access_at(self.site(key), what, thread, index_of((key >> 26) - 1, self._grid))
+        thread = self._block.at(key >> 16 & 1023)
+        return access_at(self.site(key), what, thread, self._grid.at((key >> 26) - 1))
 
     def drain(self) -> None:
         """Adds what is new in the table."""
