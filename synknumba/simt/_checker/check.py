@@ -333,8 +333,7 @@ def check(
     - Reads of variables that the thread has not assigned. It goes on with 0. If other values leave
       the results and the other findings as they are, this is a warning, a `KernelCheckWarning` if
       there are no errors.
-    - Reads of shared and local array elements before any write to them, if the value matters in the
-      same sense.
+    - Reads of shared and local array elements before any write to them, if the value matters so.
     - Shuffles from lanes that do not take part, likewise. The lane goes on with its own value.
     - Exceptions of Python in a thread, such as the ValueError of `int(nan)`. The other threads
       continue.
@@ -343,8 +342,8 @@ def check(
     200,000 accesses to elements per second. What takes longer than half a second begins again in
     compiled code, a hundred times faster, with the arrays as they were; afterwards it runs there
     once more, with the threads of each block in reverse order, on arrays that are put back.
-    Compiled code is kept on disk as that of kernels is, and memory is about 200 bytes per element.
-    What cannot be compiled goes on in Python.
+    What cannot be compiled goes on in Python. Compiled code is kept on disk as that of kernels is;
+    memory is about 200 bytes per element.
 
     Args:
         kernel: a plain function, one decorated by `cuda.jit` or `synknumba.parallel`, or a `simt`
