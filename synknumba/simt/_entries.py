@@ -143,9 +143,10 @@ class Entries:
         bfloat16.prepare()
         if float16.is_represented():
             float16.register()
-        where = (WHERE_TYPE,) if self._options.debug else ()
-        kinds = (*[types.int64] * 7, *argtypes.values(), *where)
-        return compile_launch(self.program.compile(argtypes, block), kinds, key)
+        kinds = [types.int64] * 7 + [*argtypes.values()]
+        if self._options.debug:
+            kinds.append(WHERE_TYPE)
+        return compile_launch(self.program.compile(argtypes, block), tuple(kinds), key)
 
     def _need_float16(self) -> None:
         """Prepares Numba for float16; raises KernelError on a processor that cannot convert it."""

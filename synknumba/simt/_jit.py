@@ -50,7 +50,9 @@ def jit(function: Any = None, /, **options: Any) -> Any:
 def decorated_as(kind: type[Kernel], function: Any, /, **options: Any) -> Any:
     """Returns what `jit` returns, with kernels of this class."""
     if isinstance(function, Kernel):
-        return decorated_as(kind, function.py_func, **options) if options else function
+        if not options:
+            return function
+        return decorated_as(kind, function.py_func, **options)
     if is_device_function(function):
         options = {**getattr(function, "targetoptions", {}), "cache": True, **options}
         return decorated_as(kind, function.py_func, **options)
@@ -62,7 +64,9 @@ def decorated_as(kind: type[Kernel], function: Any, /, **options: Any) -> Any:
     cache = as_flag(options.get("cache", True), "cache of simt.jit")
 
     def decorate(decorated: Any, signatures: tuple[Declared, ...] = ()) -> Kernel:
-        plain = decorated.py_func if is_device_function(decorated) else decorated
+        plain = decorated
+        if is_device_function(decorated):
+            plain = decorated.py_func
         if not isinstance(plain, FunctionType):
             raise ArgumentError(f"simt.jit {_TAKES}; got {_described(plain)}")
         keep_text(plain)
@@ -103,12 +107,14 @@ _UNREADABLE: Final = (
 )
 
 
-def _signatures(given: Any) -> tuple[Declared, ...]:
-    """Returns the signatures given to `jit` in the place of a function."""
+def _signatures(value: Any) -> tuple[Declared, ...]:
+    """Returns the signatures that are passed to `jit` in the place of a function."""
     try:
-        return parse_signatures(given)
+        return parse_signatures(value)
     except _UNREADABLE as error:
-        got = _described(given) if callable(given) else f"{shown(given)} ({error})"
+        got = f"{shown(value)} ({error})"
+        if callable(value):
+            got = _described(value)
         raise ArgumentError(f"simt.jit {_TAKES}; got {got}") from None
 
 
@@ -135,17 +141,15 @@ def _check_options(options: Mapping[str, Any]) -> None:
             )
 
 
-def _options(given: Mapping[str, Any]) -> Options:
-    fastmath: Any = given.get("fastmath") or Options().fastmath
-    order = given.get("thread_order", "forward")
+def _options(options: Mapping[str, Any]) -> Options:
+    fastmath: Any = options.get("fastmath") or Options().fastmath
+    if fastmath is not True:
+        fastmath = frozenset(fastmath)
+    order = options.get("thread_order", "forward")
     if order not in {"forward", "reverse"}:
         raise ArgumentError(f"thread_order must be 'forward' or 'reverse', got {order!r}")
-    debug = given.get("debug")
+    debug = options.get("debug")
     # None and 0 are defaults of Numba's
     if debug is None or (isinstance(debug, int) and debug in {0, 1}):
         debug = bool(debug)
-    return Options(
-        True if fastmath is True else frozenset(fastmath),
-        order == "reverse",
-        as_flag(debug, "debug of simt.jit"),
-    )
+    return Options(fastmath, order == "reverse", as_flag(debug, "debug of simt.jit"))

@@ -129,7 +129,9 @@ class Kernel(NoDeviceCode):
         self.device = device
         self.specializations: dict[Signature, Kernel] = {}
         self._by_class: dict[tuple[Any, ...], Entry] = {}
-        self._signatures = Signatures(function, self.declared) if self.declared else None
+        self._signatures = None
+        if self.declared:
+            self._signatures = Signatures(function, self.declared)
 
     def __repr__(self) -> str:
         """Returns the kernel's name, file and line."""
@@ -315,7 +317,8 @@ class Kernel(NoDeviceCode):
         if len(args) < count:
             defaults = self.py_func.__defaults__ or ()
             missing = count - len(args)
-            args += defaults[-missing:] if missing <= len(defaults) else ()
+            if missing <= len(defaults):
+                args += defaults[-missing:]
         if self._has_rest:
             args = (*args[:count], args[count:])
         if self._signatures is None:
@@ -328,10 +331,14 @@ class Kernel(NoDeviceCode):
         if type(arg).__module__ in TRANSFERS:
             # cuda.In, cuda.Out and cuda.InOut. An In argument is copied, as a GPU does not copy
             # writes to it back.
-            arg = copy.copy(arg.value) if type(arg).__name__ == "In" else arg.value
-        names = parameters(self.py_func)
-        label = f"{self.py_func.__qualname__}(): {names[place] if place < len(names) else place}"
-        return as_arrays(in_host_memory(arg), label)
+            is_copied = type(arg).__name__ == "In"
+            arg = arg.value
+            if is_copied:
+                arg = copy.copy(arg)
+        label, names = str(place), parameters(self.py_func)
+        if place < len(names):
+            label = names[place]
+        return as_arrays(in_host_memory(arg), f"{self.py_func.__qualname__}(): {label}")
 
     # ---- the members of numba.cuda's kernels that programs use
 
@@ -434,9 +441,7 @@ class Kernel(NoDeviceCode):
         if self.specialized:
             # numba-cuda's message, which programs match
             raise RuntimeError("Dispatcher already specialized")
-        kinds = tuple(
-            arg if isinstance(arg, types.Type) else typeof(arg) for arg in map(counterpart, args)
-        )
+        kinds = tuple(map(_type_or_typeof, map(counterpart, args)))
         if kinds not in self.specializations:
             declared, is_cached = Declared(kinds, None), self._cache.enabled
             special = type(self)(
@@ -500,6 +505,12 @@ class Kernel(NoDeviceCode):
 
 # Classes of arguments that `coerce` need not unwrap.
 _AS_THEY_ARE = _PLAIN_SCALARS | {np.ndarray, np.void}
+
+
+def _type_or_typeof(value: Any) -> types.Type:
+    if isinstance(value, types.Type):
+        return value
+    return typeof(value)
 
 
 def _has_one_type(arg: Any) -> bool:

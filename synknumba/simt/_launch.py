@@ -67,7 +67,9 @@ def _three_axes(size: Any, name: str) -> Dim3:
     """Returns a grid or block size as a triple, padded with ones; raises LaunchError for anything
     but one to three integers.
     """
-    parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
+    parts = size
+    if not isinstance(size, (tuple, list)):
+        parts = (size,)
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
         text = f"{name} must be an integer or a tuple of one to three integers, got {size!r}"
         if any(isinstance(part, (float, np.floating)) for part in parts):

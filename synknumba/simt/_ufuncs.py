@@ -10,8 +10,8 @@ import itertools
 import linecache
 from collections.abc import Callable
 from functools import cache
-from types import FunctionType, SimpleNamespace
-from typing import Any
+from types import FunctionType
+from typing import Any, Final
 
 import numpy as np
 from numba.core import sigutils, types
@@ -90,24 +90,34 @@ def _written(text: str, name: str, scope: dict[str, Any]) -> FunctionType:
     filename = f"<synknumba ufunc {next(_numbers)}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     exec(compile(text, filename, "exec"), scope)  # noqa: S102  # written here
-    made: FunctionType = scope[name]
-    return made
+    function: FunctionType = scope[name]
+    return function
+
+
+class _OnHost:
+    """Device arrays of `numba.cuda.deviceufunc`, which are arrays in the host's memory."""
+
+    __slots__ = ()
+    is_device_array = staticmethod(_is_device_array)
+    as_device_array = staticmethod(_same)
+    to_device = staticmethod(_to_device)
+    allocate_device_array = staticmethod(_allocate)
+
+
+def _deviceufunc() -> Any:
+    """Returns numba.cuda's module of ufuncs; the import takes 0.3 s."""
+    return from_numba_cuda("deviceufunc", "simt.vectorize or guvectorize")
 
 
 @cache
-def _classes() -> SimpleNamespace:
-    """Returns the subclasses of numba.cuda's classes; the import takes 0.3 s."""
-    cuda = cuda_module()
-    deviceufunc: Any = from_numba_cuda("deviceufunc", "simt.vectorize or guvectorize")
+def _vectorizer() -> type:
+    """Returns the builder of ufuncs."""
+    deviceufunc: Any = _deviceufunc()
 
-    class Mechanism(deviceufunc.UFuncMechanism):  # type: ignore[misc]  # Numba has no types
+    class Mechanism(_OnHost, deviceufunc.UFuncMechanism):  # type: ignore[misc]  # Numba has no types
         """One call of a ufunc."""
 
         DEFAULT_STREAM = 0
-        is_device_array = staticmethod(_is_device_array)
-        as_device_array = staticmethod(_same)
-        to_device = staticmethod(_to_device)
-        allocate_device_array = staticmethod(_allocate)
         launch = staticmethod(_launch)
 
         def _broadcast(self, arys: list[Any]) -> list[Any]:
@@ -123,11 +133,18 @@ def _classes() -> SimpleNamespace:
 
         def add(self, sig: Any = None) -> None:
             args, result = sigutils.normalize_signature(sig)
-            core = jit(args if result is None else result(*args), device=True)(self.pyfunc)
+            signature = args
+            if result is not None:
+                signature = result(*args)
+            core = jit(signature, device=True)(self.pyfunc)
             names = [f"a{number}" for number in range(len(args))]
             fields = {"args": ", ".join(names), "items": ", ".join(f"{name}[i]" for name in names)}
             text = _STAGER.format(name=_name(self.pyfunc), **fields)
-            scope = {"__grid": cuda.grid, "__core": core, "__name__": self.pyfunc.__module__}
+            scope = {
+                "__grid": cuda_module().grid,
+                "__core": core,
+                "__name__": self.pyfunc.__module__,
+            }
             kernel = jit(_written(text, _name(self.pyfunc), scope))
             if result is None:
                 result = jit(_written(_TYPED.format(**fields), "typed", scope)).type_of(
@@ -146,14 +163,18 @@ def _classes() -> SimpleNamespace:
         def build_ufunc(self) -> "UFunc":
             return UFunc(self.pyfunc, self.kernelmap, Mechanism, self.made_by)
 
-    class CallSteps(deviceufunc.GUFuncCallSteps):  # type: ignore[misc]
+    return Vectorize
+
+
+@cache
+def _guvectorizer() -> type:
+    """Returns the builder of generalised ufuncs."""
+    deviceufunc: Any = _deviceufunc()
+
+    class CallSteps(_OnHost, deviceufunc.GUFuncCallSteps):  # type: ignore[misc]
         """One call of a generalised ufunc."""
 
         __slots__ = ()
-        is_device_array = staticmethod(_is_device_array)
-        as_device_array = staticmethod(_same)
-        to_device = staticmethod(_to_device)
-        allocate_device_array = staticmethod(_allocate)
 
         def to_host(self, array: Any, host: Any) -> Any:
             return array.copy_to_host(host)
@@ -194,7 +215,8 @@ def _classes() -> SimpleNamespace:
                 _GUFUNC_STAGER, dims[:inputs], dims[inputs:], name, args
             )
             core = jit(tuple(args), device=True)(self.py_func)
-            scope = {"__cuda__": cuda, "__core__": core, "__name__": self.py_func.__module__}
+            scope = {"__cuda__": cuda_module(), "__core__": core}
+            scope["__name__"] = self.py_func.__module__
             kernel = jit(_written(text, f"__gufunc_{name}", scope))
             dtypes = [deviceufunc.to_dtype(getattr(kind, "dtype", kind)) for kind in args]
             self.kernelmap[tuple(dtypes[:inputs])] = tuple(dtypes[inputs:]), kernel
@@ -203,11 +225,16 @@ def _classes() -> SimpleNamespace:
             engine = deviceufunc.GUFuncEngine(self.inputsig, self.outputsig)
             return GUFunc(self.py_func, self.kernelmap, engine, self.made_by)
 
-    return SimpleNamespace(vectorize=Vectorize, guvectorize=GUVectorize)
+    return GUVectorize
+
+
+_BUILDERS: Final = {"vectorize": _vectorizer, "guvectorize": _guvectorizer}
 
 
 def _name(function: FunctionType) -> str:
-    return function.__name__ if function.__name__.isidentifier() else "function"  # a lambda
+    if function.__name__.isidentifier():
+        return function.__name__
+    return "function"  # a lambda
 
 
 class UFunc:
@@ -300,17 +327,14 @@ def guvectorize(signatures: Any, layout: str, **options: Any) -> Any:
 def _builder(
     kind: str, signatures: Any, more: tuple[Any, ...], options: dict[str, Any]
 ) -> Callable[[Any], Any]:
-    listed = (
-        [*signatures]
-        if isinstance(signatures, (list, tuple)) and not _is_one(signatures)
-        else [signatures]
-    )
+    if not isinstance(signatures, (list, tuple)) or _is_one(signatures):
+        signatures = [signatures]
     options = {name: value for name, value in options.items() if name != "target"}
 
     def decorate(function: Any) -> Any:
         plain = getattr(function, "py_func", function)
         keep_text(plain)
-        return _built(kind, plain, listed, more, options)
+        return _built(kind, plain, [*signatures], more, options)
 
     return decorate
 
@@ -322,13 +346,13 @@ def _built(
     more: tuple[Any, ...],
     options: dict[str, Any],
 ) -> Any:
-    known = {
-        name: value
-        for name, value in options.items()
-        if name in {"identity", "cache", "writable_args"}
-    }
-    others = {name: value for name, value in options.items() if name not in known}
-    builder = getattr(_classes(), kind)(function, *more, **known, targetoptions=others)
+    of_builder, of_target = dict[str, Any](), dict[str, Any]()
+    for name, value in options.items():
+        if name in {"identity", "cache", "writable_args"}:
+            of_builder[name] = value
+        else:
+            of_target[name] = value
+    builder: Any = _BUILDERS[kind]()(function, *more, **of_builder, targetoptions=of_target)
     builder.made_by = kind, function, signatures, more, options
     for signature in signatures:
         builder.add(signature)
@@ -376,13 +400,15 @@ class Reduce:
         del stream
         if arr.ndim != 1:
             raise TypeError("only support 1D array")  # numba-cuda's message
-        values = arr if size is None else arr[:size]
+        values = arr[:size]
         first = np.array([init]).astype(values.dtype)
         if values.size == 0:
             return first[0]
-        out = first if res is None else res
-        self._kernel[1, 1](values, first.copy(), out)
-        return out[0] if res is None else None
+        if res is not None:
+            self._kernel[1, 1](values, first, res)
+            return None
+        self._kernel[1, 1](values, first.copy(), first)
+        return first[0]
 
 
 def reduce(functor: Any) -> Reduce:

@@ -50,4 +50,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Says where kernels run."""
-    return f"simt: CUDA kernels run on CPU cores{', checked' if config.option.simt_check else ''}"
+    if config.option.simt_check:
+        return "simt: CUDA kernels run on CPU cores, checked"
+    return "simt: CUDA kernels run on CPU cores"

@@ -20,6 +20,7 @@ from synknumba.simt._checker.emitting import (
     apply,
     constant,
     fails,
+    parts_of,
     put_word,
     resolved,
     scratch,
@@ -34,10 +35,6 @@ from synknumba.simt._python.arrays import leaves
 _I1: Final = ir.IntType(1)
 
 
-def _parts(index: types.Type) -> list[types.Type]:
-    return list(index) if isinstance(index, types.BaseTuple) else [index]
-
-
 def _values(builder: Any, index: types.Type, value: Any) -> list[Any]:
     if isinstance(index, types.BaseTuple):
         return cgutils.unpack_tuple(builder, value, len(index))  # type: ignore[no-any-return]
@@ -45,7 +42,7 @@ def _values(builder: Any, index: types.Type, value: Any) -> list[Any]:
 
 
 def _is_element(array: types.Type, index: types.Type) -> bool:
-    parts = _parts(index)
+    parts = parts_of(index)
     if not isinstance(array, types.Array) or len(parts) != array.ndim:
         return False
     return all(isinstance(part, INDEX) for part in parts)
@@ -54,7 +51,7 @@ def _is_element(array: types.Type, index: types.Type) -> bool:
 def _axes(array: types.Array, index: types.Type) -> list[int | None]:
     """Returns the axis that each integer of an index selects from; None for other parts."""
     axis, axes = 0, list[int | None]()
-    parts = _parts(index)
+    parts = parts_of(index)
     for place, part in enumerate(parts):
         if isinstance(part, types.EllipsisType):
             axis = array.ndim - sum(
@@ -62,7 +59,10 @@ def _axes(array: types.Array, index: types.Type) -> list[int | None]:
             )
             axes.append(None)
             continue
-        axes.append(axis if isinstance(part, INDEX) and axis < array.ndim else None)
+        selected = None
+        if isinstance(part, INDEX) and axis < array.ndim:
+            selected = axis
+        axes.append(selected)
         axis += not isinstance(part, types.NoneType)
     return axes
 
@@ -91,7 +91,7 @@ class _Indexed:
         self.places: list[Any] = []
         values = _values(builder, index_type, index)
         for kind, value, axis in zip(
-            _parts(index_type), values, _axes(array_type, index_type), strict=True
+            parts_of(index_type), values, _axes(array_type, index_type), strict=True
         ):
             if axis is None:
                 continue
@@ -409,10 +409,11 @@ def _store_part(
 ) -> Callable[..., Any]:
     """Returns the code of an assignment to a part of an array, or to a record."""
     put = resolved(context, operator.setitem, array, index, value)
-    is_element = _is_element(array, index)
-    selection = None if is_element else resolved(context, operator.getitem, array, index)
-    if selection is not None and not isinstance(selection.return_type, types.Array):
-        raise errors.NumbaTypeError(f"an assignment to the part {index} of {array}")
+    selection = None
+    if not _is_element(array, index):
+        selection = resolved(context, operator.getitem, array, index)
+        if not isinstance(selection.return_type, types.Array):
+            raise errors.NumbaTypeError(f"an assignment to the part {index} of {array}")
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         site = args[3]
@@ -541,12 +542,9 @@ def cell(_context: Any, array: types.Type, index: types.Type, site: types.Type) 
     if not isinstance(array, types.Array):
         raise errors.NumbaTypeError(f"an atomic operation on {array}")
     _must_be_mutable(array)
-    kinds = [part if isinstance(part, INDEX) else types.intp for part in _parts(index)]
-    if len(kinds) != array.ndim or not all(
-        isinstance(part, (*INDEX, types.Float)) for part in _parts(index)
-    ):
+    index_type = _with_integers(index)
+    if not _is_element(array, index_type):
         raise errors.NumbaTypeError(f"an atomic operation with the index {index} on {array}")
-    index_type = types.Tuple(kinds) if isinstance(index, types.BaseTuple) else kinds[0]
     result = array.copy(ndim=1, layout="C")
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -560,6 +558,15 @@ def cell(_context: Any, array: types.Type, index: types.Type, site: types.Type) 
         return view(context, builder, result, data, [constant(1)], [size], size)
 
     return result(array, index, site), codegen
+
+
+def _with_integers(index: types.Type) -> types.Type:
+    """Returns the type of an index with integers in the place of floats."""
+    if isinstance(index, types.BaseTuple):
+        return types.Tuple([_with_integers(part) for part in index])
+    if isinstance(index, types.Float):
+        return types.intp
+    return index
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -5,6 +5,7 @@ page or a notebook.
 import ast
 import html
 import linecache
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, cast, final
@@ -15,12 +16,10 @@ from synknumba._errors import Access, ArgumentError, Finding, KernelCheckError, 
 AROUND: Final = 3
 WHOLE_FUNCTION: Final = 40
 
-_RED, _AMBER, _FAINT, _BOLD = "31;1", "33;1", "2", "1"  # SGR parameters
-# of a line with a warning, an error
-_COLOURS: Final = {
-    True: "rgba(230,160,0,.20)",
-    False: "rgba(220,50,50,.20)",
-}
+_FAINT, _BOLD = "2", "1"  # SGR parameters
+# Amber of warnings, red of errors; in a terminal as SGR parameters.
+_CODES: Final = {True: "33;1", False: "31;1"}
+_COLOURS: Final = {True: "rgba(230,160,0,.20)", False: "rgba(220,50,50,.20)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +37,16 @@ class _Note:
         who = f"threadIdx={access.thread} blockIdx={access.block}"
         if not self.is_last:
             last = finding.accesses[-1]
-            where = f", against line {last.line}" if last.line and last != access else ""
+            where = ""
+            if last.line and last != access:
+                where = f", against line {last.line}"
             yield f"[{self.number}] {access.what} by {who}{where}"
             return
-        kind = "warning" if finding.is_warning else finding.error.__name__
-        times = f" ({finding.times} times)" if finding.times > 1 else ""
+        kind, times = finding.error.__name__, ""
+        if finding.is_warning:
+            kind = "warning"
+        if finding.times > 1:
+            times = f" ({finding.times} times)"
         yield f"[{self.number}] {kind}: {finding.summary}{times}"
         yield f"    {access.what} by {who}"
         for place in finding.accesses:
@@ -59,6 +63,16 @@ class _Function:
     filename: str
     lines: tuple[int, ...]
     notes: dict[int, list[_Note]]
+
+    def rows(self) -> Iterator[tuple[int, str, list[_Note]]]:
+        """Yields the number, source and notes of each line; 0 and "…" where lines are left out."""
+        before = sys.maxsize
+        for line in self.lines:
+            if line > before + 1:
+                yield 0, "…", []
+            before = line
+            source = linecache.getline(self.filename, line).rstrip()
+            yield line, source, self.notes.get(line, [])
 
 
 @final
@@ -129,14 +143,15 @@ def annotate(found: KernelCheckError | KernelCheckWarning | Iterable[Finding]) -
     """
     if isinstance(found, (KernelCheckError, KernelCheckWarning)):
         return AnnotatedSource(found.findings)
-    findings = tuple(found) if isinstance(found, Iterable) else None
-    if findings is None or not all(isinstance(finding, Finding) for finding in findings):
-        raise ArgumentError(
-            "simt.annotate takes the KernelCheckError that simt.check(kernel)[grid, block](...) "
-            "raises, its KernelCheckWarning or an iterable of findings such as error.findings; got "
-            f"{found!r}"
-        )
-    return AnnotatedSource(findings)
+    if isinstance(found, Iterable):
+        findings = tuple(found)
+        if all(isinstance(finding, Finding) for finding in findings):
+            return AnnotatedSource(findings)
+    raise ArgumentError(
+        "simt.annotate takes the KernelCheckError that simt.check(kernel)[grid, block](...) "
+        "raises, its KernelCheckWarning or an iterable of findings such as error.findings; got "
+        f"{found!r}"
+    )
 
 
 def _functions(findings: tuple[Finding, ...]) -> Iterator[_Function]:
@@ -184,43 +199,42 @@ def _parsed(filename: str) -> ast.Module:
 
 
 def _coloured(text: str, code: str, *, colour: bool) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if colour else text
+    if not colour:
+        return text
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def _are_warnings(notes: list[_Note]) -> bool:
+    return all(note.finding.is_warning for note in notes)
 
 
 def _text_of(function: _Function, *, colour: bool) -> Iterator[str]:
     yield _coloured(f"{function.name} ({function.filename})", _BOLD, colour=colour)
-    width = len(str(function.lines[-1])) if function.lines else 1
-    before = None
-    for line in function.lines:
-        if before is not None and line > before + 1:
-            yield _coloured(f"  {'':>{width}} …", _FAINT, colour=colour)
-        before = line
-        notes = function.notes.get(line, [])
-        source = linecache.getline(function.filename, line).rstrip()
+    width = len(str(max(function.lines, default=0)))
+    for line, source, notes in function.rows():
+        if not line:
+            yield _coloured(f"  {'':>{width}} {source}", _FAINT, colour=colour)
+            continue
         if not notes:
             yield f"  {_coloured(f'{line:>{width}} |', _FAINT, colour=colour)} {source}".rstrip()
             continue
-        code = _AMBER if all(note.finding.is_warning for note in notes) else _RED
-        pointer = _coloured(">", code, colour=colour)
+        pointer = _coloured(">", _CODES[_are_warnings(notes)], colour=colour)
         yield f"{pointer} {_coloured(f'{line:>{width}} |', _FAINT, colour=colour)} {source}"
         bar = _coloured("|", _FAINT, colour=colour)
         indent = " " * (len(source) - len(source.lstrip()))
         for note in notes:
-            code = _AMBER if note.finding.is_warning else _RED
+            code = _CODES[note.finding.is_warning]
             for text in note.lines():
                 yield f"  {'':>{width}} {bar} {indent}{_coloured(text, code, colour=colour)}"
 
 
 def _html_of(function: _Function) -> str:
-    rows, before = [], None
-    for line in function.lines:
-        if before is not None and line > before + 1:
-            rows.append(_row("", "…", ""))
-        before = line
-        notes = function.notes.get(line, [])
-        source = html.escape(linecache.getline(function.filename, line).rstrip()) or " "
-        warned = bool(notes) and all(note.finding.is_warning for note in notes)
-        rows.append(_row(str(line), source, f"background:{_COLOURS[warned]}" if notes else ""))
+    rows = []
+    for line, source, notes in function.rows():
+        style = ""
+        if notes:
+            style = f"background:{_COLOURS[_are_warnings(notes)]}"
+        rows.append(_row(str(line or ""), html.escape(source) or " ", style))
         for note in notes:
             text = html.escape("\n".join(note.lines()))
             colour = _COLOURS[note.finding.is_warning].replace(".20", ".8")

@@ -150,7 +150,9 @@ class _Launch:
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_plain", _are_plain(self.args))
         may_run_again = self.kernel.compiled is not False or self.program.may_be_undefined
-        copied = self.args if self.is_plain and may_run_again else ()
+        copied: tuple[Any, ...] = ()
+        if self.is_plain and may_run_again:
+            copied = self.args
         object.__setattr__(self, "before", Contents(copied))
 
     @property
@@ -222,14 +224,14 @@ class _Launch:
                 f"{function.__qualname__} ({where}) cannot be checked in compiled code: "
                 f"{innermost(error)}; leave out compiled=True"
             ) from error
-        limit: int | None = None
+        limit = sys.maxsize
 
         def run(stand_in: StandIn, *, reverse: bool = False) -> CheckWatch:
             nonlocal limit
             launch = self._compiled_launch(reverse=reverse, stand_in=stand_in, most=limit)
             launch.run()
             # with races or another value, loops of further launches may never end
-            if limit is None:
+            if limit == sys.maxsize:
                 limit = FURTHER_ACCESSES + 4 * launch.accesses
             return launch.watch
 
@@ -331,8 +333,7 @@ def check(
     - Reads of variables that the thread has not assigned. It goes on with 0. If other values leave
       the results and the other findings as they are, this is a warning, a `KernelCheckWarning` if
       there are no errors.
-    - Reads of shared and local array elements before any write to them, if the value matters in the
-      same sense.
+    - Reads of shared and local array elements before any write to them, if the value matters so.
     - Shuffles from lanes that do not take part, likewise. The lane goes on with its own value.
     - Exceptions of Python in a thread, such as the ValueError of `int(nan)`. The other threads
       continue.
@@ -341,8 +342,8 @@ def check(
     200,000 accesses to elements per second. What takes longer than half a second begins again in
     compiled code, a hundred times faster, with the arrays as they were; afterwards it runs there
     once more, with the threads of each block in reverse order, on arrays that are put back.
-    Compiled code is kept on disk as that of kernels is, and memory is about 200 bytes per element.
-    What cannot be compiled goes on in Python.
+    What cannot be compiled goes on in Python. Compiled code is kept on disk as that of kernels is;
+    memory is about 200 bytes per element.
 
     Args:
         kernel: a plain function, one decorated by `cuda.jit` or `synknumba.parallel`, or a `simt`

@@ -14,25 +14,21 @@ import ast
 import ctypes
 import math
 import platform
+import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
-from types import FunctionType, SimpleNamespace
+from types import FunctionType
 from typing import Any, Final, cast
 
 import numpy as np
 from numba import typeof
 from numba.core import types
 
-from synknumba._errors import Access, BoundsError, Finding, KernelCheckError, KernelError
+from synknumba._errors import Access, KernelError
 from synknumba._types import WeakTable
 from synknumba.simt._checker import layout, runtime, thread_operations
-from synknumba.simt._checker.instrument import (
-    KINDS,
-    Lowered,
-    Site,
-    Sites,
-)
+from synknumba.simt._checker.compiled_findings import CompiledFindings, access_at
+from synknumba.simt._checker.instrument import KINDS, Lowered, Sites
 from synknumba.simt._checker.launch_memory import LaunchMemory
 from synknumba.simt._checker.watch import Checks, CheckWatch
 from synknumba.simt._emit.device_functions import with_devices
@@ -49,9 +45,8 @@ from synknumba.simt._python.arrays import (
     StandIn,
 )
 from synknumba.simt._python.cuda import Dim3
-from synknumba.simt._python.findings import BOUNDS_ADVICE, described, fault_advice, shown_index
 from synknumba.simt._python.program import DebugProgram
-from synknumba.simt._python.run import Block, Launch, Thread
+from synknumba.simt._python.run import Block, Launch, Thread, warps_of
 from synknumba.simt._python.warp import WAITING, Request
 from synknumba.simt._source.syntax import load, one_or_tuple, place, statements
 
@@ -158,7 +153,7 @@ class _Thread(Thread):
     def __init__(self, block: "_Block", number: int, words: np.ndarray[Any, Any]) -> None:
         super().__init__(block, number, None)  # type: ignore[arg-type]
         self.words = words
-        self._site = block.native.site(int(words[layout.SITE]))
+        self._site = block.native.sites.all[int(words[layout.SITE])]
         self._where = int(words[layout.PLACE])
         status = int(words[layout.STATUS])
         self.ended, self.failed = status in {layout.ENDED, layout.FAILED}, status == layout.FAILED
@@ -173,13 +168,7 @@ class _Thread(Thread):
     def waiting(self) -> Access:
         if self.ended:
             return Access("ended", (*self.index,), (*self.block_index,), "", "", 0)
-        return self._site_access("waits")
-
-    def _site_access(self, what: str) -> Access:
-        site = self._site
-        return Access(
-            what, (*self.index,), (*self.block_index,), site.function, site.filename, site.line
-        )
+        return access_at(self._site, "waits", self.index, self.block_index)
 
     def store(self) -> None:
         """Gives the runtime what Python has decided."""
@@ -199,10 +188,10 @@ class _Thread(Thread):
         words[layout.STAMP] = rest | min(self.clock, 0xFFFF) << 16
         words[layout.SEEN : layout.SEEN + WARP_SIZE] = self.seen
         if self.answer is not None:
-            answers = self.answer if isinstance(self.answer, tuple) else (self.answer,)
-            words[layout.ANSWERS : layout.ANSWERS + len(answers)] = [
-                _bits(answer) for answer in answers
-            ]
+            answers = self.answer
+            if not isinstance(answers, tuple):
+                answers = (answers,)
+            words[layout.ANSWERS : layout.ANSWERS + len(answers)] = list(map(_bits, answers))
 
 
 def _request(words: np.ndarray[Any, Any]) -> Request:
@@ -233,7 +222,10 @@ def _bits(value: Any) -> int:
     """Returns the bits of a number, as an int64."""
     if isinstance(value, np.floating):
         return int(value.view(f"i{value.itemsize}"))
-    return int(value) if int(value) < 1 << 63 else int(value) - (1 << 64)
+    number = int(value)
+    if number >= 1 << 63:
+        number -= 1 << 64
+    return number
 
 
 class _Block(Block):
@@ -243,16 +235,13 @@ class _Block(Block):
 
     def __init__(self, launch: "CompiledLaunch", number: int, words: np.ndarray[Any, Any]) -> None:
         self.native, self.number, self._words = launch, number, words
-        self.launch, self.index, self.epoch = launch, launch.block_index(number), 0
+        self.launch, self.index, self.epoch = launch, launch.grid.at(number), 0
         self.threads, self.ready = [], []
 
     def look(self) -> None:
         """Reads the threads' states."""
         self.threads = [_Thread(self, number, words) for number, words in enumerate(self._words)]
-        self.warps = [
-            self.threads[first : first + WARP_SIZE]
-            for first in range(0, len(self.threads), WARP_SIZE)
-        ]
+        self.warps = warps_of(self.threads)
 
     def store(self) -> None:
         """Gives the runtime what Python has decided."""
@@ -293,7 +282,7 @@ class CompiledLaunch(Launch):
         checks: what to look for.
         reverse: whether the threads of a block run from the last to the first.
         stand_in: what it has in the place of undefined values.
-        most: accesses after which the launch is given up; None for no limit.
+        most: accesses after which the launch is given up.
 
     Attributes:
         accesses: number of accesses so far.
@@ -312,26 +301,25 @@ class CompiledLaunch(Launch):
         *,
         reverse: bool = False,
         stand_in: StandIn = STAND_IN,
-        most: int | None = None,
+        most: int = sys.maxsize,
     ) -> None:
         super().__init__(program, grid, block, smem, make_watch)
         self._checked, self._args = checked, args
         self._entry = checked.entry(tuple(typeof(arg) for arg in args))
         self._count, self._blocks = math.prod(block), math.prod(grid)
-        resident = self._blocks if checked.lowered.grid else 1
-        if checked.lowered.grid and resident * self._count > MOST_THREADS:
+        resident = 1
+        if checked.lowered.grid:
+            resident = self._blocks
+        if resident * self._count > MOST_THREADS:
             raise KernelError(
                 f"{program.name}: a grid barrier of more than {MOST_THREADS} threads cannot be "
                 f"checked in compiled code"
             )
-        self._drained = self.accesses = 0
-        self._most = most
-        self._keys: list[tuple[int, Any, int]] = []
+        self.accesses, self._most = 0, most
         state = self._state = np.zeros(layout.STATE_WORDS, np.int64)
         named = dict(zip(checked.params, args, strict=True))
-        self._memory = LaunchMemory(
-            checked.code, checked.lowered, checked.sites, named, self, resident, stand_in, state
-        )
+        self._memory = LaunchMemory(checked.lowered, named, self, resident, stand_in, state)
+        self._findings = CompiledFindings(self, checked.sites, self._memory)
         state[layout.REVERSE] = reverse
         state[layout.RACES], state[layout.UNINITIALIZED] = checks.races, checks.uninitialized
         state[layout.ORDERED_BLOCKS], state[layout.SPINS] = program.fences, program.may_spin
@@ -343,14 +331,10 @@ class CompiledLaunch(Launch):
 
     watch: CheckWatch
 
-    def site(self, number: int) -> Site:
-        """Returns a place in the user's source."""
-        return self._checked.sites.all[number]
-
-    def block_index(self, number: int) -> Dim3:
-        """Returns `blockIdx` of a linear index."""
-        sizes = self.grid
-        return Dim3(number % sizes.x, number // sizes.x % sizes.y, number // (sizes.x * sizes.y))
+    @property
+    def sites(self) -> Sites:
+        """Places in the user's source."""
+        return self._checked.sites
 
     # ---- running
 
@@ -371,7 +355,9 @@ class CompiledLaunch(Launch):
         state, number = self._state, block.number
         self._memory.select(state, number, self._count)
         state[layout.BLOCK], state[layout.BLOCK_END] = number, number + 1
-        state[layout.NEXT] = 0 if block.threads else -1
+        state[layout.NEXT] = -1
+        if block.threads:
+            state[layout.NEXT] = 0
         state[layout.EPOCH] = self.epoch << 54 | block.epoch << 32
 
     def leave(self, block: _Block) -> None:
@@ -389,7 +375,7 @@ class CompiledLaunch(Launch):
         """Runs threads until Python has something to decide; returns why."""
         state, words = self._state, runtime.installed()
         while True:
-            budget = BUDGET if self._most is None else min(BUDGET, self._most - self.accesses)
+            budget = min(BUDGET, self._most - self.accesses)
             if budget <= 0:
                 return layout.DONE
             state[layout.BUDGET] = budget
@@ -398,111 +384,20 @@ class CompiledLaunch(Launch):
                 why = self._entry(*self._args)
             except BaseException as error:
                 state[:] = words
-                self._drain()
+                self._findings.drain()
                 self._explain(error)
                 raise
             state[:] = words
             self.accesses += budget - int(state[layout.BUDGET])
-            self._drain()
+            self._findings.drain()
             if why != layout.HAS_PAUSED:
                 return why
-            self._memory.divide_cells()
+            self._memory.regions.divide_cells()
 
     def _explain(self, error: BaseException) -> None:
-        """Adds notes to an exception that the kernel has raised: line and thread, and the findings
-        before it.
-        """
         number = (int(self._state[layout.CURRENT]) - self._memory.threads.ctypes.data) // (
             8 * layout.THREAD_WORDS
         )
         words = self._memory.threads[number]
-        site = self.site(int(words[layout.SITE]))
-        thread, block = self._who(int(words[layout.KEY]))
-        place = f"{self.program.name} ({site.filename}:{site.line})"
-        error.add_note(f"in {place}, threadIdx={tuple(thread)} blockIdx={tuple(block)}")
-        if self.watch.findings:
-            error.add_note("\n".join(["earlier findings:", *map(str, self.watch.findings)]))
-
-    # ---- findings
-
-    def _who(self, key: int) -> tuple[Dim3, Dim3]:
-        """Returns `threadIdx` and `blockIdx` of an access."""
-        number, sizes = key >> 16 & 1023, self.block
-        index = Dim3(number % sizes.x, number // sizes.x % sizes.y, number // (sizes.x * sizes.y))
-        return index, self.block_index((key >> 26) - 1)
-
-    def _access(self, what: str, key: int) -> Access:
-        (thread, block), site = self._who(key), self.site(key & 0xFFFF)
-        return Access(what, (*thread,), (*block,), site.function, site.filename, site.line)
-
-    def _drain(self) -> None:
-        """Hands the findings of compiled code to the watch."""
-        count = int(self._memory.findings[0, 0])
-        for entry in self._memory.findings[1 + self._drained : 1 + count]:
-            finding, kind = self._finding(entry)
-            self._keys.append((len(self._keys) + 1, (finding, kind), 1))
-            if finding.error is KernelCheckError and kind != "unassigned":
-                self.watch.fault(finding)  # which raises where other threads may wait for this one
-            else:
-                self.watch.add(finding, kind)
-        self._drained = count
-        for position, (number, (finding, kind), counted) in enumerate(self._keys):
-            times = int(self._memory.findings[number, layout.FOUND_TIMES])
-            if times > counted:
-                self.watch.add(replace(finding, times=times - counted), kind)
-                self._keys[position] = number, (finding, kind), times
-
-    def _finding(self, entry: np.ndarray[Any, Any]) -> tuple[Finding, str]:
-        """Returns the finding of an entry of the table, and the kind that tells it from others
-        on the same lines.
-        """
-        kinds, before, now, where = (
-            int(entry[word])
-            for word in (layout.FOUND_KINDS, layout.FOUND_BEFORE, layout.FOUND_NOW, layout.FOUND_AT)
-        )
-        kind, what = kinds >> 8, _WHAT[kinds & 15]
-        place = self._access(what, now)
-        match kind:
-            case layout.FAULT:
-                text = layout.FAULTS[kinds >> 4 & 15]
-                name = text.partition(":")[0]
-                return Finding(KernelCheckError, text, (place,), fault_advice(name)), name
-            case layout.UNSET:
-                name = self.site(now & 0xFFFF).array
-                return self.watch.unassigned_finding(name, place), "unassigned"
-            case layout.ABSENT:
-                lane = (now >> 16 & 1023) % WARP_SIZE
-                return self.watch.absent_finding(lane, where, place), "absent"
-            case layout.OUTSIDE:
-                return self._outside(entry[layout.FOUND_DETAIL :], place, now), ""
-        memory, address = self._memory.at(where, self.site(now & 0xFFFF))
-        index = memory.index_of(address)
-        if kind == layout.UNWRITTEN:
-            return self.watch.unwritten_finding(memory, index, place), "unwritten"
-        first = self._access(_WHAT[kinds >> 4 & 15], before)
-        sides = [
-            SimpleNamespace(
-                thread=SimpleNamespace(block=key >> 26, number=key >> 16 & 1023),
-                line=access.line,
-                what=access.what,
-            )
-            for key, access in ((before, first), (now, place))
-        ]
-        return self.watch.race_finding(memory, index, (first, place), sides), ""
-
-    def _outside(self, detail: np.ndarray[Any, Any], place: Access, now: int) -> Finding:
-        data, packed = int(detail[0]), int(detail[1])
-        axes, mask = packed & 255, packed >> 8
-        indices = detail[2 : 2 + axes].tolist()
-        shape = tuple(detail[2 + layout.MOST_AXES : 2 + layout.MOST_AXES + axes].tolist())
-        parts = tuple(indices[axis] if mask >> axis & 1 else slice(None) for axis in range(axes))
-        while parts and isinstance(parts[-1], slice):
-            parts = parts[:-1]
-        memory, _ = self._memory.at(data, self.site(now & 0xFFFF), shape)
-        part_of = "" if shape == memory.array.shape else f"a part of shape {shape} of "
-        summary = f"index {shown_index(parts)} is outside of {part_of}{described(memory)}"
-        numbers = tuple(part for part in parts if not isinstance(part, slice))
-        return Finding(BoundsError, summary, (place,), BOUNDS_ADVICE, memory.name, numbers)
-
-
-_WHAT: Final = ("read", "write", "write", "atomic", "raises")
+        place = self._findings.access("raises", int(words[layout.KEY] | words[layout.SITE]))
+        self.explain(error, f"{place.filename}:{place.line}", place.thread, place.block)

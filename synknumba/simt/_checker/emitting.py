@@ -16,6 +16,13 @@ from synknumba.simt._checker.runtime import call
 INDEX: Final = (types.Integer, types.Boolean)
 
 
+def parts_of(kind: types.Type) -> list[types.Type]:
+    """Returns the types in that of a tuple; of any other, the type itself."""
+    if isinstance(kind, types.BaseTuple):
+        return list(kind)
+    return [kind]
+
+
 def constant(value: int) -> ir.Constant:
     return ir.Constant(I64, value)
 

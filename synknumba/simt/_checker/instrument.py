@@ -13,6 +13,7 @@ number of a place in the user's source. What cannot be seen, such as a loop over
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from types import FunctionType
@@ -63,8 +64,7 @@ def _flag(name: str) -> str:
 
 def _emitted(name: str) -> Any:
     """Returns the intrinsic of an access, or of an operation of a thread."""
-    module = accesses if hasattr(accesses, name) else thread_operations
-    return getattr(module, name)
+    return getattr(accesses, name, None) or getattr(thread_operations, name)
 
 
 class NotInstrumentedError(Exception):
@@ -142,7 +142,8 @@ class _Instrumenter(ast.NodeTransformer):
         text, constant = "", None
         if array is not None:
             text, value = ast.unparse(array), self._scope.resolve(array)
-            constant = value if isinstance(value, np.ndarray) else None
+            if isinstance(value, np.ndarray):
+                constant = value
         site = Site(code.co_name, code.co_filename, getattr(node, "lineno", 0), text, constant)
         if len(self._sites.all) == MOST_SITES:
             raise NotInstrumentedError(f"more than {MOST_SITES} accesses in the source")
@@ -157,8 +158,10 @@ class _Instrumenter(ast.NodeTransformer):
         return place(ast.Expr(self._call(name, at, *args)), at)
 
     def _path(self, node: ast.expr) -> str | None:
-        value = self._scope.resolve(node)
-        return value.path if isinstance(value, CudaPath) else None
+        match self._scope.resolve(node):
+            case CudaPath(path=path):
+                return path
+        return None
 
     def _fresh(self) -> str:
         self._count += 1
@@ -201,14 +204,16 @@ class _Instrumenter(ast.NodeTransformer):
                 stored, key = self.visit(copied(record)), ast.Constant(attr)
                 return [self._do("set_attribute", at, stored, key, value, self._site(at, record))]
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
-                names = [part.id if isinstance(part, ast.Name) else self._fresh() for part in parts]
-                targets: list[ast.expr] = [store(name) for name in names]
-                done: list[ast.stmt] = [
-                    place(ast.Assign([ast.Tuple(targets, ast.Store())], value), at)
-                ]
-                for part, name in zip(parts, names, strict=True):
-                    done += [] if isinstance(part, ast.Name) else self._set(part, load(name), at)
-                return done
+                targets, behind = list[ast.expr](), list[ast.stmt]()
+                for part in parts:
+                    if isinstance(part, ast.Name):
+                        targets.append(store(part.id))
+                        continue
+                    name = self._fresh()
+                    targets.append(store(name))
+                    behind += self._set(part, load(name), at)
+                unpacked = ast.Assign([ast.Tuple(targets, ast.Store())], value)
+                return [place(unpacked, at), *behind]
         return [place(ast.Assign([target], value), at)]
 
     def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
@@ -228,12 +233,10 @@ class _Instrumenter(ast.NodeTransformer):
         if len(node.targets) == 1:
             return before + self._set(node.targets[0], value, node)
         name = self._fresh()
-        done = [*before, place(ast.Assign([store(name)], value), node)]
-        return done + [
-            new
-            for target in node.targets
-            for new in self._set(target, place(load(name), node), node)
-        ]
+        assignments = [*before, place(ast.Assign([store(name)], value), node)]
+        for target in node.targets:
+            assignments += self._set(target, place(load(name), node), node)
+        return assignments
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
         if node.value is None:
@@ -246,9 +249,7 @@ class _Instrumenter(ast.NodeTransformer):
         if isinstance(target, ast.Name) and not divides and target.id not in self._unassigned:
             node.value = self.visit(node.value)
             return [*before, node]
-        if any(isinstance(part, ast.Call) for part in ast.walk(target)) and isinstance(
-            target, ast.Subscript
-        ):
+        if isinstance(target, ast.Subscript) and _calls(target):
             name = self._fresh()
             before = [place(ast.Assign([store(name)], self._index(target.slice)), node), *before]
             target = ast.copy_location(
@@ -263,7 +264,7 @@ class _Instrumenter(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         value = self._scope.resolve(node.func)
-        path = value.path if isinstance(value, CudaPath) else ""
+        path = self._path(node.func) or ""
         if path in ARRAY_PATHS or path in {"const.array_like", "cg.this_grid", "grid", "gridsize"}:
             return node
         if value is print:
@@ -272,12 +273,11 @@ class _Instrumenter(ast.NodeTransformer):
             return self._atomic(node, path)
         if isinstance(node.func, ast.Attribute) and value is MISSING:
             node.func.value = self.visit(node.func.value)
-        site = self._site(node) if path in COLLECTIVES else None
         node.args = [self.visit(arg) for arg in node.args]
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)
-        if site is not None and node.args:
-            node.args[0] = self._call("here", node, node.args[0], site)
+        if path in COLLECTIVES and node.args:
+            node.args[0] = self._call("here", node, node.args[0], self._site(node))
         if value is int and len(node.args) == 1:
             return self._call("to_int", node, node.args[0], self._site(node))
         if _is_of_random(value) and len(node.args) >= 2 and not node.keywords:
@@ -316,30 +316,36 @@ class _Instrumenter(ast.NodeTransformer):
 
     def _before(self, node: ast.AST) -> list[ast.stmt]:
         """Returns a note of the place if threads may wait in the expression."""
-        calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
-        waits = any(self._path(part.func) in WAITING for part in calls)
-        return [self._do("note", node, self._site(node))] if waits else []
+        if any(self._path(call.func) in WAITING for call in _calls(node)):
+            return [self._note(node)]
+        return []
+
+    def _note(self, node: ast.AST) -> ast.stmt:
+        return self._do("note", node, self._site(node))
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt | list[ast.stmt]:
         if not isinstance(node.value, ast.Call):
             return node
         path, function = self._path(node.value.func), node.value.func
+        if path == "nanosleep":
+            return node
         if path in words.FENCES:
-            return [node] if path == "nanosleep" else [self._do("fence", node), node]
+            return [self._do("fence", node), node]
         if path == "syncwarp":
             arguments = [*node.value.args, *(keyword.value for keyword in node.value.keywords)]
-            mask = self.visit(copied(arguments[0])) if arguments else ast.Constant(FULL_MASK)
-            note = self._do("note", node, self._site(node))
-            return [note, self._do("set_mask", node, mask), node]
+            mask: ast.expr = ast.Constant(FULL_MASK)
+            if arguments:
+                mask = self.visit(copied(arguments[0]))
+            return [self._note(node), self._do("set_mask", node, mask), node]
         is_sync = isinstance(function, ast.Attribute) and function.attr == "sync" and path is None
         if is_sync or path == "syncthreads":
-            return [self._do("note", node, self._site(node)), node]
+            return [self._note(node), node]
         before = self._before(node.value)
         node.value = self.visit(node.value)
         return [*before, node]
 
     def _noted(self, node: ast.stmt) -> list[ast.stmt]:
-        return [self._do("note", node, self._site(node)), cast(ast.stmt, self.generic_visit(node))]
+        return [self._note(node), cast(ast.stmt, self.generic_visit(node))]
 
     visit_Raise = visit_Assert = _noted
 
@@ -368,6 +374,10 @@ class _Instrumenter(ast.NodeTransformer):
         return self._call("no_array", node, self.visit(node))
 
 
+def _calls(node: ast.AST) -> list[ast.Call]:
+    return [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+
+
 def _is_of_random(value: Any) -> bool:
     """Returns whether this is a function of `cuda.random`, which Numba compiles: it changes the
     state with an index.
@@ -380,8 +390,12 @@ def _is_of_random(value: Any) -> bool:
 
 @dataclass(slots=True)
 class Memory:
-    """A shared or local array: name, shape, dtype as a name in the code's namespace, bytes at
-    most.
+    """A shared or local array, named as in the user's source.
+
+    Attributes:
+        shape: (0,) of dynamic shared memory.
+        dtype: a name in the code's namespace, or `x.dtype`.
+        offset: of a local array, into the memory of a thread.
     """
 
     name: str
@@ -390,13 +404,20 @@ class Memory:
     code: ThreadCode
     offset: int = 0
 
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the launch sets the size."""
+        return self.shape == (0,)
+
 
 class Lowered:
     """Replaces barriers, collectives and local arrays in the code of a kernel and its device
     functions.
 
     Attributes:
-        local_arrays: all local arrays, with offsets into the memory of a thread.
+        sites: places in the user's source.
+        shared_arrays: the kernel's shared arrays.
+        local_arrays: all local arrays.
         local_bytes: bytes of the local memory of a thread.
         grid: whether the kernel has a grid barrier.
     """
@@ -405,9 +426,20 @@ class Lowered:
         self.local_arrays: list[Memory] = []
         self.local_bytes = 0
         self.grid = False
-        self._sites, self._places, self._seen = sites, 0, set[int]()
-        for function in _codes(code, self._seen):
+        self.sites, self._places = sites, 0
+        self.shared_arrays = [
+            self._memory(code, array.at, name, array.shape, array.dtype)
+            for name, array in code.shared_arrays.items()
+        ]
+        for function in _codes(code, set()):
             function.body = self._rewrite(function)
+
+    def _memory(
+        self, code: ThreadCode, at: ast.AST, name: str, shape: tuple[int, ...], dtype: ast.expr
+    ) -> Memory:
+        line = cast(ast.stmt, at).lineno
+        name = self.sites.names.get((code.source.filename, line), name)
+        return Memory(name, shape, dtype, code, self.local_bytes)
 
     def _rewrite(self, code: ThreadCode) -> list[ast.stmt]:
         stack = {name for name, value in code.namespace.items() if value is stack_array}
@@ -452,10 +484,11 @@ class Lowered:
         self, code: ThreadCode, node: ast.Assign, name: str, shape: ast.expr, dtype: ast.expr
     ) -> ast.stmt:
         dims = tuple(np.atleast_1d(ast.literal_eval(shape)).tolist())
-        display_name = self._sites.names.get((code.source.filename, node.lineno), name)
-        self.local_arrays.append(Memory(display_name, dims, dtype, code, self.local_bytes))
-        value = code.namespace.get(dtype.id) if isinstance(dtype, ast.Name) else None
-        itemsize = value.itemsize if isinstance(value, np.dtype) else _LARGEST_ELEMENT
+        self.local_arrays.append(self._memory(code, node, name, dims, dtype))
+        itemsize = _LARGEST_ELEMENT
+        match dtype:
+            case ast.Name(id=word) if isinstance(code.namespace.get(word), np.dtype):
+                itemsize = code.namespace[word].itemsize
         function = code.bind(f"{_PREFIX[3:]}local_array", thread_operations.local_array)
         offset = ast.Constant(self.local_bytes)
         self.local_bytes += -(-int(np.prod(dims)) * itemsize // 64) * 64
@@ -479,10 +512,6 @@ def _codes(code: ThreadCode, seen: set[int]) -> Iterator[ThreadCode]:
             raise NotInstrumentedError(f"{value.py_func.__name__}(), which Numba compiles as it is")
 
 
-_made: dict[str, Any] = {}
-
-
+@functools.cache
 def _collective(path: str) -> Any:
-    if path not in _made:
-        _made[path] = thread_operations.collective(KINDS.index(path), path)
-    return _made[path]
+    return thread_operations.collective(KINDS.index(path), path)

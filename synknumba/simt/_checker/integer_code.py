@@ -4,8 +4,8 @@ Numba takes ten times as long for the runtime, most of it to find out that each 
 int64. These functions have nothing else, so each statement becomes LLVM's code at once.
 
 Understood are assignments to names, `if`, `while`, `for … in range(…)`, `break`, `continue`,
-`return`, integer arithmetic, comparisons, and calls: of each other, of functions of the C library,
-and of the three that access memory:
+`return`, integer arithmetic, comparisons, and calls: of each other, of `min` and `max` of two
+numbers, of functions of the C library, and of the three that access memory:
 
     get(table, number)          the word, of 8 bytes, with this number in a table at an address
     put(table, number, value)   sets it
@@ -86,10 +86,16 @@ def makecontext(context: int, function: int, count: int, first: int, second: int
     raise NotImplementedError
 
 
+def int64(number: ir.Value | int) -> ir.Value:
+    """Returns a number as LLVM's value."""
+    if isinstance(number, int):
+        return ir.Constant(I64, number)
+    return number
+
+
 def word(builder: ir.IRBuilder, table: ir.Value, number: ir.Value | int) -> ir.Value:
     """Emits the pointer to a word of a table."""
-    index = ir.Constant(I64, number) if isinstance(number, int) else number
-    return builder.gep(builder.inttoptr(table, I64.as_pointer()), [index])
+    return builder.gep(builder.inttoptr(table, I64.as_pointer()), [int64(number)])
 
 
 def compile_functions(
@@ -194,7 +200,7 @@ class _Translator:
             case ast.While(test=test, body=body):
                 self._loop(test, body, [])
             case ast.For(target=ast.Name(id=name) as target, iter=ast.Call(args=args), body=body):
-                start, stop = (ast.Constant(0), args[0]) if len(args) == 1 else args
+                start, stop = [ast.Constant(0), *args][-2:]
                 end = ast.Name(f"{name}.end", ast.Store())
                 self._assign(end, stop)
                 self._assign(target, start)
@@ -203,7 +209,7 @@ class _Translator:
             case ast.Break() | ast.Continue():
                 builder.branch(self._loops[-1][isinstance(node, ast.Break)])
             case ast.Return(value=value):
-                builder.ret(ir.Constant(I64, 0) if value is None else self._value(value))
+                builder.ret(self._value(value or ast.Constant(0)))
             case ast.Expr(value=ast.Call() as call):
                 self._call(call)
             case ast.Expr(value=ast.Constant()):
@@ -250,10 +256,10 @@ class _Translator:
             case ast.BoolOp(op=op, values=[*first, last]):
                 for value in first:
                     following = self._function.append_basic_block("test")
-                    self._jump(
-                        value,
-                        *((following, other) if isinstance(op, ast.And) else (then, following)),
-                    )
+                    if isinstance(op, ast.And):
+                        self._jump(value, following, other)
+                    else:
+                        self._jump(value, then, following)
                     self._builder.position_at_end(following)
                 self._jump(last, then, other)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -265,15 +271,17 @@ class _Translator:
                 ]
                 self._jump(ast.BoolOp(ast.And(), parts), then, other)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
-                compared = self._builder.icmp_signed(
-                    _COMPARISONS[type(op)], self._value(left), self._value(right)
-                )
-                self._builder.cbranch(compared, then, other)
+                self._builder.cbranch(self._compared(left, op, right), then, other)
             case ast.Constant(value=True):
                 self._builder.branch(then)
             case _:
                 is_true = self._builder.icmp_signed("!=", self._value(test), ir.Constant(I64, 0))
                 self._builder.cbranch(is_true, then, other)
+
+    def _compared(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> ir.Value:
+        return self._builder.icmp_signed(
+            _COMPARISONS[type(op)], self._value(left), self._value(right)
+        )
 
     def _value(self, node: ast.expr) -> ir.Value:
         match node:
@@ -283,14 +291,8 @@ class _Translator:
                 return getattr(self._builder, _ARITHMETIC[type(op)])(
                     self._value(left), self._value(right)
                 )
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                chosen = self._variable(f"if.{node.lineno}.{node.col_offset}")
-                target = ast.Name(chosen.name, ast.Store())
-                self._variables[chosen.name] = chosen
-                self._statement(
-                    ast.If(test, [ast.Assign([target], body)], [ast.Assign([target], orelse)])
-                )
-                return self._builder.load(chosen)
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return self._builder.zext(self._compared(left, op, right), I64)
             case ast.Call():
                 return self._call(node)
         number = eval(ast.unparse(node), dict(self._namespace))  # noqa: S307  # a constant of the function's module
@@ -304,6 +306,10 @@ class _Translator:
                 return builder.load(word(builder, args[0], args[1]))
             case "put":
                 return builder.store(args[2], word(builder, args[0], args[1]))
+            case "min":
+                return builder.select(builder.icmp_signed("<", *args), *args)
+            case "max":
+                return builder.select(builder.icmp_signed(">", *args), *args)
             case "byte":
                 return builder.zext(
                     builder.load(builder.inttoptr(args[0], _BYTE.as_pointer())), I64
@@ -316,9 +322,10 @@ class _Translator:
         function = self._module.globals.get(name) or ir.Function(
             self._module, ir.FunctionType(result, kinds), name
         )
-        arguments = [
-            builder.trunc(arg, kind) if kind != arg.type else arg
-            for arg, kind in zip(args, kinds, strict=True)
-        ]
-        returned = builder.call(function, arguments)
-        return builder.sext(returned, I64) if result == _I32 else returned
+        for place, kind in enumerate(kinds):
+            if kind == _I32:
+                args[place] = builder.trunc(args[place], kind)
+        returned = builder.call(function, args)
+        if result == _I32:
+            return builder.sext(returned, I64)
+        return returned

@@ -9,23 +9,22 @@ import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
-from numba.core import types
 
 from synknumba._errors import KernelError
 from synknumba.simt._checker import layout
-from synknumba.simt._checker.instrument import Lowered, NotInstrumentedError, Site, Sites
-from synknumba.simt._lower.thread_code import ThreadCode
-from synknumba.simt._maths.bfloat16 import as_dtype
+from synknumba.simt._checker.instrument import Lowered, Memory, NotInstrumentedError, Site
 from synknumba.simt._python.arrays import (
     StandIn,
     TrackedMemory,
     Watch,
     overlapping,
+    part_names,
     record_memory,
 )
+from synknumba.simt._python.cuda import as_numpy
 from synknumba.simt._python.run import Launch
 
 # Bytes of a thread's stack. Local arrays are elsewhere, and pages that are not used take no memory.
@@ -62,21 +61,77 @@ class _Shared:
         written: address of its map of written bytes.
         nbytes: bytes of a block.
         arrays: the arrays in it.
+        shift: log2 of the bytes of a cell.
     """
 
     low: int
     written: int
     nbytes: int
     arrays: tuple[_SharedArray, ...]
+    shift: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """A stretch of memory: its addresses, log2 of the bytes of a cell, space, address of its map
+    of written bytes.
+    """
+
+    low: int
+    high: int
+    shift: int
+    space: int
+    written: int = 0
+    is_read_only: bool = False
+
+
+class _Regions:
+    """The regions in the words of the runtime, with their cells."""
+
+    def __init__(self, regions: Sequence[_Region]) -> None:
+        self.words = np.zeros((max(1, len(regions)), layout.REGION_WORDS), np.int64)
+        self._cells: list[np.ndarray[Any, Any]] = []
+        for row, region in zip(self.words, regions, strict=False):
+            end = region.high
+            if region.space == layout.LOCAL_SPACE:
+                end = region.low  # no other thread accesses it
+            cells = _cells(region.low, end, region.shift)
+            self._cells.append(cells)
+            row[layout.LOW], row[layout.HIGH] = region.low, region.high
+            row[layout.CELLS], row[layout.SHIFT] = cells.ctypes.data, region.shift
+            row[layout.SPACE], row[layout.WRITTEN] = region.space, region.written
+            row[layout.READ_ONLY] = region.is_read_only
+
+    def divide_cells(self) -> None:
+        """Divides the cells of regions with an access to a part of a cell, each into copies."""
+        for number, row in enumerate(self.words):
+            if not row[layout.FINER]:
+                continue
+            shift = _log2(int(row[layout.FINER]))
+            parts, old = 1 << (int(row[layout.SHIFT]) - shift), self._cells[number]
+            new = self._cells[number] = _cells(int(row[layout.LOW]), int(row[layout.HIGH]), shift)
+            if row[layout.USED]:
+                used = np.flatnonzero(old.any(axis=1))
+                for part in range(parts):
+                    new[used * parts + part] = old[used]
+            row[layout.CELLS], row[layout.SHIFT], row[layout.FINER] = new.ctypes.data, shift, 0
+
+    def space_of(self, address: int) -> int:
+        """Returns the space of an address; the end of the shared memory is of it, too."""
+        for row in self.words:
+            space, low, high = int(row[layout.SPACE]), int(row[layout.LOW]), int(row[layout.HIGH])
+            if space == layout.SHARED_SPACE and address == high:
+                return space
+            if low <= address < high:
+                return space
+        return layout.GLOBAL_SPACE
 
 
 class LaunchMemory:
     """Memory of a launch.
 
     Args:
-        code: the kernel's code.
-        lowered: its local arrays.
-        sites: its places in the user's source.
+        lowered: the kernel's shared and local arrays.
         args: its arguments, by parameter.
         launch: the launch, whose watch collects the findings.
         resident: number of blocks that exist at the same time.
@@ -86,34 +141,42 @@ class LaunchMemory:
     Attributes:
         threads: the words of each thread.
         findings: the table of findings.
+        regions: the memory that threads share, and the local arrays.
     """
 
     def __init__(
         self,
-        code: ThreadCode,
         lowered: Lowered,
-        sites: Sites,
         args: Mapping[str, Any],
         launch: Launch,
         resident: int,
         stand_in: StandIn,
         state: np.ndarray[Any, Any],
     ) -> None:
-        self._code, self._lowered, self._sites, self._args = code, lowered, sites, args
-        self._watch = launch.watch
+        self._lowered, self._args, self._watch = lowered, args, launch.watch
         self._owned: list[Any] = []
         count = math.prod(launch.block)
         self.threads = self._words(resident * count, layout.THREAD_WORDS)
-        local, local_written = self._make_threads(state, launch, count)
+        local = self._make_threads(state, launch, count)
         self.findings = self._words(layout.MOST_FOUND + 1, layout.FOUND_WORDS)
         state[layout.FOUND] = self.findings.ctypes.data
-        state[layout.HINTS] = self._words(len(sites.all)).ctypes.data
+        state[layout.HINTS] = self._words(len(lowered.sites.all)).ctypes.data
         state[layout.SCRATCH] = self._zeros(layout.SCRATCH_BYTES).ctypes.data
         state[layout.KEPT], state[layout.KEPT_BYTES] = self._zeros(_KEPT).ctypes.data, _KEPT
-        self._shared, shift = self._make_shared(state, launch.smem, resident, stand_in)
+        shared = self._shared = self._make_shared(state, launch.smem, resident, stand_in)
         self._arrays = list(_memories([*args], [*args.values()], self._watch))
-        self._local_low = local.ctypes.data
-        self._make_regions(state, resident, shift, local.size, local_written)
+        self._local_low = local.low
+        regions = [_region_of(group) for group in overlapping(self._arrays)]
+        if shared.nbytes:
+            high = shared.low + resident * shared.nbytes
+            regions.append(
+                _Region(shared.low, high, shared.shift, layout.SHARED_SPACE, shared.written)
+            )
+        if lowered.local_bytes:
+            regions.append(local)
+        self.regions = _Regions(regions)
+        state[layout.REGIONS] = self.regions.words.ctypes.data
+        state[layout.REGION_COUNT] = len(regions)
 
     def _zeros(self, nbytes: int) -> np.ndarray[Any, Any]:
         """Returns bytes that take no memory until they are used."""
@@ -128,12 +191,8 @@ class LaunchMemory:
 
     # ---- threads
 
-    def _make_threads(
-        self, state: np.ndarray[Any, Any], launch: Launch, count: int
-    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Sets the words of the threads; returns their local memory and its map of written
-        bytes.
-        """
+    def _make_threads(self, state: np.ndarray[Any, Any], launch: Launch, count: int) -> _Region:
+        """Sets the words of the threads; returns their local memory."""
         table, nbytes = self.threads, self._lowered.local_bytes
         total = len(table)
         stacks, contexts = self._zeros(total * STACK), self._zeros((total + 1) * CONTEXT)
@@ -151,14 +210,14 @@ class LaunchMemory:
         table[:, layout.LOCALS_WRITTEN] = written.ctypes.data + numbers * nbytes
         state[layout.THREADS], state[layout.SCHEDULER] = table.ctypes.data, contexts.ctypes.data
         state[layout.STACK_BYTES] = STACK
-        return local, written
+        low = local.ctypes.data
+        return _Region(low, low + local.size, 0, layout.LOCAL_SPACE, written.ctypes.data)
 
     # ---- shared memory
 
     def _make_shared(
         self, state: np.ndarray[Any, Any], smem: int, resident: int, stand_in: StandIn
-    ) -> tuple[_Shared, int]:
-        """Returns the shared memory, and log2 of the bytes of a cell."""
+    ) -> _Shared:
         arrays = self._place_shared(smem)
         static = sum(_rounded(array.nbytes) for array in arrays if not array.is_dynamic)
         nbytes = _rounded(static + smem)
@@ -178,32 +237,30 @@ class LaunchMemory:
         state[layout.SHARED_OFFSETS] = offsets.ctypes.data
         state[layout.SHARED_FILL] = fill.ctypes.data
         state[layout.SHARED_BYTES], state[layout.DYNAMIC_BYTES] = nbytes, smem
-        return _Shared(low, written, nbytes, arrays), _log2(math.gcd(*steps))
+        return _Shared(low, written, nbytes, arrays, _log2(math.gcd(*steps)))
 
     def _place_shared(self, smem: int) -> tuple[_SharedArray, ...]:
         """Returns the shared arrays, one after another; dynamic ones share what follows."""
-        arrays, offset = [], 0
-        for name, array in self._code.shared_arrays.items():
-            dtype = self._dtype(self._code, array.dtype)
-            line = cast(ast.Call, array.at).lineno
-            display_name = self._sites.names.get((self._code.source.filename, line), name)
-            shape = (smem // dtype.itemsize,) if array.is_dynamic else array.shape
-            arrays.append(_SharedArray(display_name, shape, dtype, offset, array.is_dynamic))
+        arrays, dynamic, offset = list[_SharedArray](), list[int](), 0
+        for number, array in enumerate(self._lowered.shared_arrays):
+            dtype, shape = self._dtype(array), array.shape
+            if array.is_dynamic:
+                shape = (smem // dtype.itemsize,)
+                dynamic.append(number)
+            arrays.append(_SharedArray(array.name, shape, dtype, offset, array.is_dynamic))
             if not array.is_dynamic:
                 offset += _rounded(arrays[-1].nbytes)
-        return tuple(
-            replace(array, offset=offset) if array.is_dynamic else array for array in arrays
-        )
+        for number in dynamic:
+            arrays[number] = replace(arrays[number], offset=offset)
+        return tuple(arrays)
 
-    def _dtype(self, code: ThreadCode, node: ast.expr) -> np.dtype[Any]:
-        """Returns the dtype of a shared or local array, an expression of the generated code."""
+    def _dtype(self, array: Memory) -> np.dtype[Any]:
+        """Returns the dtype of a shared or local array."""
+        text = ast.unparse(array.dtype)
         try:
-            value = eval(ast.unparse(node), {**code.namespace, **self._args})  # noqa: S307  # a name, or `x.dtype`
+            return as_numpy(eval(text, {**array.code.namespace, **self._args}))  # noqa: S307  # a name, or `x.dtype`
         except Exception as error:
-            raise NotInstrumentedError(
-                f"a shared array of the dtype {ast.unparse(node)}"
-            ) from error
-        return as_dtype(value) if isinstance(value, types.Type) else np.dtype(value)
+            raise NotInstrumentedError(f"a shared array of the dtype {text}") from error
 
     def select(self, state: np.ndarray[Any, Any], number: int, count: int) -> None:
         """Makes the threads and the shared memory of a resident block the current ones."""
@@ -215,52 +272,6 @@ class LaunchMemory:
         """Returns the words of the threads of a resident block, each of `count` threads."""
         return self.threads[number * count : (number + 1) * count]
 
-    # ---- regions and their cells
-
-    def _make_regions(
-        self,
-        state: np.ndarray[Any, Any],
-        resident: int,
-        shared_shift: int,
-        local_size: int,
-        local_written: np.ndarray[Any, Any],
-    ) -> None:
-        """Makes the regions, with cells; `shared_shift` is log2 of the bytes of a shared cell."""
-        regions = [
-            (low, high, shift, layout.GLOBAL_SPACE, 0) for low, high, shift in _spans(self._arrays)
-        ]
-        read_only = [_is_read_only(group) for group in overlapping(self._arrays)]
-        shared = self._shared
-        if shared.nbytes:
-            high = shared.low + resident * shared.nbytes
-            regions.append((shared.low, high, shared_shift, layout.SHARED_SPACE, shared.written))
-        if self._lowered.local_bytes:
-            low = self._local_low
-            written = local_written.ctypes.data
-            regions.append((low, low + local_size, 0, layout.LOCAL_SPACE, written))
-        self._regions = self._words(max(1, len(regions)), layout.REGION_WORDS)
-        self._cells: list[np.ndarray[Any, Any]] = []
-        self._regions[: len(read_only), layout.READ_ONLY] = read_only
-        for row, (low, high, shift, space, written) in zip(self._regions, regions, strict=False):
-            cells = _cells(low, low if space == layout.LOCAL_SPACE else high, shift)
-            self._cells.append(cells)
-            row[: layout.WRITTEN + 1] = low, high, cells.ctypes.data, shift, space, written
-        state[layout.REGIONS], state[layout.REGION_COUNT] = self._regions.ctypes.data, len(regions)
-
-    def divide_cells(self) -> None:
-        """Divides the cells of regions with an access to a part of a cell, each into copies."""
-        for number, row in enumerate(self._regions):
-            if not row[layout.FINER]:
-                continue
-            shift = _log2(int(row[layout.FINER]))
-            parts, old = 1 << (int(row[layout.SHIFT]) - shift), self._cells[number]
-            new = self._cells[number] = _cells(int(row[layout.LOW]), int(row[layout.HIGH]), shift)
-            if row[layout.USED]:
-                used = np.flatnonzero(old.any(axis=1))
-                for part in range(parts):
-                    new[used * parts + part] = old[used]
-            row[layout.CELLS], row[layout.SHIFT], row[layout.FINER] = new.ctypes.data, shift, 0
-
     # ---- the array at an address
 
     def at(
@@ -271,35 +282,24 @@ class LaunchMemory:
         """
         if site.constant is not None:
             return TrackedMemory(site.array, "constant", site.constant, self._watch), address
-        word = site.array.partition("[")[0].partition(".")[0]
-        match self._space(address):
+        word = _variable(site.array)
+        match self.regions.space_of(address):
             case layout.SHARED_SPACE:
                 return self._shared_at(address, word)
             case layout.LOCAL_SPACE:
                 nbytes = self._lowered.local_bytes
                 return self._local_at((address - self._local_low) % nbytes)
+        least = int(shape is not None)
         arrays = [
             array
             for array in self._arrays
-            if array.low <= address < array.high or (array.low == address and shape is not None)
+            if array.low <= address < max(array.high, array.low + least)
         ]
         if not arrays:
             unknown = np.zeros(shape or (1,), np.uint8)
             return TrackedMemory(word, "global", unknown, self._watch), unknown.ctypes.data
-        named = (
-            array for array in arrays if array.name.partition(".")[0].partition("[")[0] == word
-        )
+        named = (array for array in arrays if _variable(array.name) == word)
         return next(named, arrays[0]), address
-
-    def _space(self, address: int) -> int:
-        """Returns the space of an address; the end of the shared memory is of it, too."""
-        for row in self._regions:
-            space, low, high = int(row[layout.SPACE]), int(row[layout.LOW]), int(row[layout.HIGH])
-            if space == layout.SHARED_SPACE and address == high:
-                return space
-            if low <= address < high:
-                return space
-        return layout.GLOBAL_SPACE
 
     def _shared_at(self, address: int, word: str) -> tuple[TrackedMemory, int]:
         low = self._shared.low
@@ -307,7 +307,7 @@ class LaunchMemory:
         arrays = [
             array
             for array in self._shared.arrays
-            if array.offset == place or array.offset <= place < array.offset + array.nbytes
+            if array.offset <= place < array.offset + max(1, array.nbytes)
         ]
         array = next((array for array in arrays if array.name == word), arrays[0])
         start = low + array.offset
@@ -317,7 +317,7 @@ class LaunchMemory:
         arrays = [array for array in self._lowered.local_arrays if array.offset <= offset]
         array = arrays[-1]
         try:
-            dtype = self._dtype(array.code, array.dtype)
+            dtype = self._dtype(array)
         except NotInstrumentedError:
             dtype = np.dtype(np.uint8)
         low = self._local_low
@@ -336,6 +336,11 @@ class LaunchMemory:
         }
         flat = np.asarray(SimpleNamespace(__array_interface__=interface))
         return TrackedMemory(name, space, flat.view(dtype).reshape(shape), self._watch, owner)
+
+
+def _variable(expression: str) -> str:
+    """Returns the variable of an expression such as `x.a[0]`."""
+    return expression.partition("[")[0].partition(".")[0]
 
 
 def _rounded(nbytes: int) -> int:
@@ -369,21 +374,15 @@ def _guard(stacks: np.ndarray[Any, Any], count: int) -> None:
         protect(stacks.ctypes.data + number * STACK, _PAGE, 0)
 
 
-def _memories(
-    names: Sequence[str], args: Sequence[Any], watch: Watch, prefix: str = ""
-) -> Iterator[TrackedMemory]:
+def _memories(names: Sequence[str], args: Sequence[Any], watch: Watch) -> Iterator[TrackedMemory]:
     """Yields the arrays and records among the arguments, also in tuples, under their names."""
     for name, arg in zip(names, args, strict=True):
         if isinstance(arg, np.ndarray):
-            yield TrackedMemory(f"{prefix}{name}", "global", arg, watch)
+            yield TrackedMemory(name, "global", arg, watch)
         elif isinstance(arg, np.void):
-            yield TrackedMemory(f"{prefix}{name}", "global", record_memory(arg), watch)
+            yield TrackedMemory(name, "global", record_memory(arg), watch)
         elif isinstance(arg, tuple):
-            fields = getattr(arg, "_fields", None)
-            keys = (
-                [f".{key}" for key in fields] if fields else [f"[{key}]" for key in range(len(arg))]
-            )
-            yield from _memories([f"{name}{key}" for key in keys], arg, watch, prefix)
+            yield from _memories(part_names(name, arg), arg, watch)
 
 
 def _steps(dtype: np.dtype[Any]) -> Iterator[int]:
@@ -408,25 +407,23 @@ def _is_read_only(memories: Sequence[TrackedMemory]) -> bool:
     Raises:
         KernelError: only some are, and one of these has records, whose types do not tell it.
     """
-    writeable = {memory.array.flags.writeable for memory in memories}
-    if len(writeable) > 1 and any(
-        memory.array.dtype.names and not memory.array.flags.writeable for memory in memories
-    ):
+    read_only = [memory for memory in memories if not memory.array.flags.writeable]
+    if len(read_only) == len(memories):
+        return True
+    if any(memory.array.dtype.names for memory in read_only):
         names = ", ".join(memory.name for memory in memories)
         raise KernelError(
             f"read-only records that overlap writeable arrays ({names}) cannot be "
             f"checked in compiled code"
         )
-    return writeable == {False}
+    return False
 
 
-def _spans(memories: Sequence[TrackedMemory]) -> Iterator[tuple[int, int, int]]:
-    """Yields the stretches of memory of arrays, and log2 of a size of cells that tells the
-    numbers in them apart.
-    """
-    for group in overlapping(memories):
-        low, steps = group[0].low, list[int]()
-        for memory in group:
-            start = memory.array.__array_interface__["data"][0]
-            steps += [*_steps(memory.array.dtype), *memory.array.strides, start - low]
-        yield low, max(memory.high for memory in group), _log2(math.gcd(*steps))
+def _region_of(memories: Sequence[TrackedMemory]) -> _Region:
+    """Returns the region of arrays that overlap, with cells that tell the numbers in them apart."""
+    low, steps = memories[0].low, list[int]()
+    for memory in memories:
+        start = memory.array.__array_interface__["data"][0]
+        steps += [*_steps(memory.array.dtype), *memory.array.strides, start - low]
+    high, shift = max(memory.high for memory in memories), _log2(math.gcd(*steps))
+    return _Region(low, high, shift, layout.GLOBAL_SPACE, is_read_only=_is_read_only(memories))

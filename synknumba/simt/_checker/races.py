@@ -89,7 +89,7 @@ class Cells:
         if (address | nbytes) & (self._size - 1):
             self._split((address | nbytes) & -(address | nbytes))
         cells, size = self._cells, self._size
-        pieces = (address,) if nbytes == size else range(address, address + nbytes, size)
+        pieces = range(address, address + nbytes, size)
         return [cells.get(piece) or cells.setdefault(piece, Cell()) for piece in pieces]
 
     def _split(self, size: int) -> None:

@@ -24,6 +24,7 @@ from synknumba.simt._checker.integer_code import (
     compile_functions,
     get,
     getcontext,
+    int64,
     makecontext,
     memcmp,
     memcpy,
@@ -141,7 +142,9 @@ def frozen(address: int) -> int:
         if get(region, LOW) <= address < get(region, HIGH):
             return get(region, layout.READ_ONLY)
         region += 8 * REGION_WORDS
-    return 0 if scratch <= address < scratch + layout.SCRATCH_BYTES else 1
+    if scratch <= address < scratch + layout.SCRATCH_BYTES:
+        return 0
+    return 1
 
 
 def pause(state: int, me: int) -> None:
@@ -178,7 +181,7 @@ def access(address: int, size: int, what: int, site: int) -> None:
         put(me, ATOMICS, 1)
     if space != layout.GLOBAL_SPACE:
         written = get(region, WRITTEN) + offset
-        is_read = 1 if what == READ else 1 if what == ATOMIC else 0
+        is_read = (what == READ) | (what == ATOMIC)
         if is_read and get(state, layout.UNINITIALIZED):
             k = 0
             while k < size and byte(written + k):
@@ -209,70 +212,102 @@ def record(cell: int, space: int, what: int, now: int, where: int) -> int:
     the address, is 0.
     """
     state = check_state()
-    me = get(state, CURRENT)
-    stamp = get(state, EPOCH) | get(me, STAMP)
+    stamp = get(state, EPOCH) | get(get(state, CURRENT), STAMP)
     if space == layout.SHARED_SPACE and get(cell, TAG) != now >> 26:
         memset(cell, 0, 16 * PASTS)
         put(cell, TAG, now >> 26)
-    last = READERS if what == READ else PASTS
-    rival, races = -1, 0
+    last = PASTS
+    if what == READ:
+        last = READERS
+    equal = races = 0
     for k in range(last):
-        before = get(cell, 2 * k)
-        difference = before ^ now
+        past = cell + 16 * k
+        before = get(past, 0)
         if before == 0:
             if k >= READERS:
                 break
             continue
-        if difference >> 16 == 0 or (what == ATOMIC and k >> 1 == 1):
+        if (before ^ now) >> 16 == 0 or (what == ATOMIC and k >> 1 == 1):
             continue
-        then = get(cell, 2 * k + 1)
-        if difference >> 26:
-            if space or get(state, ORDERED_BLOCKS) or (then ^ stamp) >> 54:
-                continue
-        elif (then ^ stamp) >> 32 or (
-            difference >> 21 == 0 and get(me, SEEN + ((before >> 16) & 31)) >= (then >> 16) & 0xFFFF
-        ):
+        if are_ordered(past, space, now, stamp):
             continue
-        elif get(me, ATOMICS):
-            them = get(state, THREADS) + 8 * THREAD_WORDS * ((before >> 16) & 1023)
-            if (get(them, STAMP) ^ then) & 0xFFFF:
-                continue
-        if what == SAME and k < 2:
-            rival = k if rival < 0 else rival
-        else:
+        if what != SAME or k >= 2:
             races = 1
             if where:
-                kind = READ if k >= READERS else layout.WRITE if k < 2 else ATOMIC
-                report(
-                    layout.RACE, where, before, kind, now, layout.WRITE if what == SAME else what, 0
-                )
+                report_race(where, before, k, now, what)
             break
+        if equal == 0:
+            equal = past
+    k = 0
     if what == READ:
-        k = READERS
-        while k < PASTS and get(cell, 2 * k) and (get(cell, 2 * k) ^ now) >> 16:
-            k += 1
-        if k == PASTS:
-            if (get(cell, 2 * READERS) ^ now) >> 26:
-                if not get(state, ORDERED_BLOCKS):
-                    return races
-            elif (get(cell, 2 * READERS + 1) ^ stamp) >> 32 == 0:
-                return races
-            k -= 1
-            for j in range(2 * READERS, 2 * k):
-                put(cell, j, get(cell, j + 2))
+        k = reader_slot(cell, now, stamp)
+        if k < 0:
+            return races
     elif what == ATOMIC:
         k = 2
         if get(cell, 4) and (get(cell, 4) ^ now) >> 16:
-            put(cell, 6, get(cell, 4))
-            put(cell, 7, get(cell, 5))
+            memcpy(cell + 48, cell + 32, 16)
     else:
-        k = 0
-        put(cell, 2, get(cell, 2 * rival) if rival >= 0 else 0)
-        put(cell, 3, get(cell, 2 * rival + 1) if rival >= 0 else 0)
+        if equal == 0:
+            memset(cell + 16, 0, 16)
+        elif equal == cell:
+            memcpy(cell + 16, cell, 16)
         memset(cell + 16 * READERS, 0, 16 * (PASTS - READERS))
     put(cell, 2 * k, now)
     put(cell, 2 * k + 1, stamp)
     return races
+
+
+def are_ordered(past: int, space: int, now: int, stamp: int) -> int:
+    """Returns whether a past access of another thread, at an address, is ordered with the present
+    one.
+    """
+    state = check_state()
+    me = get(state, CURRENT)
+    before, then = get(past, 0), get(past, 1)
+    difference = before ^ now
+    if difference >> 26:
+        return space | get(state, ORDERED_BLOCKS) | (then ^ stamp) >> 54
+    if (then ^ stamp) >> 32:
+        return 1
+    clock = (then >> 16) & 0xFFFF
+    if difference >> 21 == 0 and get(me, SEEN + ((before >> 16) & 31)) >= clock:
+        return 1
+    if not get(me, ATOMICS):
+        return 0
+    them = get(state, THREADS) + 8 * THREAD_WORDS * ((before >> 16) & 1023)
+    return (get(them, STAMP) ^ then) & 0xFFFF
+
+
+def report_race(where: int, before: int, slot: int, now: int, what: int) -> None:
+    """Reports a race with the access that is recorded in a slot of a cell."""
+    kind = ATOMIC
+    if slot >= READERS:
+        kind = READ
+    elif slot < 2:
+        kind = layout.WRITE
+    if what == SAME:
+        what = layout.WRITE
+    report(layout.RACE, where, before, kind, now, what, 0)
+
+
+def reader_slot(cell: int, now: int, stamp: int) -> int:
+    """Returns the slot of a cell for a read, -1 if the readers in it suffice; if all are taken,
+    the oldest goes.
+    """
+    k = READERS
+    while k < PASTS and get(cell, 2 * k) and (get(cell, 2 * k) ^ now) >> 16:
+        k += 1
+    if k < PASTS:
+        return k
+    if (get(cell, 2 * READERS) ^ now) >> 26:
+        if not get(check_state(), ORDERED_BLOCKS):
+            return -1
+    elif (get(cell, 2 * READERS + 1) ^ stamp) >> 32 == 0:
+        return -1
+    for j in range(2 * READERS, 2 * PASTS - 2):
+        put(cell, j, get(cell, j + 2))
+    return PASTS - 1
 
 
 def element(data: int, axes: int, sizes: int, number: int) -> int:
@@ -367,10 +402,14 @@ def source(kind: int, lane: int, offset: int) -> int:
     if kind == layout.SHFL:
         return offset
     if kind == layout.SHFL_UP:
-        return lane - offset if lane >= offset else lane
-    if kind == layout.SHFL_DOWN:
-        return lane + offset if lane + offset < 32 else lane
-    return lane ^ offset
+        partner = lane - offset
+    elif kind == layout.SHFL_DOWN:
+        partner = lane + offset
+    else:
+        partner = lane ^ offset
+    if 0 <= partner < 32:
+        return partner
+    return lane
 
 
 def join(warp: int, lanes: int) -> None:
@@ -382,8 +421,9 @@ def join(warp: int, lanes: int) -> None:
             if (lanes >> peer) & 1:
                 seen = get(them, SEEN + lane)
                 clock = (get(them, STAMP) >> 16) & 0xFFFF
-                latest = seen if seen > latest else latest
-                latest = clock if peer == lane and clock > latest else latest
+                latest = max(latest, seen)
+                if peer == lane:
+                    latest = max(latest, clock)
             them += 8 * THREAD_WORDS
         them = warp
         for peer in range(32):
@@ -415,24 +455,22 @@ def answer(warp: int, count: int) -> int:
         if status < layout.ENDED or status > layout.FAILED:
             living |= 1 << lane
         me += 8 * THREAD_WORDS
-    is_vote = 1 if kind >= layout.ALL else 0
-    is_answered = 1 if layout.SYNCWARP <= kind <= layout.BALLOT else 0
-    if lanes == 0 or lanes != mask & living or not is_answered:
+    if lanes == 0 or lanes != mask & living or not layout.SYNCWARP <= kind <= layout.BALLOT:
         return 0
     if kind == layout.SYNCWARP:
         join(warp, lanes)
-    vote = truths if kind == layout.BALLOT else 1
+    vote = truths
     if kind == layout.ALL:
-        vote = 1 if truths == lanes else 0
+        vote = truths == lanes
     elif kind == layout.ANY:
-        vote = 1 if truths else 0
+        vote = truths != 0
     elif kind == layout.EQ:
-        vote = 1 if truths == lanes else 1 if truths == 0 else 0
+        vote = (truths == lanes) | (truths == 0)
     me = warp
     for lane in range(count):
         if (lanes >> lane) & 1:
             put(me, STATUS, layout.READY)
-            if is_vote:
+            if kind >= layout.ALL:
                 put(me, layout.ANSWERS, vote)
             elif kind != layout.SYNCWARP:
                 partner = source(kind, lane, get(me, layout.OPERANDS + 1) & 31)
@@ -468,7 +506,10 @@ def advance(entry: int) -> int:
                 return layout.DONE
             begin(state)
         for k in range(get(state, NEXT), count):
-            me = threads + 8 * THREAD_WORDS * (count - 1 - k if get(state, layout.REVERSE) else k)
+            number = k
+            if get(state, layout.REVERSE):
+                number = count - 1 - k
+            me = threads + 8 * THREAD_WORDS * number
             if get(me, STATUS) <= layout.READY:
                 put(state, NEXT, k)
                 resume(state, me, entry)
@@ -482,7 +523,7 @@ def advance(entry: int) -> int:
         put(state, NEXT, 0)
         released = k = 0
         while k < count:
-            released += answer(threads + 8 * THREAD_WORDS * k, 32 if count - k > 32 else count - k)
+            released += answer(threads + 8 * THREAD_WORDS * k, min(32, count - k))
             k += 32
         if released:
             continue
@@ -490,12 +531,13 @@ def advance(entry: int) -> int:
         place, me = -1, threads
         for _ in range(count):
             if get(me, STATUS) == layout.WAITING:
-                place = (
-                    get(me, PLACE)
-                    if get(me, KIND) == layout.SYNCTHREADS
-                    and (waiting == 0 or place == get(me, PLACE))
-                    else -1
-                )
+                here = -1
+                if get(me, KIND) == layout.SYNCTHREADS:
+                    here = get(me, PLACE)
+                if waiting == 0:
+                    place = here
+                elif place != here:
+                    place = -1
                 waiting += 1
             elif get(me, STATUS) == layout.ENDED:
                 ended += 1
@@ -520,8 +562,8 @@ def pass_barrier(state: int) -> None:
 
 
 _FUNCTIONS: Final[tuple[Callable[..., int | None], ...]] = (
-    report, outside, wait, frozen, pause, access, record, element, count_of, keep, view, begin,
-    resume, pass_barrier, source,
+    report, outside, wait, frozen, pause, access, record, are_ordered, report_race, reader_slot,
+    element, count_of, keep, view, begin, resume, pass_barrier, source,
     join, answer, advance,
 )  # fmt: skip
 
@@ -530,12 +572,11 @@ def call(builder: Any, name: str, *args: Any) -> Any:
     """Emits a call of one of these functions, or of "state", which returns the address of the
     state; returns its result. The arguments are values or constants.
     """
-    values = [ir.Constant(I64, arg) if isinstance(arg, int) else arg for arg in args]
     symbol = f"synknumba_check_{name}"
     function = builder.module.globals.get(symbol)
     if function is None:
         function = ir.Function(builder.module, ir.FunctionType(I64, [I64] * len(args)), symbol)
-    return builder.call(function, values)
+    return builder.call(function, [int64(arg) for arg in args])
 
 
 def state() -> int:

@@ -18,6 +18,7 @@ from synknumba.simt._checker.emitting import (
     constant,
     fails,
     get_word,
+    parts_of,
     put_word,
     resolved,
     running,
@@ -93,7 +94,9 @@ def _bits(context: Any, builder: Any, kind: types.Type, value: Any) -> Any:
         return builder.zext(value, I64)
     if isinstance(kind, types.Float):
         bits = float_bits(builder, value)
-        return bits if kind.bitwidth == 64 else builder.zext(bits, I64)
+        if kind.bitwidth < 64:
+            bits = builder.zext(bits, I64)
+        return bits
     return context.cast(builder, value, kind, types.int64)
 
 
@@ -102,8 +105,9 @@ def _number(context: Any, builder: Any, kind: types.Type, bits: Any) -> Any:
     if isinstance(kind, types.Boolean):
         return builder.trunc(bits, _I1)
     if isinstance(kind, types.Float):
-        raw = bits if kind.bitwidth == 64 else builder.trunc(bits, ir.IntType(kind.bitwidth))
-        return builder.bitcast(raw, context.get_value_type(kind))
+        if kind.bitwidth < 64:
+            bits = builder.trunc(bits, ir.IntType(kind.bitwidth))
+        return builder.bitcast(bits, context.get_value_type(kind))
     return context.cast(builder, bits, types.int64, kind)
 
 
@@ -120,14 +124,14 @@ def collective(kind: int, path: str) -> Any:
     the code.
     """
     operation = COLLECTIVES[path]
-    is_predicate = operation.exchanged == "predicate"
 
     def resolve(*params: types.Type) -> Any:
         *kinds, place = map(types.unliteral, params)
         if not all(isinstance(part, (types.Integer, types.Boolean, types.Float)) for part in kinds):
             return None
-        at_value = operation.params.index(operation.exchanged) if operation.exchanged else -1
-        exchanged = kinds[at_value] if operation.exchanged else types.int64
+        exchanged = types.int64
+        if operation.exchanged:
+            exchanged = kinds[operation.params.index(operation.exchanged)]
         if exchanged not in OPERAND_TYPES:
             return None
         result = operation.result_type(kinds)
@@ -136,19 +140,24 @@ def collective(kind: int, path: str) -> Any:
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             me = running(builder)
-            number = OPERAND_TYPES.index(types.boolean if is_predicate else exchanged)
+            number = OPERAND_TYPES.index(types_of.get(operation.exchanged, exchanged))
             put_word(builder, me, layout.TYPE, constant(number))
-            operands = iter(range(layout.OPERANDS, layout.OPERANDS + 2))
+            operand = layout.OPERANDS
             for name, part, value in zip(operation.params, passed, args[:-1], strict=True):
-                where = layout.MASK if name == "mask" else next(operands)
-                put_word(builder, me, where, _bits(context, builder, part, value))
+                bits = _bits(context, builder, part, value)
+                if name == "mask":
+                    put_word(builder, me, layout.MASK, bits)
+                else:
+                    put_word(builder, me, operand, bits)
+                    operand += 1
             call(builder, "wait", layout.WAITING, kind, args[-1])
-            kinds = list(result) if isinstance(result, types.BaseTuple) else [result]
             answers = []
-            for position, part in enumerate(kinds):
+            for position, part in enumerate(parts_of(result)):
                 bits = get_word(builder, me, layout.ANSWERS + position)
                 answers.append(_number(context, builder, part, bits))
-            return context.make_tuple(builder, result, answers) if len(answers) > 1 else answers[0]
+            if isinstance(result, types.BaseTuple):
+                return context.make_tuple(builder, result, answers)
+            return answers[0]
 
         return result(*passed, place), codegen
 
@@ -277,7 +286,9 @@ def local_array(_context: Any, offset: types.Type, shape: types.Type, dtype: typ
     if dims is None or element is None:
         return None
     kind = types.Array(element, len(dims), "C")
-    fill = layout.FLOAT_BYTE if isinstance(element, (types.Float, types.Complex)) else layout.BYTE
+    fill = layout.BYTE
+    if isinstance(element, (types.Float, types.Complex)):
+        fill = layout.FLOAT_BYTE
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         me = running(builder)

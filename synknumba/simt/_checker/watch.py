@@ -128,7 +128,8 @@ class CheckWatch(Watch):
             )
         elif len(self._found) < MOST_FINDINGS:
             self._found[key] = finding
-            self._undefined |= {key} if kind in UNDEFINED else set()
+            if kind in UNDEFINED:
+                self._undefined.add(key)
 
     # ---- undefined values
 
@@ -157,9 +158,10 @@ class CheckWatch(Watch):
         )
         if self.stand_in is STAND_IN:
             return answer
-        value, inside = answer if isinstance(answer, tuple) else (answer, None)
-        replacement = _all_bits(np.asarray(value).dtype)
-        return replacement if inside is None else (replacement, inside)
+        if isinstance(answer, tuple):
+            value, inside = answer
+            return _all_bits(value), inside
+        return _all_bits(answer)
 
     @staticmethod
     def absent_finding(lane: int, source: int, place: Access) -> Finding:
@@ -192,12 +194,8 @@ class CheckWatch(Watch):
     def join(self, further: "CheckWatch") -> None:
         """Adds the findings of another launch that are not among these."""
         for key, finding in further._found.items():  # noqa: SLF001  # of this class
-            if (
-                key not in self._found
-                and key not in self._undefined
-                and len(self._found) < MOST_FINDINGS
-            ):
-                self._found[key] = finding
+            if key not in self._undefined and len(self._found) < MOST_FINDINGS:
+                self._found.setdefault(key, finding)
 
     # ---- accesses
 
@@ -327,10 +325,11 @@ def _advice(before: Any, now: Any) -> str:
     if before.line == now.line and before.what == now.what == "write":
         return "two threads write different values: give each its own element, or use cuda.atomic"
     same_warp = first.number // WARP_SIZE == second.number // WARP_SIZE
-    warp = " (or cuda.syncwarp(), within a warp)" if same_warp else ""
-    atomics = (
-        "make the other access atomic, too, or " if "atomic" in {before.what, now.what} else ""
-    )
+    warp = atomics = ""
+    if same_warp:
+        warp = " (or cuda.syncwarp(), within a warp)"
+    if "atomic" in {before.what, now.what}:
+        atomics = "make the other access atomic, too, or "
     return (
         f"{atomics}put cuda.syncthreads() between the two{warp}, where all "
         f"threads of the block reach it"
@@ -341,18 +340,18 @@ def _numbers(array: Array, index: Any) -> list[tuple[int, int]]:
     """Returns the addresses and bytes of the numbers in the selected elements, which are
     records' fields or the elements.
     """
+    parts = index_parts(index)
     if array.dtype.names is None:
         nbytes = array.dtype.itemsize
         if type(index) is int and array.ndim == 1:
             address = array.address + (index % array.shape[0]) * array.strides[0]
             return _inside(array, [(address, nbytes)])
-        is_element = isinstance(index, tuple) and len(index) == array.ndim
-        if is_element and all(isinstance(part, (int, np.integer)) for part in index):
+        integers = [int(part) for part in parts if isinstance(part, (int, np.integer))]
+        if len(integers) == len(parts) == array.ndim:
             address = array.address
-            for place, size, step in zip(index, array.shape, array.strides, strict=True):
-                address += int(place) % size * step
+            for place, size, step in zip(integers, array.shape, array.strides, strict=True):
+                address += place % size * step
             return _inside(array, [(address, nbytes)])
-    parts = index_parts(index)
     if not any(part is Ellipsis for part in parts):
         parts = (*parts, ...)
     view: Any = np.ndarray.__getitem__(array, parts)
@@ -371,12 +370,17 @@ def _inside(array: Array, numbers: list[tuple[int, int]]) -> list[tuple[int, int
     other thread sees.
     """
     memory = array.memory
-    return numbers if numbers and memory.low <= numbers[0][0] < memory.high else []
+    if numbers and memory.low <= numbers[0][0] < memory.high:
+        return numbers
+    return []
 
 
-def _all_bits(dtype: np.dtype[Any]) -> Any:
-    """Returns the number whose bits are all set."""
-    return np.True_ if dtype == np.bool_ else np.full(dtype.itemsize, 0xFF, np.uint8).view(dtype)[0]
+def _all_bits(value: Any) -> Any:
+    """Returns the number of the same type whose bits are all set."""
+    dtype = np.asarray(value).dtype
+    if dtype == np.bool_:
+        return np.True_
+    return np.full(dtype.itemsize, 0xFF, np.uint8).view(dtype)[0]
 
 
 def _holds(array: Array, index: Any, value: Any) -> bool:

@@ -22,8 +22,9 @@ def wrong_count(
     function: Callable[..., Any], params: Sequence[str], args: tuple[Any, ...]
 ) -> ArgumentError:
     """Returns the error for a launch with more or fewer arguments than a kernel has parameters."""
-    count = "1 argument" if len(params) == 1 else f"{len(params)} arguments"
-    way_out = ""
+    count, way_out = "1 argument", ""
+    if len(params) != 1:
+        count = f"{len(params)} arguments"
     if params and params[0].removesuffix("__arg") == "self":
         way_out = (
             "; a kernel cannot be a method: write @staticmethod above its decorator, and pass what "
@@ -40,7 +41,9 @@ def problem(kind: types.Type) -> str | None:
         part = next(filter(None, map(problem, kind)), None)
         return part and f"a tuple with {part}"
     if isinstance(kind, types.Array):
-        return "an array of Python objects" if isinstance(kind.dtype, types.PyObject) else None
+        if isinstance(kind.dtype, types.PyObject):
+            return "an array of Python objects"
+        return None
     if isinstance(kind, types.List | types.ListType):
         return "a list"
     if isinstance(kind, types.Buffer | types.Set | types.DictType):
@@ -68,7 +71,9 @@ def without_type(function: Callable[..., Any], parameter: str, arg: Any) -> Argu
         )
     if isinstance(arg, np.ndarray):
         return ArgumentError(f"{what} {_of_dtype(arg, parameter)}")
-    way_out = f"pass {parameter}.to_numpy()" if hasattr(arg, "to_numpy") else ARGUMENTS
+    way_out = ARGUMENTS
+    if hasattr(arg, "to_numpy"):
+        way_out = f"pass {parameter}.to_numpy()"
     return ArgumentError(f"{what}, which Numba cannot pass to a kernel; {way_out}")
 
 
@@ -86,7 +91,7 @@ def _of_dtype(array: np.ndarray[Any, Any], name: str) -> str:
             f'{name}.astype({name}.dtype.newbyteorder("="))'
         )
     if dtype.char in "gG":  # longdouble
-        narrower = "float64" if dtype.kind == "f" else "complex128"
+        narrower = {"f": "float64", "c": "complex128"}[dtype.kind]
         return f"of dtype {dtype}, which no kernel computes with; pass {name}.astype(np.{narrower})"
     if dtype.name.startswith("float"):  # of ml_dtypes, below 16 bits
         return f"of dtype {dtype}, which no kernel computes with; pass {name}.astype(np.float32)"
@@ -112,7 +117,7 @@ def in_host_memory(arg: Any) -> Any:
         parts = [in_host_memory(part) for part in arg]
         if all(part is old for part, old in zip(parts, arg, strict=True)):
             return arg
-        return arg._make(parts) if hasattr(arg, "_make") else tuple(parts)
+        return getattr(arg, "_make", tuple)(parts)
     if hasattr(arg, "simt_values"):
         return arg.simt_values
     if isinstance(arg, np.ndarray):
@@ -152,17 +157,17 @@ def write_to_readonly(
         name.removesuffix("__arg"): name for name, kind in argtypes.items() if is_readonly(kind)
     }
     for node in walk(body):
-        written = _written_array(node)
+        target = _written_array(node)
         for parameter, name in sorted(readonly.items()):
-            if name == written:
+            if name == target:
                 return _readonly_error(source, node, parameter)
     if not readonly:
         return ArgumentError(
             f"{source.at(source.tree)} writes to a global array or a constant, which are "
             "read-only; pass the array to it"
         )
-    suspects = [param for param, name in readonly.items() if _is_named(argtypes[name], text)]
-    suspects = suspects or list(readonly)
+    named = [param for param, name in readonly.items() if _is_named(argtypes[name], text)]
+    suspects = named or list(readonly)
     if len(suspects) == 1:
         return _readonly_error(source, source.tree, suspects[0])
     return ArgumentError(
@@ -204,4 +209,4 @@ def _root(node: ast.expr) -> str | None:
     """Returns the variable of which an expression takes elements and fields, if it is one."""
     while isinstance(node, (ast.Subscript, ast.Attribute)):
         node = node.value
-    return node.id if isinstance(node, ast.Name) else None
+    return getattr(node, "id", None)

@@ -126,7 +126,9 @@ def cause(error: BaseException) -> BaseException | None:
     """Returns what to raise a short error from: the error of Numba if its text is asked for,
     else None.
     """
-    return error if full_traceback() else None
+    if full_traceback():
+        return error
+    return None
 
 
 def explain(
@@ -147,12 +149,12 @@ def explain(
     """
     if full_traceback() or not isinstance(function, FunctionType):
         return None
-    if not _is_numbas(error) and not _is_of_numba(error):
-        return None
     # of a kernel's own compilation; calls of worlds raise no error of Numba
     if isinstance(error, KernelNumbaError):
         return KernelError(text_of(error))
-    if isinstance(error, SynkError | MemoryError | OSError) or not isinstance(error, Exception):
+    if not isinstance(error, Exception) or isinstance(error, SynkError | MemoryError | OSError):
+        return None
+    if not (_is_numbas(error) or _has_passed_numba(error)):
         return None
     short = _explained(error, function, compiled, anywhere)
     if short is None:
@@ -169,18 +171,18 @@ def _explained(
     sources = list(_sources(function))
     text = text_of(error)
     inner = [source for source in sources if compiled or source.function is not function]
-    refusal = next(filter(None, _known(error, text, sources, inner)), None)
+    refusal = next(filter(None, _refusals(error, text, sources, inner)), None)
     if refusal is not None:
         return refusal
     reason, way_out, matches = _reason(text)
     if not _is_numbas(error):
         reason = f"{type(error).__name__} in Numba's compiler: {reason}"
-    place = None
+    candidates = [_place(text, sources), _first(sources, matches)]
     if says(reason, "undefined name"):  # Numba names the line of the kernel's call
-        place = _first(sources, matches)
-    place = place or _place(text, sources) or _first(sources, matches)
-    if place is None and anywhere and sources:
-        place = _Place(sources[0], sources[0].tree.lineno)
+        candidates.reverse()
+    if anywhere:
+        candidates += [_Place(source, source.tree.lineno) for source in sources[:1]]
+    place = next(filter(None, candidates), None)
     if place is None:
         return None
     node = _node(place, matches)
@@ -191,7 +193,7 @@ def _explained(
     return _error(place, node, reason, way_out)
 
 
-def _known(
+def _refusals(
     error: Exception, text: str, sources: Sequence[Source], inner: Sequence[Source]
 ) -> Iterator[KernelError | None]:
     """Yields the errors that are found by what the functions read, or by one pattern."""
@@ -216,7 +218,7 @@ def _is_numbas(error: BaseException) -> bool:
     return any(kind.__name__ == "NumbaError" for kind in type(error).__mro__)
 
 
-def _is_of_numba(error: BaseException) -> bool:
+def _has_passed_numba(error: BaseException) -> bool:
     """Returns whether Numba's compiler is on the traceback."""
     trace, inside = error.__traceback__, f"{os.sep}numba{os.sep}core{os.sep}"
     while trace is not None:
@@ -246,20 +248,18 @@ def _missing_member(sources: Sequence[Source]) -> KernelError | None:
                 continue
             module = _module(source, node.value)
             if isinstance(module, ModuleType) and not hasattr(module, node.attr):
-                way_out = _did_you_mean(node.attr, dir(module), f"{ast.unparse(node.value)}.")
-                return _error_at(
-                    source,
-                    node,
-                    f"module {module.__name__!r} has no attribute {node.attr!r}",
-                    way_out or f"Use a name that {module.__name__} has.",
-                )
+                reason = f"module {module.__name__!r} has no attribute {node.attr!r}"
+                question = _did_you_mean(node.attr, dir(module), f"{ast.unparse(node.value)}.")
+                way_out = question or f"Use a name that {module.__name__} has."
+                return _error_at(source, node, reason, way_out)
     return None
 
 
-def _did_you_mean(name: str, known: Iterable[str], before: str = "") -> str | None:
-    """Returns a question after the nearest of the known names; None if none is near."""
-    nearest = difflib.get_close_matches(name, sorted(known), 1, 0.6)
-    return f"Did you mean {before}{nearest[0]}?" if nearest else None
+def _did_you_mean(name: str, names: Iterable[str], before: str = "") -> str | None:
+    """Returns a question after the nearest of the names; None if none is near."""
+    for nearest in difflib.get_close_matches(name, sorted(names), 1, 0.6):
+        return f"Did you mean {before}{nearest}?"
+    return None
 
 
 def _read(source: Source) -> Iterator[tuple[ast.expr, Any]]:
@@ -296,7 +296,9 @@ def _constant_of_a_rank(value: Any) -> str | None:
         return value.name
     if not isinstance(value, FunctionType) or value.__name__ not in _OF_A_RANK:
         return None
-    return value.__name__.upper() if str(value.__module__).startswith("synknumba.") else None
+    if not str(value.__module__).startswith("synknumba."):
+        return None
+    return value.__name__.upper()
 
 
 def _untyped(sources: Sequence[Source], callee: str | None) -> KernelError | None:
@@ -362,7 +364,9 @@ def _another_name(reason: str, source: Source, node: ast.AST | None) -> str | No
     missing = says(reason, "no attribute")
     if not missing:
         return None
-    value = ast.unparse(node.value) if isinstance(node, ast.Attribute) else ""
+    value = ""
+    if isinstance(node, ast.Attribute):
+        value = ast.unparse(node.value)
     if missing[2].startswith("Span("):
         return (
             f"The span of rows that synk.arange passes has no elements; use "
@@ -378,28 +382,34 @@ def _fewer_dimensions(text: str, source: Source, node: ast.AST | None) -> str | 
     None if none does.
     """
     signature = says(text, "signature")
-    types = types_in(signature[1]) if signature else []
+    if signature is None:
+        return None
+    types = types_in(signature[1])
     # intrinsics may have fewer operands
     for kind, operand in zip(reversed(types), reversed(_operands(node)), strict=False):
-        array, part = _ARRAY.search(kind), _only_subscript(operand)
-        if array is None or part is None or _has_slice(part):
+        array, part = _ARRAY.search(kind), _only_part(operand)
+        if array is None or part is None:
             continue
         name, indices = ast.unparse(part.value), len(parts_of(part.slice))
         if name in source.params:
-            ndim = indices + int(array["ndim"])
-            flat, count = ",", f"{indices} indices"
+            ndim, flat = indices + int(array["ndim"]), ","
             if indices == 1:
-                flat, count = f", such as {name}.ravel(),", "1 index"
+                flat = f", such as {name}.ravel(),"
             return (
-                f"{name} has {_dimensions(ndim)}, and {ast.unparse(part)} has {count}. Pass an "
-                f"array of {_dimensions(indices)}{flat} or use {ndim} indices."
+                f"{name} has {_dimensions(ndim)}, and {ast.unparse(part)} has "
+                f"{_indices(indices)}. Pass an array of {_dimensions(indices)}{flat} or use "
+                f"{_indices(ndim)}."
             )
     return None
 
 
-def _only_subscript(operand: ast.expr) -> ast.Subscript | None:
-    parts = [node for node in ast.walk(operand) if isinstance(node, ast.Subscript)]
-    return parts[0] if len(parts) == 1 else None
+def _only_part(operand: ast.expr) -> ast.Subscript | None:
+    """Returns the only subscript in an operand; None if there are several, or slices in it."""
+    parts = [node for node in ast.walk(operand) if isinstance(node, ast.Subscript | ast.Slice)]
+    match parts:
+        case [ast.Subscript() as part]:
+            return part
+    return None
 
 
 def _operands(node: ast.AST | None) -> list[ast.expr]:
@@ -413,12 +423,14 @@ def _operands(node: ast.AST | None) -> list[ast.expr]:
     return []
 
 
-def _has_slice(node: ast.Subscript) -> bool:
-    return any(isinstance(part, ast.Slice) for part in ast.walk(node.slice))
-
-
 def _dimensions(ndim: int) -> str:
     return f"{ndim} dimension{'s' * (ndim != 1)}"
+
+
+def _indices(count: int) -> str:
+    if count == 1:
+        return "1 index"
+    return f"{count} indices"
 
 
 def _module(source: Source, node: ast.expr) -> Any:
@@ -426,11 +438,12 @@ def _module(source: Source, node: ast.expr) -> Any:
     if unknown.
     """
     match node:
-        case ast.Name(id=name):
-            return None if name in source.params else source.scope.get(name)
+        case ast.Name(id=name) if name not in source.params:
+            return source.scope.get(name)
         case ast.Attribute(value=base, attr=attribute):
             module = _module(source, base)
-            return getattr(module, attribute, None) if isinstance(module, ModuleType) else None
+            if isinstance(module, ModuleType):
+                return getattr(module, attribute, None)
     return None
 
 
@@ -501,7 +514,9 @@ def _reason(text: str) -> _Reason:
     if is_call_without_code and (needs := says(text, "not a number")):
         name, kind = needs.groups()
         array = _ARRAY.search(kind)
-        got = f"an array of {_dimensions(int(array['ndim']))}" if array else f"a {kind}"
+        got = f"a {kind}"
+        if array:
+            got = f"an array of {_dimensions(int(array['ndim']))}"
         reason = f"{name} needs a number, and gets {got}"
         return _Reason(reason, "Pass one of its elements.", _is_call(name.rpartition(".")[2]))
     messages = raised(text)
@@ -511,8 +526,9 @@ def _reason(text: str) -> _Reason:
     callee, signature = says(text, "no implementation"), says(text, "signature")
     if is_call_without_code and callee and signature:
         return _no_implementation(callee[1], types_in(signature[1]), text, messages)
-    named = says(lines[0], "name")
-    names = set(filter(None, named.groups())) if named else set()
+    names: set[str] = set()
+    if match := says(lines[0], "name"):
+        names.update(filter(None, match.groups()))
     return _Reason(
         in_users_names(lines[0]),
         "Numba compiles a subset of Python and NumPy: write it in another way.",
@@ -545,8 +561,9 @@ def _no_implementation(
     if says(text, "overload for GPUs"):  # which takes the thread's place, too
         types = types[len(STATE) :]
     specific = [message for message in messages if not message.startswith(_NESTED)]
-    # several are guesses at what was meant
-    why = f": {specific[0]}" if len(specific) == 1 else ""
+    why = ""
+    if len(specific) == 1:  # several are guesses at what was meant
+        why = f": {specific[0]}"
     return _Reason(
         f"Numba has no {name}({', '.join(types)}){why}",
         f"{_overload_for_cuda(name)}Pass arguments of other types, use another function, or write "
@@ -593,8 +610,7 @@ def _indexing(container: str, index: str, stored: str = "") -> _Reason | None:
 
     if len(kinds) > ndim:
         reason = f"an array of {_dimensions(ndim)} has {len(kinds)} indices here"
-        indices = "1 index" if ndim == 1 else f"{ndim} indices"
-        way_out = f"Pass an array of {len(kinds)} dimensions, or use {indices}."
+        way_out = f"Pass an array of {len(kinds)} dimensions, or use {_indices(ndim)}."
         return _Reason(reason, way_out, is_it)
     for kind in kinds:
         if kind.startswith(("float", "complex")):

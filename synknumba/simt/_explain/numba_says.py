@@ -86,7 +86,9 @@ def innermost(error: Exception) -> str:
     if not specific:
         return text
     place = re.search(r"typing of call at (.*) \((\d+)\)", text)
-    return f"{specific[-1]} ({place[1]}:{place[2]})" if place else specific[-1]
+    if place is None:
+        return specific[-1]
+    return f"{specific[-1]} ({place[1]}:{place[2]})"
 
 
 def types_in(signature: str) -> list[str]:

@@ -44,11 +44,15 @@ _ALL_BITS: Final = (1 << 64) - 1
 def scalar_type(value: object) -> type[np.generic] | None:
     """Returns the NumPy scalar type that a number has in a kernel; None for anything else."""
     kind = type(value)
+    if kind is int and value >= _INT64_END:  # type: ignore[operator]
+        return np.uint64
     if kind in _PLAIN:
-        return np.uint64 if kind is int and value >= _INT64_END else _PLAIN[kind]  # type: ignore[operator]
-    if isinstance(value, np.generic):
-        return kind if value.dtype.kind in "biufc" or bfloat16.is_scalar(value) else None  # type: ignore[return-value]
-    return np.int64 if isinstance(value, int) else None  # a member of an IntEnum
+        return _PLAIN[kind]
+    if isinstance(value, int):  # a member of an IntEnum
+        return np.int64
+    if isinstance(value, np.generic) and (value.dtype.kind in "biufc" or bfloat16.is_scalar(value)):
+        return kind  # type: ignore[return-value]
+    return None
 
 
 @functools.cache
@@ -84,7 +88,9 @@ def convert(value: Any, kind: type[np.generic]) -> Any:
         return kind(value)
     if isinstance(value, int) and not isinstance(value, bool):
         bits = np.uint64(int(value) & _ALL_BITS)
-        value = bits.astype(np.int64) if value < _INT64_END else bits
+        if value >= _INT64_END:
+            return bits.astype(kind)
+        value = bits.astype(np.int64)
     elif not isinstance(value, np.generic):
         value = np.asarray(value)[()]
     return value.astype(kind)
@@ -98,7 +104,9 @@ def binary(operation: Operation, left: Any, right: Any) -> Any:
     """
     if type(left) is int and type(right) is int and operation in _PYTHON_EXACT:
         result = operation(left, right)
-        return result if _INT64_MIN <= result < _INT64_END else convert(result, np.int64)
+        if _INT64_MIN <= result < _INT64_END:
+            return result
+        return convert(result, np.int64)
     kinds = scalar_type(left), scalar_type(right)
     if None in kinds:
         return operation(left, right)
@@ -117,9 +125,14 @@ def _inverse(base: Any, exponent: Any) -> Any:
     """Returns an integer to a negative power, as Numba's machine code: 0 for most, and the least
     integer for 0.
     """
-    if abs(int(base)) == 1:
-        return base if exponent % 2 else base * base
-    return type(base)(0) if base else type(base)(np.iinfo(type(base)).min)
+    kind = type(base)
+    if base == 0:
+        return kind(np.iinfo(kind).min)
+    if abs(int(base)) != 1:
+        return kind(0)
+    if exponent % 2:
+        return base
+    return base * base
 
 
 def unary(operation: Operation, value: Any) -> Any:
@@ -160,17 +173,31 @@ def _unified(values: tuple[Any, ...], chosen: Any) -> Any:
 
 
 def _extreme(choose: Callable[..., Any], *values: Any) -> Any:
-    return choose(*values) if len(values) == 1 else _unified(values, choose(*values))
+    chosen = choose(*values)
+    if len(values) == 1:
+        return chosen
+    return _unified(values, chosen)
 
 
 def _float(value: Any = 0.0) -> Any:
-    return value if isinstance(value, np.floating) else float(value)
+    if isinstance(value, np.floating):
+        return value
+    return float(value)
+
+
+def _number(value: Any) -> Any:
+    """Returns a scalar of NumPy as a number of Python."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
 
 
 def _round(value: Any, digits: Any = None) -> Any:
     if digits is None:
-        return round(value.item()) if isinstance(value, np.generic) else round(value)
-    kind = type(value) if isinstance(value, np.floating) else np.float64
+        return round(_number(value))
+    kind: type[np.generic] = np.float64
+    if isinstance(value, np.floating):
+        kind = type(value)
     with np.errstate(all="ignore"):
         return kind(round_decimal(np.float64(value), int(digits)))
 
@@ -203,13 +230,15 @@ def math_function(name: str) -> Callable[..., Any]:
     Of float16, some are float16 and the others float32.
     """
     exact: Callable[..., Any] = getattr(math, name)
-    of_half = np.float16 if name in float16.OF_MATH else np.float32
+    of_half: type[np.floating[Any]] = np.float32
+    if name in float16.OF_MATH:
+        of_half = np.float16
     numpy = getattr(np, _NUMPY_NAMES.get(name, name), None)
 
     @functools.wraps(exact)
     def function(*args: Any) -> Any:
         try:
-            result = exact(*(arg.item() if isinstance(arg, np.generic) else arg for arg in args))
+            result = exact(*map(_number, args))
         except (ValueError, OverflowError):
             if numpy is not None:
                 result = float(numpy(*map(float, args)))
@@ -224,8 +253,9 @@ def math_function(name: str) -> Callable[..., Any]:
         kinds = set(map(type, args))
         if kinds == {np.float16}:
             return of_half(result)
-        is_single = type(result) is float and all(map(_is_short, kinds))
-        return np.float32(result) if is_single else result
+        if type(result) is float and all(map(_is_short, kinds)):
+            return np.float32(result)
+        return result
 
     return function
 
@@ -255,13 +285,17 @@ for _kind, _c in ((np.float32, ctypes.c_float), (np.float64, ctypes.c_double)):
 
 def fma(a: Any, b: Any, c: Any) -> Any:
     """Returns `a * b + c`, rounded once."""
-    kind = np.float32 if all(type(value) is np.float32 for value in (a, b, c)) else np.float64
+    kind: type[np.floating[Any]] = np.float64
+    if {type(a), type(b), type(c)} == {np.float32}:
+        kind = np.float32
     return kind(_FMA[kind](float(a), float(b), float(c)))
 
 
 def cbrt(value: Any) -> Any:
     """Returns the cube root."""
-    return np.cbrt(value if type(value) is np.float32 else np.float64(value))
+    if type(value) is not np.float32:
+        value = np.float64(value)
+    return np.cbrt(value)
 
 
 def _bits(value: Any) -> tuple[int, int]:
@@ -279,9 +313,9 @@ def brev(value: Any) -> Any:
     """Reverses the bits: all 64 of a uint64, the low 32 of any other integer, as CUDA does for
     an int64.
     """
-    kind, width = (np.uint64, 64) if scalar_type(value) is np.uint64 else (np.uint32, 32)
-    bits = int(value) & ((1 << width) - 1)
-    return kind(int(f"{bits:0{width}b}"[::-1], 2))
+    if scalar_type(value) is np.uint64:
+        return np.uint64(int(f"{int(value):064b}"[::-1], 2))
+    return np.uint32(int(f"{int(value) & 0xFFFFFFFF:032b}"[::-1], 2))
 
 
 def clz(value: Any) -> int:

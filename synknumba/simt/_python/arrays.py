@@ -8,6 +8,7 @@ index. Elements are identified by address, so views and slices need no bookkeepi
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
@@ -35,7 +36,9 @@ class StandIn:
 
     def fill_of(self, dtype: np.dtype[Any]) -> int:
         """Returns the byte that fills a new array."""
-        return self.float_byte if dtype.kind in "fc" or bfloat16.is_named(dtype.name) else self.byte
+        if dtype.kind in "fc" or bfloat16.is_named(dtype.name):
+            return self.float_byte
+        return self.byte
 
 
 STAND_IN: Final = StandIn(0, 0xFF, 0xCD)  # NaN in floats
@@ -119,7 +122,9 @@ class TrackedMemory:
         self, name: str, space: str, array: np.ndarray[Any, Any], watch: Watch, owner: Any = None
     ) -> None:
         self.name, self.space, self.array, self.watch, self.owner = name, space, array, watch, owner
-        self.written: set[int] = owner.written if space == "shared" else set()
+        self.written: set[int] = set()
+        if space == "shared":
+            self.written = owner.written
         self.cells: Any = None
         self.low, self.high = np.lib.array_utils.byte_bounds(array)
 
@@ -235,7 +240,9 @@ class Record:
 
     def __getitem__(self, name: Any) -> Any:
         part = _part(self._cell, name)
-        return part if part.ndim else part[()]
+        if part.ndim == 0:
+            return part[()]
+        return part
 
     def __setitem__(self, name: Any, value: Any) -> None:
         _part(self._cell, name)[...] = value
@@ -257,7 +264,9 @@ class Record:
 
 # Not methods of `Record`: the names of fields are the user's.
 def _part(cell: Array, name: Any) -> Any:
-    return np.ndarray.__getitem__(cell, cell.dtype.names[name] if isinstance(name, int) else name)  # type: ignore[index]
+    if isinstance(name, int):
+        name = cell.dtype.names[name]  # type: ignore[index]
+    return np.ndarray.__getitem__(cell, name)
 
 
 def _field(cell: Array, name: str) -> str:
@@ -274,16 +283,18 @@ def plain(value: Any, dtype: np.dtype[Any]) -> Any:
         return value.value()
     if isinstance(value, Array):
         value.memory.watch.access("read", value, ...)
-    elif (type(value) is int and dtype.kind in "iu") or (
-        dtype.kind == "V" and bfloat16.is_named(dtype.name)
-    ):
+        return value
+    wraps_around = type(value) is int and dtype.kind in "iu"
+    if wraps_around or (dtype.kind == "V" and bfloat16.is_named(dtype.name)):
         return convert(value, dtype.type)
     return value
 
 
 def index_parts(index: Any) -> tuple[Any, ...]:
     """Returns an index as a tuple."""
-    return index if isinstance(index, tuple) else (index,)
+    if isinstance(index, tuple):
+        return index
+    return (index,)
 
 
 def is_outside(array: np.ndarray[Any, Any], index: Any) -> bool:
@@ -307,35 +318,47 @@ def nothing(dtype: np.dtype[Any]) -> Any:
     """Returns a zero, the result of an out-of-bounds read if the run continues; of records, one
     with fields as attributes.
     """
-    return np.zeros(1, np.dtype((np.record, dtype)) if dtype.names else dtype)[0]
+    if dtype.names:
+        dtype = np.dtype((np.record, dtype))
+    return np.zeros(1, dtype)[0]
 
 
 def _absent(array: np.ndarray[Any, Any], index: Any) -> Any:
     """Returns zeros of the shape that the index selects, were it within bounds."""
     zeros = np.broadcast_to(nothing(array.dtype), [max(1, size) for size in array.shape])
-    is_number = (int, np.integer)
-    selected = zeros[tuple(0 if isinstance(i, is_number) else i for i in index_parts(index))]
-    return selected.copy() if isinstance(selected, (np.ndarray, np.void)) else selected
+    parts = list(index_parts(index))
+    for place, part in enumerate(parts):
+        if isinstance(part, (int, np.integer)):
+            parts[place] = 0
+    return copy(zeros[tuple(parts)])
 
 
 def wrap(value: Any, name: str, space: str, watch: Watch) -> Any:
     """Returns an argument or constant with its arrays and records tracked."""
     value = getattr(value, "_ary", value)  # unwraps an array of Numba's CUDA simulator
-    if isinstance(value, (np.ndarray, np.void)):
-        array = np.asarray(value) if isinstance(value, np.ndarray) else record_memory(value)
-        memory = TrackedMemory(name, space, array, watch)
-        if space == "global":
-            watch.memories.append(memory)
-        tracked = _on_memory(array, memory)
-        return tracked if isinstance(value, np.ndarray) else Record(tracked)
+    if isinstance(value, np.ndarray):
+        return _tracked(np.asarray(value), name, space, watch)
+    if isinstance(value, np.void):
+        return Record(_tracked(record_memory(value), name, space, watch))
     if isinstance(value, tuple):
-        names = getattr(value, "_fields", range(len(value)))
-        parts = [
-            wrap(part, f"{name}.{key}" if isinstance(key, str) else f"{name}[{key}]", space, watch)
-            for key, part in zip(names, value, strict=True)
-        ]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        names = part_names(name, value)
+        parts = [wrap(part, key, space, watch) for key, part in zip(names, value, strict=True)]
+        return getattr(value, "_make", tuple)(parts)
     return value
+
+
+def _tracked(array: np.ndarray[Any, Any], name: str, space: str, watch: Watch) -> Array:
+    memory = TrackedMemory(name, space, array, watch)
+    if space == "global":
+        watch.memories.append(memory)
+    return _on_memory(array, memory)
+
+
+def part_names(name: str, value: tuple[Any, ...]) -> list[str]:
+    """Returns the names of the parts of a tuple with this name, as they are written in Python."""
+    if hasattr(value, "_fields"):
+        return [f"{name}.{field}" for field in value._fields]
+    return [f"{name}[{place}]" for place in range(len(value))]
 
 
 def record_memory(value: np.void) -> np.ndarray[Any, Any]:

@@ -35,32 +35,38 @@ def _number(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def choose_number(old: Any, value: Any) -> Any:
         if _isnan(value):
             return old
-        return value if _isnan(old) else choose(old, value)
+        if _isnan(old):
+            return value
+        return choose(old, value)
 
     return choose_number
 
 
-def _maximum(old: Any, value: Any) -> Any:
-    return value if old < value else old
+def _incremented(old: Any, most: Any) -> Any:
+    if old >= most:
+        return old * 0
+    return old + old.dtype.type(1)
 
 
-def _minimum(old: Any, value: Any) -> Any:
-    return value if old > value else old
+def _decremented(old: Any, most: Any) -> Any:
+    if old == 0 or old > most:
+        return most
+    return old - old.dtype.type(1)
 
 
 # (old element, value) -> new element
 _CHANGES: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "add": operator.add,
     "sub": operator.sub,
-    "max": _maximum,
-    "min": _minimum,
-    "nanmax": _number(_maximum),
-    "nanmin": _number(_minimum),
+    "max": max,
+    "min": min,
+    "nanmax": _number(max),
+    "nanmin": _number(min),
     "and_": operator.and_,
     "or_": operator.or_,
     "xor": operator.xor,
-    "inc": lambda old, most: old * 0 if old >= most else old + old.dtype.type(1),
-    "dec": lambda old, most: most if old == 0 or old > most else old - old.dtype.type(1),
+    "inc": _incremented,
+    "dec": _decremented,
     "exch": lambda _old, value: value,
 }
 
@@ -96,7 +102,9 @@ def _cas(ary: Any, idx: Any, old: Any, val: Any) -> Any:
     """Stores `val` if the element equals `old`; returns the previous element."""
 
     def swap(now: Any) -> Any:
-        return convert(val, type(now)) if now == convert(old, type(now)) else now
+        if now == convert(old, type(now)):
+            return convert(val, type(now))
+        return now
 
     return _element(ary, idx, swap)
 
@@ -118,6 +126,10 @@ class Dim3(NamedTuple):
     x: int
     y: int
     z: int
+
+    def at(self, number: int) -> "Dim3":
+        """Returns the index, in these sizes, of a linear index, x fastest."""
+        return Dim3(number % self.x, number // self.x % self.y, number // (self.x * self.y))
 
 
 class CurrentIndex:
@@ -151,7 +163,9 @@ class GridGroup:
 
 def as_numpy(dtype: Any) -> np.dtype[Any]:
     """Returns the NumPy dtype of a Numba type or of anything NumPy accepts as a dtype."""
-    return as_dtype(dtype) if isinstance(dtype, types.Type) else np.dtype(dtype)
+    if isinstance(dtype, types.Type):
+        return as_dtype(dtype)
+    return np.dtype(dtype)
 
 
 def _waits(path: str) -> Callable[..., Any]:
@@ -159,70 +173,6 @@ def _waits(path: str) -> Callable[..., Any]:
         raise KernelError(f"cuda.{path}() must be called by its name, not through a variable")
 
     return call
-
-
-class Cuda:
-    """Implements the module `numba.cuda` for a launch, a `DebugLaunch`."""
-
-    warpsize = WARP_SIZE
-    _unassigned = UNASSIGNED
-
-    def __init__(self, launch: Any) -> None:
-        self._launch = launch
-        self.threadIdx = CurrentIndex(lambda: launch.current.index)
-        self.blockIdx = CurrentIndex(lambda: launch.current.block_index)
-        self.blockDim, self.gridDim = launch.block, launch.grid
-        self.atomic = SimpleNamespace(**_ATOMICS)
-        self.const = SimpleNamespace(array_like=lambda array: array)
-        self.cg = SimpleNamespace(this_grid=GridGroup)
-        self.shared = SimpleNamespace(array=self._shared)
-        self.local = SimpleNamespace(array=self._local)
-        self.fp16 = SimpleNamespace(**_HALF)
-        self.threadfence = self.threadfence_block = self.threadfence_system = self._fence
-        vars(self).update({name: getattr(arithmetic, name) for name in _ARITHMETIC})
-        vars(self).update(
-            dict.fromkeys(CACHED_LOADS, operator.getitem)
-            | dict.fromkeys(CACHED_STORES, operator.setitem)
-        )
-        vars(self).update({path: _waits(path) for path in WAITING})
-
-    def _assigned(self, value: Any, name: str) -> Any:
-        """Returns the value of a variable; that which the watch chooses, if it is unassigned."""
-        return self._launch.watch.unassigned(name) if value is UNASSIGNED else value
-
-    @property
-    def laneid(self) -> int:
-        """The current thread's index within its warp."""
-        return self._launch.current.lane
-
-    def grid(self, ndim: int) -> int | tuple[int, ...]:
-        """Returns the current thread's index in the grid."""
-        thread, block = self._launch.current.index, self._launch.current.block_index
-        index = tuple(b * size + t for t, b, size in zip(thread, block, self.blockDim, strict=True))
-        return index[0] if ndim == 1 else index[:ndim]
-
-    def gridsize(self, ndim: int) -> int | tuple[int, ...]:
-        """Returns the number of threads in the grid."""
-        sizes = tuple(map(operator.mul, self.gridDim, self.blockDim))
-        return sizes[0] if ndim == 1 else sizes[:ndim]
-
-    def lanemask_lt(self) -> Any:
-        """Returns the mask of the lanes below the current one."""
-        return np.uint32((1 << self.laneid) - 1)
-
-    def nanosleep(self, ns: int) -> None:
-        """Does nothing: no other thread would run meanwhile."""
-
-    def _fence(self) -> None:
-        self._launch.current.fences += 1
-
-    def _shared(self, shape: Any, dtype: Any, name: str = "shared array", key: str = "") -> Array:
-        return self._launch.shared_array(name, key, shape, as_numpy(dtype))
-
-    def _local(self, shape: Any, dtype: Any, name: str = "local array") -> Array:
-        return allocate(
-            name, "local", shape, as_numpy(dtype), self._launch.watch, self._launch.current
-        )
 
 
 _HALF_UNARY: Final = {
@@ -251,7 +201,9 @@ def _half(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*args: Any) -> Any:
         result = function(*(np.float16(arg) for arg in args))
-        return bool(result) if isinstance(result, np.bool_) else np.float16(result)
+        if isinstance(result, np.bool_):
+            return bool(result)
+        return np.float16(result)
 
     return call
 
@@ -261,9 +213,88 @@ _HALF: Final = {
 }
 
 
+_ARITHMETIC: Final = ("popc", "brev", "clz", "ffs", "fma", "cbrt", "selp")
+# Members of `numba.cuda` that do not depend on the thread.
+_MEMBERS: Final[dict[str, Any]] = {
+    **{name: getattr(arithmetic, name) for name in _ARITHMETIC},
+    **dict.fromkeys(CACHED_LOADS, operator.getitem),
+    **dict.fromkeys(CACHED_STORES, operator.setitem),
+    **{path: _waits(path) for path in WAITING},
+}
+
+
+def _first(values: tuple[int, ...], ndim: int) -> int | tuple[int, ...]:
+    """Returns the values along this many axes; of one axis, a number."""
+    if ndim == 1:
+        return values[0]
+    return values[:ndim]
+
+
+class Cuda:
+    """Implements the module `numba.cuda` for a launch, a `DebugLaunch`."""
+
+    warpsize = WARP_SIZE
+    atomic = SimpleNamespace(**_ATOMICS)
+    const = SimpleNamespace(array_like=lambda array: array)
+    cg = SimpleNamespace(this_grid=GridGroup)
+    fp16 = SimpleNamespace(**_HALF)
+    _unassigned = UNASSIGNED
+
+    def __init__(self, launch: Any) -> None:
+        self._launch = launch
+        self.threadIdx = CurrentIndex(lambda: launch.current.index)
+        self.blockIdx = CurrentIndex(lambda: launch.current.block_index)
+        self.blockDim, self.gridDim = launch.block, launch.grid
+        self.shared = SimpleNamespace(array=self._shared)
+        self.local = SimpleNamespace(array=self._local)
+        vars(self).update(_MEMBERS)
+
+    def _assigned(self, value: Any, name: str) -> Any:
+        """Returns the value of a variable; that which the watch chooses, if it is unassigned."""
+        if value is UNASSIGNED:
+            return self._launch.watch.unassigned(name)
+        return value
+
+    @property
+    def laneid(self) -> int:
+        """The current thread's index within its warp."""
+        return self._launch.current.lane
+
+    def grid(self, ndim: int) -> int | tuple[int, ...]:
+        """Returns the current thread's index in the grid."""
+        thread, block = self._launch.current.index, self._launch.current.block_index
+        index = tuple(b * size + t for t, b, size in zip(thread, block, self.blockDim, strict=True))
+        return _first(index, ndim)
+
+    def gridsize(self, ndim: int) -> int | tuple[int, ...]:
+        """Returns the number of threads in the grid."""
+        return _first(tuple(map(operator.mul, self.gridDim, self.blockDim)), ndim)
+
+    def lanemask_lt(self) -> Any:
+        """Returns the mask of the lanes below the current one."""
+        return np.uint32((1 << self.laneid) - 1)
+
+    def nanosleep(self, ns: int) -> None:
+        """Does nothing: no other thread would run meanwhile."""
+
+    def threadfence(self) -> None:
+        """Counts a fence of the current thread."""
+        self._launch.current.fences += 1
+
+    threadfence_block = threadfence_system = threadfence
+
+    def _shared(self, shape: Any, dtype: Any, name: str = "shared array", key: str = "") -> Array:
+        return self._launch.shared_array(name, key, shape, as_numpy(dtype))
+
+    def _local(self, shape: Any, dtype: Any, name: str = "local array") -> Array:
+        return allocate(
+            name, "local", shape, as_numpy(dtype), self._launch.watch, self._launch.current
+        )
+
+
 def member(base: Any, path: str) -> Any:
     """Returns the object at a dotted path below `base`."""
-    for part in path.split(".") if path else ():
+    for part in filter(None, path.split(".")):
         base = getattr(base, part)
     return base
 
@@ -271,7 +302,6 @@ def member(base: Any, path: str) -> Any:
 _INDICES: Final = {
     f"{word}.{axis}" for word in ("threadIdx", "blockIdx", "blockDim", "gridDim") for axis in "xyz"
 }
-_ARITHMETIC: Final = ("popc", "brev", "clz", "ffs", "fma", "cbrt", "selp")
 _FUNCTIONS: Final = {
     "grid", "gridsize", "lanemask_lt", "nanosleep", "threadfence", "threadfence_block",
     "threadfence_system", "shared.array",
@@ -280,7 +310,7 @@ _FUNCTIONS: Final = {
 # Paths below numba.cuda implemented by `Cuda`, and their prefixes, such as `threadIdx` for
 # `threadIdx.x`.
 KNOWN_PATHS: Final = frozenset(
-    {*_INDICES, *_FUNCTIONS, *_ARITHMETIC, *CACHED_LOADS, *CACHED_STORES, *WAITING}
+    {*_INDICES, *_FUNCTIONS, *_MEMBERS}
     | {f"atomic.{name}" for name in _ATOMICS}
     | {f"fp16.{name}" for name in _HALF}
     | {

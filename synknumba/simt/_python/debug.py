@@ -27,7 +27,7 @@ def debug(kernel: Any) -> PythonKernel:
 
     Threads run in order, x fastest, each until it ends or waits for others. Arithmetic uses Numba's
     types: float32 stays float32, and integers wrap around at 64 bits. New shared and local arrays
-        hold NaN, or bytes 0xCD in integers.
+    hold NaN, or bytes 0xCD in integers.
 
     Speed is 300,000 to 700,000 element accesses per second, including the arithmetic around them:
     launch few threads.

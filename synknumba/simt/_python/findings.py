@@ -3,6 +3,7 @@
 import bdb
 import dis
 import sys
+from collections.abc import Iterable
 from traceback import walk_tb
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
@@ -34,9 +35,8 @@ def outside_finding(thread: Any, array: Array, index: Any, what: str) -> Finding
     """Returns the finding for an out-of-bounds index."""
     frame = user_frame()
     parts = index_parts(index)
-    is_whole = array.shape == array.memory.array.shape
-    part_of = "" if is_whole else f"a part of shape {array.shape} of "
-    summary = f"index {shown_index(parts)} is outside of {part_of}{described(array.memory)}"
+    where = described_part(array.shape, array.memory)
+    summary = f"index {shown_index(parts)} is outside of {where}"
     place = access(what, thread, frame.f_code, frame.f_lineno)
     numbers = tuple(int(part) for part in parts if isinstance(part, (int, np.integer)))
     return Finding(BoundsError, summary, (place,), BOUNDS_ADVICE, array.memory.name, numbers)
@@ -92,11 +92,20 @@ def fault_advice(name: str) -> str:
 
 def described(memory: TrackedMemory) -> str:
     """Returns a description of an array: kind, name, shape and dtype."""
-    kind = "the array" if memory.space == "global" else f"the {memory.space} array"
-    return f"{kind} {memory.name} (shape {memory.array.shape}, {memory.array.dtype})"
+    kind = f"{memory.space} array"
+    if memory.space == "global":
+        kind = "array"
+    return f"the {kind} {memory.name} (shape {memory.array.shape}, {memory.array.dtype})"
 
 
-def shown_index(index: tuple[Any, ...]) -> str:
+def described_part(shape: tuple[int, ...], memory: TrackedMemory) -> str:
+    """Returns a description of a view of this shape: of the array, or of a part of it."""
+    if shape == memory.array.shape:
+        return described(memory)
+    return f"a part of shape {shape} of {described(memory)}"
+
+
+def shown_index(index: Iterable[Any]) -> str:
     """Returns an index as it is written."""
     return f"[{', '.join(map(_shown_part, index))}]"
 
@@ -104,9 +113,10 @@ def shown_index(index: tuple[Any, ...]) -> str:
 def _shown_part(part: Any) -> str:
     if not isinstance(part, slice):
         return str(part)
-    ends = part.start, part.stop, part.step
-    start, stop, step = ("" if end is None else str(end) for end in ends)
-    return f"{start}:{stop}:{step}" if step else f"{start}:{stop}"
+    ends = [part.start, part.stop]
+    if part.step is not None:
+        ends.append(part.step)
+    return ":".join(map(str, ends)).replace("None", "")
 
 
 def _user_frames(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
@@ -118,19 +128,24 @@ def user_line(traceback: TracebackType | None) -> str:
     functions; "" if there is none.
     """
     frames = _user_frames(traceback)
-    return f"{frames[-1][0].f_code.co_filename}:{frames[-1][1]}" if frames else ""
+    if not frames:
+        return ""
+    frame, line = frames[-1]
+    return f"{frame.f_code.co_filename}:{line}"
 
 
 def of_the_user(traceback: TracebackType | None) -> TracebackType | None:
     """Returns a traceback without this package's frames, so that a debugger opens at the user's
     line.
     """
-    entries = []
+    entries, users = [], []
     while traceback is not None:
         entries.append(traceback)
+        if not _is_ours(traceback.tb_frame):
+            users.append(traceback)
         traceback = traceback.tb_next
     new = None
-    for entry in reversed([entry for entry in entries if not _is_ours(entry.tb_frame)] or entries):
+    for entry in reversed(users or entries):
         new = TracebackType(new, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return new
 

@@ -29,21 +29,18 @@ class PythonKernel:
     stand_ins = False  # whether a variable that is read unassigned has a value
 
     def __init__(self, kernel: Any, word: str, make_watch: Callable[[Launch], Watch]) -> None:
-        # the second of a kernel decorated by synk.parallel
-        plain = (
-            kernel,
-            getattr(kernel, "__wrapped__", None),
-        )
-        function = device_code(kernel) or next(
-            (each for each in plain if isinstance(each, FunctionType)), None
-        )
-        if function is None:
+        function = device_code(kernel) or kernel
+        if not isinstance(function, FunctionType):  # a kernel decorated by synk.parallel
+            function = getattr(kernel, "__wrapped__", None)
+        if not isinstance(function, FunctionType):
             raise ArgumentError(
                 f"simt.{word} takes a kernel: a function, one decorated by cuda.jit or "
                 f"synk.parallel, or a simt kernel; got {kernel!r}"
             )
         self.py_func: FunctionType = function
-        self._kernel = kernel if isinstance(kernel, Kernel) else jit(function)
+        if not isinstance(kernel, Kernel):
+            kernel = jit(function)
+        self._kernel = kernel
         self._word, self._make_watch = word, make_watch
 
     def __repr__(self) -> str:

@@ -128,8 +128,10 @@ class DebugProgram:
                 new[function] = _fitted(new[function], entry)
         for function, entry in self._functions.items():
             for name, value in entry.bindings.items():
-                target = member(cuda, value.path) if isinstance(value, CudaPath) else value
-                if isinstance(value, FunctionType):
+                target = value
+                if isinstance(value, CudaPath):
+                    target = member(cuda, value.path)
+                elif isinstance(value, FunctionType):
                     target = new.get(value, value)
                 spaces[function][name] = target
         return new[self._kernel]
@@ -164,20 +166,19 @@ def _fitted(function: FunctionType, entry: SourceFunction) -> FunctionType:
         if len(entry.declared) > 1:
             argument_types = tuple(map(_type_of, ordered))
             chosen = best_declared(entry.source.tree.name, entry.declared, argument_types)
-        return chosen, [
-            _as(value, kind)
-            for value, kind in zip(ordered, map(_number_type, chosen.args), strict=True)
-        ]
+        return chosen, [*map(_as, ordered, chosen.args)]
 
     def call(*args: Any, **keywords: Any) -> Any:
         chosen, values = match_signature(args, keywords)
-        return _as(function(*values), _number_type(chosen.result))
+        return _as(function(*values), chosen.result)
 
     def wait(*args: Any, **keywords: Any) -> Generator[Request, Any, Any]:
         chosen, values = match_signature(args, keywords)
-        return _as((yield from function(*values)), _number_type(chosen.result))
+        return _as((yield from function(*values)), chosen.result)
 
-    return wait if entry.waits else call  # type: ignore[return-value]
+    if entry.waits:
+        return wait  # type: ignore[return-value]
+    return call  # type: ignore[return-value]
 
 
 def _type_of(value: Any) -> types.Type:
@@ -185,12 +186,13 @@ def _type_of(value: Any) -> types.Type:
     if isinstance(value, Array):
         return types.Array(from_dtype(value.dtype), value.ndim, "C")
     kind = scalar_type(value)
-    return typeof(value) if kind is None else from_dtype(np.dtype(kind))
+    if kind is None:
+        return typeof(value)
+    return from_dtype(np.dtype(kind))
 
 
-def _number_type(kind: Any) -> type[np.generic] | None:
-    return as_numpy(kind).type if isinstance(kind, (types.Number, types.Boolean)) else None
-
-
-def _as(value: Any, kind: type[np.generic] | None) -> Any:
-    return value if kind is None or value is None else convert(value, kind)
+def _as(value: Any, kind: types.Type | None) -> Any:
+    """Returns a value as it is declared: a number in the number's type."""
+    if value is None or not isinstance(kind, (types.Number, types.Boolean)):
+        return value
+    return convert(value, as_numpy(kind).type)

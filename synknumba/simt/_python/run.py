@@ -12,9 +12,10 @@ a `Request`, and it is sent the answer once all participating threads have made 
 Blocks run one after another; only a grid barrier keeps several of them active at once.
 """  # noqa: E501
 
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -27,8 +28,9 @@ from synknumba.simt._python.program import DebugProgram
 from synknumba.simt._python.source import MARK
 from synknumba.simt._python.warp import (
     ACTIVE_MASK,
-    BLOCK_WIDE,
+    FULL_MASK,
     GRID_SYNC,
+    OF_BLOCKS,
     Request,
     absent_sources,
     block_answer,
@@ -63,10 +65,7 @@ class Thread:
     )  # fmt: skip
 
     def __init__(self, block: "Block", number: int, code: ThreadCode) -> None:
-        sizes = block.launch.block
-        self.index = Dim3(
-            number % sizes.x, number // sizes.x % sizes.y, number // (sizes.x * sizes.y)
-        )
+        self.index = block.launch.block.at(number)
         self.block, self.number, self.lane, self.code = block, number, number % WARP_SIZE, code
         self.request: Request | None = None
         self.answer: Any = None
@@ -108,11 +107,9 @@ class Block:
 
     def __init__(self, launch: "DebugLaunch", index: Dim3) -> None:
         self.launch, self.index, self.epoch = launch, index, 0
-        count = launch.block.x * launch.block.y * launch.block.z
-        self.threads = [Thread(self, number, launch.entry(*launch.args)) for number in range(count)]
-        self.warps = [
-            self.threads[first : first + WARP_SIZE] for first in range(0, count, WARP_SIZE)
-        ]
+        numbers = range(math.prod(launch.block))
+        self.threads = [Thread(self, number, launch.entry(*launch.args)) for number in numbers]
+        self.warps = warps_of(self.threads)
         self.shared: dict[str, Array] = {}
         self.dynamic: np.ndarray[Any, Any] | None = None
         # State of the watch for this block's shared memory: its shadow by the address of an array,
@@ -140,7 +137,7 @@ class Block:
             ready.
         """
         self.ready = [thread for warp in self.warps for thread in _released(warp, self.launch)]
-        living = [thread for thread in self.threads if not thread.ended]
+        living = self.living()
         if not living:
             self.launch.failed_blocks += any(thread.failed for thread in self.threads)
             return True
@@ -150,26 +147,26 @@ class Block:
         if all(thread.request.kind == GRID_SYNC for thread in living):  # type: ignore[union-attr]
             return False
         self._barrier(living)
-        return None if self.ready else self.settle()
+        if self.ready:
+            return None
+        return self.settle()
+
+    def living(self) -> list[Thread]:
+        """Returns the threads that have not ended."""
+        return [thread for thread in self.threads if not thread.ended]
 
     def _barrier(self, living: list[Thread]) -> None:
-        first = living[0]
-        kind, place = first.request.kind, first.place()  # type: ignore[union-attr]
-        mask = None if kind in BLOCK_WIDE else first.request.mask  # type: ignore[union-attr]
-        for thread in living:
-            asked: Any = thread.request
-            if (
-                asked.kind != kind
-                or thread.place() != place
-                or (mask is not None and asked.mask != mask)
-            ):
+        first, requests = living[0], [cast(Request, thread.request) for thread in living]
+        meeting, place = requests[0].meeting, first.place()
+        for thread, request in zip(living, requests, strict=True):
+            if (request.meeting, thread.place()) != (meeting, place):
                 self.launch.diverged(first, thread)
                 end(living)
                 return
-        ended = self.returned_thread()
-        if ended is not None:
-            self.launch.threads_missing(first, ended)
-        self.pass_barrier(living, block_answer(kind, [thread.request for thread in living]))  # type: ignore[misc]
+        returned = self.returned_thread()
+        if returned is not None:
+            self.launch.threads_missing(first, returned)
+        self.pass_barrier(living, block_answer(requests[0].kind, requests))
 
     def returned_thread(self) -> Thread | None:
         """Returns the first thread that has ended without an exception, if any."""
@@ -179,6 +176,11 @@ class Block:
         """Releases the threads from a barrier, each with this answer."""
         self.epoch += 1
         self.ready = [_answered(thread, answer) for thread in living]
+
+
+def warps_of(threads: list[Thread]) -> list[list[Thread]]:
+    """Returns the threads of a block by warps."""
+    return [threads[first : first + WARP_SIZE] for first in range(0, len(threads), WARP_SIZE)]
 
 
 def end(threads: Iterable[Thread]) -> None:
@@ -196,40 +198,47 @@ def _released(warp: list[Thread], launch: "Launch") -> list[Thread]:
     """Releases the threads of a warp whose operation is complete, and returns them with their
     answers set.
     """
-    asking: dict[tuple[str, int], list[Thread]] = {}
+    waiting: dict[tuple[str, int], list[Thread]] = {}
     for thread in warp:
-        if (
-            thread.request is not None
-            and thread.request.kind not in BLOCK_WIDE
-            and thread.request.kind != GRID_SYNC
-        ):
-            asking.setdefault((thread.request.kind, thread.request.mask), []).append(thread)
+        request = thread.request
+        if request is not None and request.kind not in OF_BLOCKS:
+            waiting.setdefault(request.meeting, []).append(thread)
     released: list[Thread] = []
-    for (kind, mask), group in asking.items():
-        named = [thread for thread in warp if mask >> thread.lane & 1 and not thread.ended]
-        strangers = [thread for thread in group if not mask >> thread.lane & 1]
-        for stranger in strangers:
-            launch.not_in_mask(stranger, mask)
-        end(strangers)
-        group = [thread for thread in group if not thread.ended]  # noqa: PLW2901
-        if kind != ACTIVE_MASK and group and len(group) == len(named):
-            args = {thread.lane: thread.request.args for thread in group}  # type: ignore[union-attr]
-            answers = warp_answers(kind, args)
-            for lane, source in absent_sources(kind, args).items():
-                answers[lane] = launch.watch.undefined(warp[lane], source, answers[lane])
-            if kind == "syncwarp":
-                _join(group)
-            released += [_answered(thread, answers[thread.lane]) for thread in group]
-    if released or not asking:
+    for (kind, mask), group in waiting.items():
+        released += _complete(warp, kind, mask, group, launch)
+    if released:
         return released
     # Lanes that wait at the same `activemask` are assumed to be converged.
     together: dict[Any, list[Thread]] = {}
-    for thread in asking.get((ACTIVE_MASK, Request(ACTIVE_MASK).mask), []):
+    for thread in waiting.get((ACTIVE_MASK, FULL_MASK), []):
         together.setdefault(thread.place(), []).append(thread)
     for group in together.values():
         active = np.uint32(sum(1 << thread.lane for thread in group))
         released += [_answered(thread, active) for thread in group]
     return released
+
+
+def _complete(
+    warp: list[Thread], kind: str, mask: int, group: list[Thread], launch: "Launch"
+) -> list[Thread]:
+    """Releases the threads of a group with the same request if all lanes in the mask are there."""
+    members = []
+    for thread in group:
+        if mask >> thread.lane & 1:
+            members.append(thread)
+        else:
+            launch.not_in_mask(thread, mask)
+            end([thread])
+    lanes = [thread for thread in warp if mask >> thread.lane & 1 and not thread.ended]
+    if kind == ACTIVE_MASK or not members or len(members) < len(lanes):
+        return []
+    args = {thread.lane: cast(Request, thread.request).args for thread in members}
+    answers = warp_answers(kind, args)
+    for lane, source in absent_sources(kind, args).items():
+        answers[lane] = launch.watch.undefined(warp[lane], source, answers[lane])
+    if kind == "syncwarp":
+        _join(members)
+    return [_answered(thread, answers[thread.lane]) for thread in members]
 
 
 def _join(group: list[Thread]) -> None:
@@ -277,38 +286,42 @@ class Launch:
 
     def _grid_barrier(self, waiting: list[Block]) -> bool:
         """Releases blocks from a grid barrier; returns whether they continue."""
-        living = [[thread for thread in block.threads if not thread.ended] for block in waiting]
-        first = living[0][0]
-        if len(waiting) + self.failed_blocks < self.grid.x * self.grid.y * self.grid.z:
+        first = waiting[0].living()[0]
+        if len(waiting) + self.failed_blocks < math.prod(self.grid):
             self.diverged(first, None)
             return False
-        ended = next(filter(None, (block.returned_thread() for block in waiting)), None)
-        if ended is not None:
-            self.threads_missing(first, ended)
+        returned = next(filter(None, map(Block.returned_thread, waiting)), None)
+        if returned is not None:
+            self.threads_missing(first, returned)
         self.epoch += 1
-        for block, threads in zip(waiting, living, strict=True):
-            block.pass_barrier(threads)
+        for block in waiting:
+            block.pass_barrier(block.living())
         return True
+
+    def explain(self, error: BaseException, where: str, thread: Iterable[int], block: Any) -> None:
+        """Adds notes to an exception that the kernel has raised: line and thread, and the findings
+        before it.
+        """
+        place = f"{self.program.name} ({where})"
+        error.add_note(f"in {place}, threadIdx={tuple(thread)} blockIdx={tuple(block)}")
+        if self.watch.findings:
+            error.add_note("\n".join(["earlier findings:", *map(str, self.watch.findings)]))
 
     # ---- divergence
 
-    def diverged(self, first: Thread, other: Thread | None) -> None:
-        """Reports a deadlock between two threads; with `other` None, between a thread and ended
+    def diverged(self, first: Thread, second: Thread | None) -> None:
+        """Reports a deadlock between two threads; with `second` None, between a thread and ended
         blocks.
         """
-        others = "others that must reach it wait elsewhere"
-        if other is None:
-            others = "other blocks ended without reaching it"
-        accesses = tuple(thread.waiting() for thread in (first, other) if thread is not None)
-        advice = f"{_MEET}{_PARTS}" if _called(first).startswith("syncthreads") else _MEET
-        self._report(
-            Finding(
-                DivergenceError,
-                f"threads wait at cuda.{_called(first)}, but {others}",
-                accesses,
-                advice,
-            )
-        )
+        reason, accesses = "other blocks ended without reaching it", [first.waiting()]
+        if second is not None:
+            reason = "others that must reach it wait elsewhere"
+            accesses.append(second.waiting())
+        call, advice = _call_of(first), _MEET
+        if call.startswith("syncthreads"):
+            advice += _PARTS
+        summary = f"threads wait at cuda.{call}, but {reason}"
+        self._report(Finding(DivergenceError, summary, tuple(accesses), advice))
 
     def not_in_mask(self, thread: Thread, mask: int) -> None:
         """Reports a warp operation whose mask lacks the calling lane."""
@@ -316,31 +329,25 @@ class Launch:
             f"the mask {mask:#010x} of a warp operation does not include lane "
             f"{thread.lane}, which calls it"
         )
-        self._report(
-            Finding(
-                DivergenceError,
-                summary,
-                (thread.waiting(),),
-                "set the bit of every lane that calls it",
-            )
-        )
+        advice = "set the bit of every lane that calls it"
+        self._report(Finding(DivergenceError, summary, (thread.waiting(),), advice))
 
     def _report(self, finding: Finding) -> None:
         """Reports that threads cannot continue; raises unless others do."""
         if not self.watch.fault(finding):
             raise self.watch.fail(finding)
 
-    def threads_missing(self, waiting: Thread, ended: Thread) -> None:
+    def threads_missing(self, waiting: Thread, returned: Thread) -> None:
         """Reports threads that ended before a barrier that others of their block wait at."""
         summary = (
-            f"threads ended before a cuda.{_called(waiting)} at which others of their block wait"
+            f"threads ended before a cuda.{_call_of(waiting)} at which others of their block wait"
         )
         advice = (
             "CUDA requires all threads to reach it: put the work under an `if` "
             "instead of returning early"
         )
         self.watch.ended_early(
-            Finding(DivergenceError, summary, (waiting.waiting(), ended.waiting()), advice)
+            Finding(DivergenceError, summary, (waiting.waiting(), returned.waiting()), advice)
         )
 
 
@@ -374,14 +381,8 @@ class DebugLaunch(Launch):
         if self.program.takes_rest:
             self.args = (*self.args[:-1], *self.args[-1])
         with np.errstate(all="ignore"):  # a GPU does not report overflows either
-            sizes = self.grid
-            blocks = (
-                Block(self, Dim3(x, y, z))
-                for z in range(sizes.z)
-                for y in range(sizes.y)
-                for x in range(sizes.x)
-            )
-            self.run_blocks(blocks)
+            numbers = range(math.prod(self.grid))
+            self.run_blocks(Block(self, self.grid.at(number)) for number in numbers)
 
     def resume(self, thread: Thread) -> None:
         """Runs a thread until it waits or ends."""
@@ -395,14 +396,10 @@ class DebugLaunch(Launch):
             raise error.with_traceback(of_the_user(error.__traceback__)) from None
         except BaseException as error:  # noqa: BLE001  # re-raised
             if is_fault(error) and self.watch.fault(fault_finding(thread, error)):
-                thread.ended, thread.failed, thread.request = True, True, None
+                end([thread])
                 return
-            place = f"{self.program.name} ({user_line(error.__traceback__)})"
-            error.add_note(
-                f"in {place}, threadIdx={tuple(thread.index)} blockIdx={tuple(thread.block_index)}"
-            )
-            if self.watch.findings:
-                error.add_note("\n".join(["earlier findings:", *map(str, self.watch.findings)]))
+            line = user_line(error.__traceback__)
+            self.explain(error, line, thread.index, thread.block_index)
             raise error.with_traceback(of_the_user(error.__traceback__))  # noqa: B904
 
     def shared_array(self, name: str, key: str, shape: Any, dtype: np.dtype[Any]) -> Array:
@@ -414,9 +411,8 @@ class DebugLaunch(Launch):
                     allocate("dynamic", "shared", self.smem, np.dtype(np.uint8), self.watch, block)
                 )
             return carve(block.dynamic, name, dtype, self.watch, block)
-        place = (
-            f"{key} {shape} {dtype}"  # each specialisation of a device function has its own array
-        )
+        # each specialisation of a device function has its own array
+        place = f"{key} {shape} {dtype}"
         if place not in block.shared:
             block.shared[place] = allocate(name, "shared", shape, dtype, self.watch, block)
         return block.shared[place]
@@ -432,7 +428,6 @@ _PARTS: Final = (
 )
 
 
-def _called(thread: Thread) -> str:
+def _call_of(thread: Thread) -> str:
     """Returns the call that a thread waits in, as text."""
-    kind = thread.request.kind  # type: ignore[union-attr]
-    return kind if kind.endswith(")") else f"{kind}()"
+    return cast(Request, thread.request).kind.removesuffix("()") + "()"

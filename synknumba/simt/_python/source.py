@@ -98,21 +98,19 @@ def device_code(value: Any) -> FunctionType | None:
 
 def is_waiting_call(scope: Scope, node: ast.Call) -> bool:
     value = scope.resolve(node.func)
-    return (isinstance(value, CudaPath) and value.path in WAITING) or _is_sync(value, node)
+    if isinstance(value, CudaPath):
+        return value.path in WAITING
+    return _is_sync(value, node)
 
 
 def _is_sync(value: Any, node: ast.Call) -> bool:
     """Returns whether the call may be a grid group's `sync`, since any variable may hold the
     group.
     """
-    unknown = value is MISSING
-    return (
-        unknown
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "sync"
-        and not node.args
-        and not node.keywords
-    )
+    match node:
+        case ast.Call(func=ast.Attribute(attr="sync"), args=[], keywords=[]):
+            return value is MISSING
+    return False
 
 
 def _sync(group: Any) -> Generator[Request, Any, Any]:
@@ -167,7 +165,7 @@ class Rewriter(ast.NodeTransformer):
         bindings[name] = value
         return ast.copy_location(ast.Name(name, ast.Load()), node)
 
-    def _known(self, node: ast.expr, value: Any) -> ast.expr | None:
+    def _replacement(self, node: ast.expr, value: Any) -> ast.expr | None:
         """Returns the replacement of a name or attribute with this value; None if it stays
         unchanged.
         """
@@ -183,7 +181,9 @@ class Rewriter(ast.NodeTransformer):
                 )
             return self._bind(node, callee.__name__, callee)
         if isinstance(value, (np.ndarray, tuple)):
-            name = node.id if isinstance(node, ast.Name) else f"_k_{ast.unparse(node)}"
+            name = f"_k_{ast.unparse(node)}"
+            if isinstance(node, ast.Name):
+                name = node.id
             self.function.constants[name] = value
             return ast.copy_location(ast.Name(name, ast.Load()), node)
         return None
@@ -218,16 +218,13 @@ class Rewriter(ast.NodeTransformer):
         return self._bind(node, f"cuda_{word}", value)
 
     def visit_Name(self, node: ast.Name | ast.Attribute) -> ast.expr:
-        if (
-            isinstance(node, ast.Name)
-            and isinstance(node.ctx, ast.Load)
-            and node.id in self.function.unassigned
-        ):
-            return self._assigned(node)
-        known = (
-            self._known(node, self.scope.resolve(node)) if isinstance(node.ctx, ast.Load) else None
-        )
-        return known or self.generic_visit(node)  # type: ignore[return-value]
+        replacement = None
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) if name in self.function.unassigned:
+                return self._assigned(node)
+            case ast.expr(ctx=ast.Load()):
+                replacement = self._replacement(node, self.scope.resolve(node))
+        return replacement or self.generic_visit(node)  # type: ignore[return-value]
 
     visit_Attribute = visit_Name
 
@@ -261,9 +258,7 @@ class Rewriter(ast.NodeTransformer):
             self._may_wait(node)
             call = self._operation(node, "sync", _sync, [self.visit(node.func.value)])  # type: ignore[attr-defined]
             return ast.copy_location(ast.YieldFrom(call), node)
-        function = (
-            None if isinstance(value, CudaPath) or value is MISSING else self._function(node, value)
-        )
+        function = self._function(node, value)
         if function is not None:
             node.func = self._bind(node.func, getattr(value, "__name__", str(value)), function)
         return self.generic_visit(node)  # type: ignore[return-value]
@@ -302,7 +297,7 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
         target = node.targets[0]
-        self._array_name = target.id if isinstance(target, ast.Name) else ""
+        self._array_name = getattr(target, "id", "")
         node.value = self.visit(node.value)
         self._array_name = ""
         node.targets = [self.visit(target) for target in node.targets]
@@ -350,7 +345,8 @@ class Rewriter(ast.NodeTransformer):
         sign, value, target = self._operator(node), self.visit(node.value), node.target
         if isinstance(target, ast.Name):
             old: ast.expr = ast.copy_location(ast.Name(target.id, ast.Load()), target)
-            old = self._assigned(target) if target.id in self.function.unassigned else old
+            if target.id in self.function.unassigned:
+                old = self._assigned(target)
             new = self._operation(node, "binary", arithmetic.binary, [sign, old, value])
             return ast.copy_location(ast.Assign([target], new), node)
         container = self.visit(target.value)
@@ -414,9 +410,10 @@ def _compiled(function: Any) -> Callable[..., Any]:
             ) from error
         if bfloat16.kind() is None:
             return result
-        # bfloat16 comes back as a float
         kind = compiled.overloads[typeof(args),].signature.return_type
-        return bfloat16.as_dtype(kind).type(result) if kind == bfloat16.kind() else result
+        if kind == bfloat16.kind():  # comes back as a float
+            return bfloat16.as_dtype(kind).type(result)
+        return result
 
     return call
 
@@ -431,7 +428,8 @@ def index_value(index: ast.expr, slice_name: str = "slice") -> ast.expr:
     """
     if isinstance(index, ast.Slice):
         parts = [part or ast.Constant(None) for part in (index.lower, index.upper)]
-        parts += [index.step] if index.step else []
+        if index.step is not None:
+            parts.append(index.step)
         return ast.copy_location(ast.Call(ast.Name(slice_name, ast.Load()), parts, []), index)
     if isinstance(index, ast.Tuple):
         parts = [index_value(part, slice_name) for part in index.elts]

@@ -5,7 +5,7 @@ Warp operations follow the PTX instructions `shfl.sync`, `vote.sync` and `match.
 are Numba's.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -24,6 +24,8 @@ BLOCK_WIDE: Final[dict[str, tuple[str, ...]]] = {
     "syncthreads": (),
     **{path: operation.params for path, operation in COLLECTIVES.items() if operation.is_vote},
 }
+# Operations of whole blocks, and of the grid.
+OF_BLOCKS: Final = frozenset({*BLOCK_WIDE, GRID_SYNC})
 WAITING: Final[dict[str, tuple[str, ...]]] = {
     **BLOCK_WIDE,
     "syncwarp": ("mask",),
@@ -42,7 +44,16 @@ class Request(NamedTuple):
     @property
     def mask(self) -> int:
         """Lane mask of a warp operation; all lanes by default."""
-        return int(self.args[0]) & FULL_MASK if self.args else FULL_MASK
+        if not self.args:
+            return FULL_MASK
+        return int(self.args[0]) & FULL_MASK
+
+    @property
+    def meeting(self) -> tuple[str, int]:
+        """What the requests of threads that wait for each other have in common."""
+        if self.kind in BLOCK_WIDE:
+            return self.kind, FULL_MASK
+        return self.kind, self.mask
 
 
 def request(kind: str, *args: Any, **keywords: Any) -> Request:
@@ -63,7 +74,9 @@ def _same(value: Any) -> Any:
 
 
 def _shuffled(value: Any) -> Any:
-    return np.int32(value) if isinstance(value, (bool, np.bool_)) else value
+    if isinstance(value, (bool, np.bool_)):
+        return np.int32(value)
+    return value
 
 
 _CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
@@ -80,56 +93,12 @@ def block_answer(kind: str, requests: Sequence[Request]) -> Any:
     if kind == "syncthreads":
         return None
     truths = [bool(request.args[0]) for request in requests]
-    if kind == "syncthreads_count":
-        return sum(truths)
-    return int(all(truths) if kind == "syncthreads_and" else any(truths))
-
-
-def _source(lane: int, mode: int, offset: int, clamp: int) -> tuple[int, bool]:
-    """Returns the source lane of `shfl.sync`, and whether it lies within the segment."""
-    segment, bound, offset = clamp >> 8 & 31, clamp & 31, offset & 31
-    last = (lane & segment) | (bound & ~segment)
-    if mode == 1:
-        source = lane - offset
-        return (source, True) if source >= last else (lane, False)
-    source = ((lane & segment) | (offset & ~segment), lane, lane + offset, lane ^ offset)[mode]
-    return (source, True) if source <= last else (lane, False)
-
-
-def _shuffle(
-    mode: int, value: int, offset: int, clamp: int | None, args: Mapping[int, tuple[Any, ...]]
-) -> dict[int, Any]:
-    """Returns (value, in segment) for each lane; `value` and `offset` are positions in the
-    argument tuples.
-    """
-    answers = {}
-    for lane, operands in args.items():
-        bound = operands[4] if clamp is None else clamp
-        source, inside = _source(lane, mode, int(operands[offset]), int(bound))
-        # Reading from a non-participating lane is undefined in CUDA; the lane's own value is used.
-        answers[lane] = (args[source if source in args else lane][value], inside)
-    return answers
-
-
-def absent_sources(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, int]:
-    """Returns the lanes that shuffle from a lane that does not take part, and that lane."""
-    if kind not in SHUFFLES or len(args) == WARP_SIZE:
-        return {}
-    absent = {}
-    for lane, operands in args.items():
-        mode, clamp = _SHUFFLES.get(kind) or (int(operands[1]), int(operands[4]))
-        source, _ = _source(lane, mode, int(operands[2 if kind in _SHUFFLES else 3]), clamp)
-        if source not in args:
-            absent[lane] = source
-    return absent
-
-
-def _vote(mode: int, args: Mapping[int, tuple[Any, ...]], predicate: int) -> tuple[Any, bool]:
-    """Returns (ballot, vote); `predicate` is a position in the argument tuples."""
-    truths = {lane: bool(operands[predicate]) for lane, operands in args.items()}
-    ballot = sum(1 << lane for lane, truth in truths.items() if truth)
-    vote = (all(truths.values()), any(truths.values()), len(set(truths.values())) == 1, False)[mode]
-    return np.uint32(ballot if mode == 3 else 0).astype(np.int32), vote
+    match kind:
+        case "syncthreads_count":
+            return sum(truths)
+        case "syncthreads_and":
+            return int(all(truths))
+    return int(any(truths))
 
 
 # Mode and clamp that Numba passes to the instruction.
@@ -143,34 +112,107 @@ SHUFFLES: Final = {*_SHUFFLES, "shfl_sync_intrinsic"}
 _VOTES: Final = {"all_sync": 0, "any_sync": 1, "eq_sync": 2, "ballot_sync": 3}  # modes
 
 
+class _Shuffle(NamedTuple):
+    """The operands of `shfl.sync` in a lane."""
+
+    mode: int
+    value: Any
+    offset: int
+    clamp: int
+
+    @classmethod
+    def of(cls, kind: str, operands: tuple[Any, ...]) -> "_Shuffle":
+        """Returns the operands of a shuffle of this kind, from its positional arguments."""
+        if kind == "shfl_sync_intrinsic":
+            return cls(*operands[1:])
+        mode, clamp = _SHUFFLES[kind]
+        return cls(mode, operands[1], int(operands[2]), clamp)
+
+    def source(self, lane: int) -> tuple[int, bool]:
+        """Returns the lane to read from, and whether it lies within the segment."""
+        segment, bound, offset = self.clamp >> 8 & 31, self.clamp & 31, self.offset & 31
+        last = (lane & segment) | (bound & ~segment)
+        sources = (
+            (lane & segment) | (offset & ~segment),
+            lane - offset,
+            lane + offset,
+            lane ^ offset,
+        )
+        source = sources[self.mode]
+        is_inside = source <= last
+        if self.mode == 1:
+            is_inside = source >= last
+        if not is_inside:
+            source = lane
+        return source, is_inside
+
+
+def _shuffled_values(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, tuple[Any, bool]]:
+    """Returns (value, in segment) for each lane."""
+    shuffles = {lane: _Shuffle.of(kind, operands) for lane, operands in args.items()}
+    answers = {}
+    for lane, shuffle in shuffles.items():
+        source, is_inside = shuffle.source(lane)
+        # Reading from a non-participating lane is undefined in CUDA; the lane's own value is used.
+        answers[lane] = shuffles.get(source, shuffle).value, is_inside
+    return answers
+
+
+def absent_sources(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, int]:
+    """Returns the lanes that shuffle from a lane that does not take part, and that lane."""
+    if kind not in SHUFFLES or len(args) == WARP_SIZE:
+        return {}
+    absent = {}
+    for lane, operands in args.items():
+        source, _ = _Shuffle.of(kind, operands).source(lane)
+        if source not in args:
+            absent[lane] = source
+    return absent
+
+
+def _as_mask(lanes: Iterable[int]) -> np.int32:
+    """Returns the mask of these lanes, as Numba's type of masks."""
+    return np.uint32(sum(1 << lane for lane in lanes)).astype(np.int32)
+
+
+def _vote(mode: int, predicates: Mapping[int, Any]) -> tuple[np.int32, bool]:
+    """Returns (ballot, vote) of `vote.sync`."""
+    lanes = [lane for lane, predicate in predicates.items() if predicate]
+    if mode == 3:
+        return _as_mask(lanes), False
+    are_all = len(lanes) == len(predicates)
+    return np.int32(0), (are_all, bool(lanes), are_all or not lanes)[mode]
+
+
 def warp_answers(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
     """Returns the result of a warp operation for each participating lane, from the positional
     arguments of each.
     """
     if kind == "syncwarp":
         return dict.fromkeys(args)
-    if kind in _SHUFFLES:
-        mode, clamp = _SHUFFLES[kind]
-        return {lane: value for lane, (value, _) in _shuffle(mode, 1, 2, clamp, args).items()}
-    if kind == "shfl_sync_intrinsic":
-        return _shuffle(int(next(iter(args.values()))[1]), 2, 3, None, args)
-    if kind in _VOTES:
-        ballot, vote = _vote(_VOTES[kind], args, 1)
-        return dict.fromkeys(args, ballot if kind == "ballot_sync" else vote)
+    if kind in SHUFFLES:
+        answers = _shuffled_values(kind, args)
+        if kind == "shfl_sync_intrinsic":
+            return answers
+        return {lane: value for lane, (value, _) in answers.items()}
     if kind == "vote_sync_intrinsic":
         mode = int(next(iter(args.values()))[1])
-        return dict.fromkeys(args, _vote(mode, args, 2))
-    return _match(kind, {lane: operands[1] for lane, operands in args.items()})
+        return dict.fromkeys(args, _vote(mode, {lane: args[lane][2] for lane in args}))
+    values = {lane: operands[1] for lane, operands in args.items()}
+    if kind in _VOTES:
+        ballot, vote = _vote(_VOTES[kind], values)
+        if kind == "ballot_sync":
+            return dict.fromkeys(args, ballot)
+        return dict.fromkeys(args, vote)
+    return _match(kind, values)
 
 
 def _match(kind: str, values: Mapping[int, Any]) -> dict[int, Any]:
-    # -0.0 is not 0.0, and NaN is NaN
-    bits = {lane: np.asarray(value).tobytes() for lane, value in values.items()}
-    masks = dict.fromkeys(bits.values(), 0)
-    for lane, value in bits.items():
-        masks[value] |= 1 << lane
+    lanes: dict[bytes, list[int]] = {}  # by bits, as -0.0 is not 0.0, and NaN is NaN
+    for lane, value in values.items():
+        lanes.setdefault(np.asarray(value).tobytes(), []).append(lane)
     if kind == "match_any_sync":
-        return {lane: np.uint32(masks[value]).astype(np.int32) for lane, value in bits.items()}
-    agree = len(masks) == 1
-    mask = sum(masks.values()) if agree else 0
-    return dict.fromkeys(values, (np.uint32(mask).astype(np.int32), agree))
+        return {lane: _as_mask(group) for group in lanes.values() for lane in group}
+    if len(lanes) > 1:
+        return dict.fromkeys(values, (np.int32(0), False))
+    return dict.fromkeys(values, (_as_mask(values), True))

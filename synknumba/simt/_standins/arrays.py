@@ -38,14 +38,18 @@ class Memory:
     def __init__(self, values: HostArray) -> None:
         self._values = values
         self.size = values.nbytes
-        self.device_pointer = ctypes.c_void_p(values.ctypes.data if values.size else 0)
+        self.device_pointer = ctypes.c_void_p(0)
+        if values.size:
+            self.device_pointer = ctypes.c_void_p(values.ctypes.data)
         self.handle = self.device_ctypes_pointer = self.device_pointer
         self.device_pointer_value = self.device_pointer.value
 
     def memset(self, byte: int, count: int | None = None, stream: Any = 0) -> None:
         """Sets the first `count` bytes, by default all."""
         del stream
-        ctypes.memset(self.device_pointer, byte, self.size if count is None else count)
+        if count is None:
+            count = self.size
+        ctypes.memset(self.device_pointer, byte, count)
 
 
 @final
@@ -199,7 +203,9 @@ class DeviceArray:
     def __getitem__(self, item: Any) -> Any:
         _check_basic(item)
         part = self.simt_values[item]
-        return DeviceArray(part, self.stream) if isinstance(part, np.ndarray) else part
+        if not isinstance(part, np.ndarray):
+            return part
+        return DeviceArray(part, self.stream)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         _check_basic(key)
@@ -289,7 +295,9 @@ def host_values(array: Any) -> Any:
     """Returns the elements of a device array as a NumPy array that shares its memory; other
     values as they are.
     """
-    return array.simt_values if isinstance(array, DeviceArray) else array
+    if isinstance(array, DeviceArray):
+        return array.simt_values
+    return array
 
 
 def is_cuda_array(obj: Any) -> bool:
@@ -387,11 +395,21 @@ def pinned(*arrays: HostArray) -> Iterator[None]:
 def mapped(*arrays: HostArray, stream: Any = 0) -> Iterator[Any]:
     """A context with device arrays that share the memory of host arrays: one, or a list of them."""
     views = [DeviceArray(array, stream) for array in arrays]
-    yield views[0] if len(views) == 1 else views
+    if len(views) == 1:
+        yield views[0]
+    else:
+        yield views
+
+
+def _as_tuple(sizes: Any) -> tuple[int, ...]:
+    """Returns sizes along axes as a tuple; a number is that of the only axis."""
+    if isinstance(sizes, (int, np.integer)):
+        return (int(sizes),)
+    return tuple(sizes)
 
 
 def _new(shape: Any, dtype: Any, strides: Any = None, order: Any = "C") -> HostArray:
-    shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    shape = _as_tuple(shape)
     if any(size < 0 for size in shape):
         # NumPy's words; a buffer hides it
         raise ValueError(f"negative dimensions are not allowed, got the shape {shape}")
@@ -403,7 +421,7 @@ def _new(shape: Any, dtype: Any, strides: Any = None, order: Any = "C") -> HostA
         )
     nbytes = math.prod(shape) * dtype.itemsize
     if strides is not None:
-        strides = (strides,) if isinstance(strides, int) else tuple(strides)
+        strides = _as_tuple(strides)
         steps = [(size - 1) * step for size, step in zip(shape, strides, strict=True)]
         nbytes = sum(steps) + dtype.itemsize
     memory = np.full(max(nbytes, 0), _UNSET, np.uint8)
@@ -412,8 +430,9 @@ def _new(shape: Any, dtype: Any, strides: Any = None, order: Any = "C") -> HostA
 
 def _like(ary: Any) -> HostArray:
     values = host_values(ary)
-    strides = np.empty_like(values, subok=False).strides if values.size else None
-    return _new(values.shape, values.dtype, strides)
+    if not values.size:
+        return _new(values.shape, values.dtype)
+    return _new(values.shape, values.dtype, np.empty_like(values, subok=False).strides)
 
 
 def _check_one_buffer(array: HostArray) -> None:
@@ -422,7 +441,11 @@ def _check_one_buffer(array: HostArray) -> None:
     """
     if not array.size:
         return
-    core = array[tuple(slice(None) if step else 0 for step in array.strides)]
+    axes: list[Any] = [slice(None)] * array.ndim
+    for axis, step in enumerate(array.strides):
+        if not step:
+            axes[axis] = 0
+    core = array[tuple(axes)]
     if not (core.flags.c_contiguous or core.flags.f_contiguous):
         raise ValueError(
             "Array contains non-contiguous buffer and cannot be transferred as "
@@ -446,7 +469,10 @@ def _check_compatible(first: HostArray, second: HostArray, *, order: bool = Fals
 
 def _check_basic(item: Any) -> None:
     """Raises TypeError for an index by an array or a list, which device arrays do not have."""
-    for part in item if isinstance(item, tuple) else (item,):
+    parts = item
+    if not isinstance(item, tuple):
+        parts = (item,)
+    for part in parts:
         if not isinstance(part, (int, np.integer, slice, type(Ellipsis), str)):
             raise TypeError(
                 "a device array takes integers and slices as indices, not "
@@ -469,7 +495,9 @@ class OfDeviceArrays:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._function, name)
-        return OfDeviceArrays(member) if callable(member) else member
+        if callable(member):
+            return OfDeviceArrays(member)
+        return member
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the function alone."""
@@ -484,10 +512,12 @@ class OfDeviceArrays:
             return out
         if not isinstance(result, np.ndarray):
             return result
-        operands = (*args, *options.values())
-        is_there = any(isinstance(operand, DeviceArray) for operand in operands)
-        return DeviceArray(result.view(np.ndarray)) if is_there else result
+        if any(isinstance(operand, DeviceArray) for operand in (*args, *options.values())):
+            return DeviceArray(result.view(np.ndarray))
+        return result
 
 
 def _in_host(value: Any) -> Any:
-    return value.simt_values.view(_ufuncs.HostArray) if isinstance(value, DeviceArray) else value
+    if isinstance(value, DeviceArray):
+        return value.simt_values.view(_ufuncs.HostArray)
+    return value

@@ -223,8 +223,9 @@ class Context:
     ) -> tuple[int, int]:
         """Returns the numbers of blocks and of their threads that would fill the device."""
         size = min(blocksizelimit or MAX_BLOCK, MAX_BLOCK)
-        memory = b2d_func(size) if callable(b2d_func) else memsize
-        return self.get_active_blocks_per_multiprocessor(func, size, memory, flags), size
+        if callable(b2d_func):
+            memsize = b2d_func(size)
+        return self.get_active_blocks_per_multiprocessor(func, size, memsize, flags), size
 
     def __getattr__(self, name: str) -> Any:
         raise DeviceMemberError(
@@ -301,7 +302,9 @@ def set_count(count: int) -> None:
 
 def current_device() -> Device:
     """Returns the calling thread's device: the last one entered or selected, at first device 0."""
-    return _thread.entered[-1] if _thread.entered else GPUS[0]
+    if _thread.entered:
+        return _thread.entered[-1]
+    return GPUS[0]
 
 
 def select_device(device_id: int) -> Device:
@@ -323,8 +326,9 @@ def current_context(devnum: int | None = None) -> Context:
     """Returns the context of the device, which becomes the thread's current one; without a
     number that of the current one.
     """
-    device = current_device() if devnum is None else select_device(devnum)
-    return device.get_primary_context()
+    if devnum is not None:
+        select_device(devnum)
+    return current_device().get_primary_context()
 
 
 def detect() -> bool:
@@ -335,7 +339,9 @@ def detect() -> bool:
 
 
 def _missing(number: Any) -> str:
-    names = "device 0" if len(GPUS) == 1 else f"devices 0 to {len(GPUS) - 1}"
+    names = "device 0"
+    if len(GPUS) > 1:
+        names = f"devices 0 to {len(GPUS) - 1}"
     way = "simt.as_cuda(devices=...) stands in for several"
     return f"there is no device {number}: kernels run on a CPU core, {names}; {way}"
 

@@ -23,7 +23,13 @@ from unittest import mock
 
 import numba
 
-from synknumba._errors import ArgumentError, DeviceError, KernelCheckError, KernelError
+from synknumba._errors import (
+    ArgumentError,
+    DeviceError,
+    Finding,
+    KernelCheckError,
+    KernelError,
+)
 from synknumba.simt import _ufuncs
 from synknumba.simt._checker.check import check as checked
 from synknumba.simt._jit import decorated_as
@@ -132,20 +138,17 @@ class CudaKernel(Kernel):
         launcher = super().__getitem__(config)
         if not _blocks.are_checked:
             return launcher
-        return self._told(
-            launcher, checked(self)[launcher.griddim, launcher.blockdim, 0, launcher.smem_bytes]
-        )
+        run = checked(self)[launcher.griddim, launcher.blockdim, 0, launcher.smem_bytes]
+        return self._with_typing_errors(launcher, run)
 
     def forall(self, *args: Any, **options: Any) -> Any:
         """Returns a launcher as `Kernel.forall` does, checked if launches are."""
         launcher = super().forall(*args, **options)
-        return (
-            self._told(launcher, checked(self).forall(*args, **options))
-            if _blocks.are_checked
-            else launcher
-        )
+        if _blocks.are_checked:
+            return self._with_typing_errors(launcher, checked(self).forall(*args, **options))
+        return launcher
 
-    def _told(self, launcher: Any, run: Callable[..., None]) -> Callable[..., None]:
+    def _with_typing_errors(self, launcher: Any, run: Callable[..., None]) -> Callable[..., None]:
         """Returns a checked launcher that raises the TypingError of an unchecked one for what
         Numba refuses.
         """
@@ -154,10 +157,7 @@ class CudaKernel(Kernel):
             try:
                 run(*args, **named)
             except KernelCheckError as error:
-                if any(
-                    one.error is KernelCheckError and one.summary.startswith(_OF_TYPES)
-                    for one in error.findings
-                ):
+                if any(map(_is_of_types, error.findings)):
                     self.prepare(launcher.griddim, launcher.blockdim, args, launcher.smem_bytes)
                 raise
 
@@ -173,11 +173,14 @@ class CudaKernel(Kernel):
     @property
     def signatures(self) -> list[Signature]:
         """Declared argument types; those launched so far if none are declared."""
-        return (
-            super().signatures
-            if self.declared
-            else [*dict.fromkeys((*super().signatures, *self._checked))]
-        )
+        if self.declared:
+            return super().signatures
+        return [*dict.fromkeys((*super().signatures, *self._checked))]
+
+
+def _is_of_types(finding: Finding) -> bool:
+    """Returns whether a finding is an exception of Python's for what Numba would refuse."""
+    return finding.error is KernelCheckError and finding.summary.startswith(_OF_TYPES)
 
 
 class _Blocks:
@@ -391,10 +394,10 @@ def _on_device(make: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a maker of functions of arrays, such as ufuncs, which take device arrays, too."""
 
     @functools.wraps(make, updated=())
-    def made(*args: Any, **options: Any) -> arrays.OfDeviceArrays:
+    def make_on_device(*args: Any, **options: Any) -> arrays.OfDeviceArrays:
         return arrays.OfDeviceArrays(make(*args, **options))
 
-    return made
+    return make_on_device
 
 
 def _declare_device(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -405,7 +408,9 @@ def _declare_device(real: Callable[..., Any]) -> Callable[..., Any]:
 
     def declare(*args: Any, **options: Any) -> Any:
         caller = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001  # as the warnings module does
-        return (real if caller.startswith(("numba.", f"{_MLIR}.")) else refuse)(*args, **options)
+        if caller.startswith(("numba.", f"{_MLIR}.")):
+            return real(*args, **options)
+        return refuse(*args, **options)
 
     return declare
 

@@ -682,7 +682,7 @@ def test_ctrl_c_ends_a_launch_in_compiled_code(monkeypatch: pytest.MonkeyPatch) 
         if len(seen) > 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(compiled.CompiledLaunch, "_drain", interrupts)
+    monkeypatch.setattr(compiled.CompiledFindings, "drain", interrupts)
     with pytest.raises(KeyboardInterrupt):
         simt.check(spins, compiled=True)[1, 2](np.zeros(1))
 
