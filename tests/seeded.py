@@ -369,8 +369,8 @@ FAULTS = (
     Fault(
         "learning-halos-not-restored",
         "synknumba/_variables/restore.py",
-        "Kept.divided(arrays, world.partition, halo)",
-        "Kept.divided(arrays, world.partition, None)",
+        "Kept.divided(self.arrays, world.partition, self.halo)",
+        "Kept.divided(self.arrays, world.partition, None)",
         ("tests/conformance/variables/test_checkpoints.py",),
     ),
     Fault(
