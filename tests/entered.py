@@ -1,28 +1,55 @@
-"""Which tests enter which modules: records it, and writes the table of tests/README.md from it.
+"""Which tests run which lines and branches of the package: records it, and writes two files from it.
 
-    python -m pytest -p tests.entered --quick ...     records, in the folder of SYNKNUMBA_ENTERED
-    python -m tests.entered FOLDER                    writes the table
+    SYNKNUMBA_ENTERED=FOLDER python -m pytest -p tests.entered --quick --durations=0 ... | tee LOG
+    python -m tests.entered FOLDER            writes the table of tests/README.md
+    python -m tests.entered FOLDER LOG        writes tests/left_out.txt (see tests/quick.py)
 
-A record is a line "test file, module, function" for the first time that code of the package runs
-during a test file, in whichever process (`sys.monitoring`, so Python 3.12 or newer; ranks inherit
-it with the fork). Scripts that tests start with an interpreter of their own are not seen.
-"""
+A record is a line "module, first line of the function, what ran" in a file for each test function and
+process: the first time that a line runs in it, and each way that a branch goes (`sys.monitoring`, so
+Python 3.12 or newer). Ranks and scripts record, too: which test runs is in memory that all processes
+map, and interpreters that tests start import this by `quick_ends/sitecustomize.py`.
+"""  # noqa: E501
 
+import mmap
 import os
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import CodeType
+from zlib import crc32
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "synknumba"
 README = ROOT / "tests" / "README.md"
+LEFT_OUT = ROOT / "tests" / "left_out.txt"
 START = "<!-- written by `python -m tests.entered FOLDER` -->\n"
 FOLDER = "SYNKNUMBA_ENTERED"
+CURRENT = "SYNKNUMBA_ENTERED_CURRENT"  # the file that says which test of a process runs
 MOST_TESTS = 4  # of a feature, in the table
+TOOL = 4  # of `sys.monitoring`: cProfile, which tests use, is 2
+KEY_BYTES = 8  # of a test function, in names of files and in the memory that processes share
+
+# of what the quick suite runs, and how long a test function that is left out takes at least
+COVERED = 0.9975
+SECONDS = 0.5
+# What these are for is seen in no line: values, what is left over, signals, the first page.
+KEPT = (
+    "tests/conformance/collectives/test_any_sequence.py::test_any_sequence",
+    "tests/conformance/simt/test_corpus.py::test_agrees_with_numpy",
+    "tests/conformance/test_expectation.py::test_mean_and_variance_are_numpys",
+    "tests/conformance/test_kernels.py::test_a_kernel_gives_what_its_reference_gives",
+    "tests/faults/test_deaths.py::test_rank_killed_at_work",
+    "tests/faults/test_endings.py::test_script_ends_with_an_open_world",
+    "tests/faults/test_interrupts.py::test_interrupted_call",
+    "tests/faults/test_leaks.py::test_dropped_data_frees_its_memory_everywhere",
+    "tests/faults/test_matrix.py::test_fault",
+    "tests/test_architecture.py::test_a_first_call_passes_few_files",
+    "tests/test_readme.py::test_program",
+)
 
 # What a user does: the page that says how, and the modules that exist for it. A package stands for
 # its modules, but for those that another feature names.
@@ -62,39 +89,161 @@ FOLDERS = {
 
 
 class Recorder:
-    """Writes a line for each function that a test file enters."""
+    """Writes what the test that runs makes this process, and those that it forks, run.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: of the records.
+        current: a file whose first bytes are the key of the test function that runs.
+    """
+
+    def __init__(self, folder: str, current: str) -> None:
         self.folder = folder
-        self.test_file = ""
-        monitoring = sys.monitoring
-        monitoring.use_tool_id(monitoring.PROFILER_ID, "tests.entered")
-        start = monitoring.events.PY_START
-        monitoring.register_callback(monitoring.PROFILER_ID, start, self.entered)
-        monitoring.set_events(monitoring.PROFILER_ID, start)
-        self._monitoring = monitoring
+        self._test = b""  # of what has been recorded last
+        self._ways: dict[tuple[CodeType, int], int] = {}  # that branches have gone, if only one
+        self._package = f"{PACKAGE}/"
+        self.follow(current)
+        # at the end of a process modules are gone while functions still run
+        self._restart, self._done = sys.monitoring.restart_events, sys.monitoring.DISABLE
+        events, tool = sys.monitoring.events, TOOL
+        sys.monitoring.use_tool_id(tool, "tests.entered")
+        sys.monitoring.register_callback(tool, events.PY_START, self._start)
+        sys.monitoring.register_callback(tool, events.LINE, self._line)
+        sys.monitoring.register_callback(tool, events.BRANCH, self._branch)
+        sys.monitoring.set_events(tool, events.PY_START | events.LINE | events.BRANCH)
 
-    def entered(self, code: CodeType, _offset: int) -> object:
-        """Called the first time that a function runs."""
-        if code.co_filename.startswith(str(PACKAGE)) and self.test_file:
-            module = os.path.relpath(code.co_filename, PACKAGE)
-            line = f"{self.test_file}\t{module}\t{code.co_qualname}\n"
-            # by name: descriptors that are inherited may be closed, and their numbers used again
-            with open(self.folder / f"{os.getpid()}.txt", "a", encoding="utf-8") as records:
-                records.write(line)
-        return self._monitoring.DISABLE
+    def follow(self, current: str) -> None:
+        """Makes a file say which test runs; it is made if it does not exist."""
+        descriptor = os.open(current, os.O_RDWR | os.O_CREAT, 0o666)
+        os.ftruncate(descriptor, mmap.PAGESIZE)
+        self.current = mmap.mmap(descriptor, mmap.PAGESIZE)
+        os.close(descriptor)
 
-    def pytest_runtest_logstart(self, location: tuple[str, int | None, str]) -> None:
-        if location[0] != self.test_file:
-            self.test_file = location[0]
-            self._monitoring.restart_events()
+    def _start(self, code: CodeType, _offset: int) -> object:
+        if not code.co_filename.startswith(self._package):
+            return self._done
+        test = self.current[:KEY_BYTES]
+        if test != self._test:
+            self._test = test
+            self._ways.clear()
+            self._restart()
+        return None
+
+    def _line(self, code: CodeType, line: int) -> object:
+        self._write(code, str(line))
+        return self._done
+
+    def _branch(self, code: CodeType, offset: int, target: int) -> object:
+        if not code.co_filename.startswith(self._package):
+            return self._done
+        way = self._ways.get((code, offset))
+        if way == target:
+            return None
+        self._write(code, f"{offset}>{target}")
+        if way is not None:
+            return self._done  # both ways
+        self._ways[code, offset] = target
+        return None
+
+    def _write(self, code: CodeType, what: str) -> None:
+        if not code.co_filename.startswith(self._package) or not self._test.strip(b"\0"):
+            return
+        module = code.co_filename.removeprefix(self._package)
+        # by name: descriptors that are inherited may be closed, and their numbers used again
+        path = f"{self.folder}/{self._test.decode()}.{os.getpid()}"
+        try:
+            record = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        except OSError:  # a test that takes rights or descriptors away
+            return
+        os.write(record, f"{module}\t{code.co_firstlineno}\t{what}\n".encode())
+        os.close(record)
+
+
+class Plugin:
+    """Says which test runs."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._names: set[str] = set()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        name = nodeid.partition("[")[0]
+        key = f"{crc32(name.encode()):08x}"
+        if name not in self._names:
+            self._names.add(name)
+            path = f"{self._recorder.folder}/names.{os.getpid()}"
+            with open(path, "a", encoding="utf-8") as names:
+                names.write(f"{key}\t{name}\n")
+        self._recorder.current[:KEY_BYTES] = key.encode()
+
+
+_recorder: Recorder | None = None
+
+
+def record() -> Recorder:
+    """Records in this process, which the tests or one of them have started."""
+    global _recorder  # noqa: PLW0603  # a process has one
+    current = os.environ[CURRENT]
+    if _recorder is None:
+        _recorder = Recorder(os.environ[FOLDER], current)
+    else:
+        _recorder.follow(current)
+    return _recorder
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Records, in the process that runs tests."""
+    """Records, in a process that runs tests."""
     folder = Path(os.environ[FOLDER])
     folder.mkdir(exist_ok=True)
-    config.pluginmanager.register(Recorder(folder))
+    folder.chmod(0o777)  # for tests that run as somebody else
+    os.environ[CURRENT] = str(folder / f"current.{os.getpid()}")
+    config.pluginmanager.register(Plugin(record()))
+
+
+def read_records(folder: Path) -> dict[str, set[str]]:
+    """What each test function has run."""
+    names = {
+        key: name
+        for path in folder.glob("names.*")
+        for key, name in (line.split("\t") for line in path.read_text().splitlines())
+    }
+    ran: defaultdict[str, set[str]] = defaultdict(set)
+    for path in folder.iterdir():
+        if name := names.get(path.name.partition(".")[0]):
+            lines = path.read_text(errors="replace").splitlines()
+            ran[name].update(map(sys.intern, lines))
+    return ran
+
+
+# ---- tests that the quick suite leaves out
+
+_DURATION = re.compile(r"\s*([\d.]+)s (?:call|setup|teardown)\s+(\S[^\[\s]*)")
+
+
+def read_seconds(log: str) -> Counter[str]:
+    """Seconds of each test function, from the durations that pytest prints."""
+    seconds: Counter[str] = Counter()
+    for duration, name in _DURATION.findall(log):
+        seconds[name] += float(duration)
+    return seconds
+
+
+def to_leave_out(ran: Mapping[str, set[str]], seconds: Mapping[str, float]) -> list[str]:
+    """The test functions without which the quick suite runs `COVERED` of what it runs with all.
+
+    Short ones stay, what is in `KEPT`, and doctests; then, again and again, the one that adds most in a second.
+    """  # noqa: E501
+    stay = {
+        name
+        for name in ran
+        if seconds.get(name, 0.0) < SECONDS or name in KEPT or not name.startswith("tests/")
+    }
+    everything = set().union(*ran.values())
+    missing = everything.difference(*(ran[name] for name in stay))
+    candidates = {name: ran[name] & missing for name in ran.keys() - stay}
+    while len(missing) > (1 - COVERED) * len(everything):
+        best = max(candidates, key=lambda name: len(candidates[name] & missing) / seconds[name])
+        missing -= candidates.pop(best)
+    return sorted(candidates)
 
 
 # ---- the table
@@ -128,13 +277,12 @@ def tests_of(modules: set[str], functions: Mapping[tuple[str, str], set[str]]) -
     return [test_file for test_file, _ in scores.most_common(MOST_TESTS)]
 
 
-def table(folder: Path) -> str:
+def table(ran: Mapping[str, set[str]]) -> str:
     """The table, in Markdown."""
     functions: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    for path in folder.iterdir():
-        for line in path.read_text().splitlines():
-            test_file, module, function = line.split("\t")
-            functions[module, function].add(test_file)
+    for name, records in ran.items():
+        for module, function, _ in (line.split("\t") for line in records):
+            functions[module, function].add(name.partition("::")[0])
     every = owners()
     rows = ["| feature | modules | tests | page |", "|---|---|---|---|"]
     for feature, page, paths in FEATURES:
@@ -149,6 +297,16 @@ def table(folder: Path) -> str:
     return "\n".join(rows) + "\n"
 
 
+def main(folder: Path, *logs: Path) -> None:
+    """Writes the table, or, with what pytest has printed, the list."""
+    ran = read_records(folder)
+    if logs:
+        seconds = sum((read_seconds(log.read_text()) for log in logs), Counter[str]())
+        LEFT_OUT.write_text("\n".join([*to_leave_out(ran, seconds), ""]))
+    else:
+        before, _, _ = README.read_text().partition(START)
+        README.write_text(before + START + "\n" + table(ran))
+
+
 if __name__ == "__main__":
-    before, _, _ = README.read_text().partition(START)
-    README.write_text(before + START + "\n" + table(Path(sys.argv[1])))
+    main(*map(Path, sys.argv[1:]))

@@ -9,6 +9,12 @@ whole suite processes run and end as they do elsewhere.
 
 import atexit
 import gc
+import os
 
 gc.set_threshold(10_000, 20, 20)  # as in tests/conftest.py: it is a twentieth of an import of Numba
 atexit.register(gc.freeze)  # the first that is registered runs last
+
+if "SYNKNUMBA_ENTERED_CURRENT" in os.environ:
+    from tests import entered
+
+    entered.record()

@@ -31,7 +31,7 @@ from synknumba.simt._lower.thread_code import DeviceFunction, ThreadCode
 from synknumba.simt._maths import operations as ops
 from synknumba.simt._python.source import index_value
 from synknumba.simt._python.warp import FULL_MASK, GRID_SYNC, WAITING
-from synknumba.simt._source.numba_cuda import MISSING, CudaPath
+from synknumba.simt._source.numba_cuda import MISSING
 from synknumba.simt._source.reads import is_jitted, is_njit_function, unassigned_reads
 from synknumba.simt._source.scope import Scope
 from synknumba.simt._source.syntax import (
@@ -157,12 +157,6 @@ class _Instrumenter(ast.NodeTransformer):
     def _do(self, name: str, at: ast.AST, *args: ast.expr) -> ast.stmt:
         return place(ast.Expr(self._call(name, at, *args)), at)
 
-    def _path(self, node: ast.expr) -> str | None:
-        match self._scope.resolve(node):
-            case CudaPath(path=path):
-                return path
-        return None
-
     def _fresh(self) -> str:
         self._count += 1
         return f"_k_value{self._count}"
@@ -221,7 +215,7 @@ class _Instrumenter(ast.NodeTransformer):
         return self._assign(node) + marks
 
     def _assign(self, node: ast.Assign) -> list[ast.stmt]:
-        if isinstance(node.value, ast.Call) and self._path(node.value.func) in ARRAY_PATHS:
+        if isinstance(node.value, ast.Call) and self._scope.path_of(node.value.func) in ARRAY_PATHS:
             if isinstance(node.targets[0], ast.Name):
                 self._sites.names[self._source.filename, node.value.lineno] = node.targets[0].id
             return [node]
@@ -264,7 +258,7 @@ class _Instrumenter(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         value = self._scope.resolve(node.func)
-        path = self._path(node.func) or ""
+        path = self._scope.path_of(node.func) or ""
         if path in ARRAY_PATHS or path in {"const.array_like", "cg.this_grid", "grid", "gridsize"}:
             return node
         if value is print:
@@ -316,7 +310,7 @@ class _Instrumenter(ast.NodeTransformer):
 
     def _before(self, node: ast.AST) -> list[ast.stmt]:
         """Returns a note of the place if threads may wait in the expression."""
-        if any(self._path(call.func) in WAITING for call in _calls(node)):
+        if any(self._scope.path_of(call.func) in WAITING for call in _calls(node)):
             return [self._note(node)]
         return []
 
@@ -326,7 +320,7 @@ class _Instrumenter(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.stmt | list[ast.stmt]:
         if not isinstance(node.value, ast.Call):
             return node
-        path, function = self._path(node.value.func), node.value.func
+        path, function = self._scope.path_of(node.value.func), node.value.func
         if path == "nanosleep":
             return node
         if path in words.FENCES:

@@ -691,6 +691,14 @@ def test_the_runtime_is_compiled_once() -> None:
     assert runtime.installed() is runtime.installed()
 
 
+def test_parts_of_shapes_are_no_accesses() -> None:
+    def sizes(x, out):
+        planes, rows = x.shape[1:]
+        out[cuda.threadIdx.x] = planes * rows + x.strides[-1]
+
+    assert both(sizes, 1, 2, np.zeros((2, 3, 4)), np.zeros(2)) == ()
+
+
 def test_elements_of_views_are_those_of_numpy() -> None:
     addresses, _library = compile_functions((runtime.element,), {})
     element = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(addresses["element"])
