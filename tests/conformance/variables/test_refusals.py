@@ -413,8 +413,9 @@ def test_a_kernel_of_variables_alone_has_no_rows(s):
     def gathers(v, rows):
         pass
 
+    number = synk.variable(1.0)
     with refused(synk.LaunchError, "grid"):
-        no_grid(synk.variable(1.0))
+        no_grid(number)
     with refused(synk.ReductionError, "rows of gathers", "no argument is sharded"):
         gathers(s)
 
