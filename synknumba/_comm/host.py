@@ -116,7 +116,11 @@ class HostCommunicator(Communicator):
         pass  # steps own what they use
 
     def _piece(self, sources: tuple[Array, ...], targets: tuple[Array, ...]) -> _Piece:
-        """Returns this participant's part of arrays of equal length."""
+        """Returns this participant's part of arrays of equal length.
+
+        Parts are cut by the address of the first target. If a target is the source of another
+        piece, these pieces must be cut alike, or participants read what others have written.
+        """
         target = targets[0]
         begin, end = share(len(target), target.itemsize, _address(target), self._part, self._parts)
         return _Piece(_cut(sources, begin, end), _cut(targets, begin, end))

@@ -1,11 +1,13 @@
 """Kernels that call every function of `cuda.libdevice`, on inputs that reach all its corners.
 
-Runs wherever Numba CUDA runs: `python library.py OUT.npz` records what a GPU answers.
+Runs wherever Numba CUDA runs: `python library.py OUT.npz` records what a GPU answers to every
+seventh input, but for functions that approximate on purpose.
 """
 
 import importlib.util
 import itertools
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Collection
 from pathlib import Path
@@ -22,6 +24,7 @@ DTYPES = {
     "int64": np.int64,
 }
 COUNT = 700
+STEP = 7
 MOST_PER_KERNEL = 12
 
 
@@ -162,4 +165,7 @@ def run(jit: Any, folder: Path, names: Collection[str] | None = None) -> dict[st
 if __name__ == "__main__":
     from numba import cuda
 
-    np.savez_compressed(sys.argv[1], **run(cuda.jit, Path.cwd()))
+    with tempfile.TemporaryDirectory() as folder:
+        answers = run(cuda.jit, Path(folder))
+    exact = {key: answer for key, answer in answers.items() if not key.startswith("fast_")}
+    np.savez_compressed(sys.argv[1], **{key: exact[key][::STEP] for key in exact})

@@ -17,12 +17,9 @@ from numba.cuda import libdevice
 from synknumba import simt
 from synknumba.simt._maths.libdevice import LIBDEVICE
 from tests import quick
-from tests.unit.simt.library import declared, inputs, run
+from tests.unit.simt.library import STEP, declared, inputs, run
 
-# Every seventh input, all functions that do not approximate on purpose; `python library.py` records
-# it.
-RECORDED = Path(__file__).parent / "libdevice_h100.npz"
-STEP = 7
+RECORDED = Path(__file__).parent / "libdevice_h100.npz"  # by `python library.py`
 
 # A GPU's own errors are large here, or the last bits are free.
 BESSEL = {f"{name}{kind}" for name in ("j0", "j1", "jn", "y0", "y1", "yn") for kind in ("", "f")}
