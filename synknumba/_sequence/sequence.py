@@ -16,6 +16,8 @@ from functools import partial
 from types import FrameType
 from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeAlias, TypeVar, final
 
+import numpy as np
+
 from synknumba import _tracing as tracing
 from synknumba._call.bind import signature_names
 from synknumba._call.future import Future
@@ -331,6 +333,11 @@ class Sequence(Generic[P, R]):
             raise ArgumentError(
                 f"{self.name}: until= must return True or False, got None; a function without a "
                 f"return statement returns None"
+            )
+        if np.size(answer) != 1:
+            raise ArgumentError(
+                f"{self.name}: until= must return True or False, got {answer!r}; with several "
+                f"values, ask for all of them, as in (r < 1e-6).all()"
             )
         return bool(answer)
 
