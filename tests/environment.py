@@ -28,7 +28,13 @@ def run_program(text: str, script: Path) -> subprocess.CompletedProcess[str]:
     script.write_text(text, encoding="utf-8")
     command = [sys.executable, "-W", "error", str(script)]
     return subprocess.run(
-        command, env=environment(), capture_output=True, text=True, timeout=100, check=False
+        command,
+        env=environment(),
+        cwd=script.parent,  # where it may save files
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
 
 
