@@ -89,6 +89,8 @@ class Cells:
         if (address | nbytes) & (self._size - 1):
             self._split((address | nbytes) & -(address | nbytes))
         cells, size = self._cells, self._size
+        if nbytes == size:
+            return [cells.get(address) or cells.setdefault(address, Cell())]
         pieces = range(address, address + nbytes, size)
         return [cells.get(piece) or cells.setdefault(piece, Cell()) for piece in pieces]
 

@@ -340,18 +340,18 @@ def _numbers(array: Array, index: Any) -> list[tuple[int, int]]:
     """Returns the addresses and bytes of the numbers in the selected elements, which are
     records' fields or the elements.
     """
+    is_plain = array.dtype.names is None
+    if is_plain and type(index) is int and array.ndim == 1:
+        address = array.address + (index % array.shape[0]) * array.strides[0]
+        return _inside(array, [(address, array.dtype.itemsize)])
     parts = index_parts(index)
-    if array.dtype.names is None:
-        nbytes = array.dtype.itemsize
-        if type(index) is int and array.ndim == 1:
-            address = array.address + (index % array.shape[0]) * array.strides[0]
-            return _inside(array, [(address, nbytes)])
+    if is_plain:
         integers = [int(part) for part in parts if isinstance(part, (int, np.integer))]
         if len(integers) == len(parts) == array.ndim:
             address = array.address
             for place, size, step in zip(integers, array.shape, array.strides, strict=True):
                 address += place % size * step
-            return _inside(array, [(address, nbytes)])
+            return _inside(array, [(address, array.dtype.itemsize)])
     if not any(part is Ellipsis for part in parts):
         parts = (*parts, ...)
     view: Any = np.ndarray.__getitem__(array, parts)
