@@ -29,7 +29,7 @@ from synknumba._ops.estimate import Estimate
 from synknumba._ops.measurement import Measurement
 from synknumba._sequence.report import SequenceReport
 from synknumba._timeline.trace import Trace
-from synknumba._timeline.tracks import SCRIPT, Record, read
+from synknumba._timeline.tracks import SCRIPT, Record, process_names, read
 from synknumba._types import Array, known_options
 
 Axes: TypeAlias = Any  # matplotlib's, which is not imported here
@@ -185,7 +185,7 @@ def timeline(trace: Trace | str | os.PathLike[str] | list[Record], *, ax: Axes =
         >>> synk.plot.timeline("run.json").figure.savefig("run.svg")  # doctest: +SKIP
     """
     records = _records(trace)
-    names = _process_names(records)
+    names = process_names(records)
     spans = [record for record in records if record["ph"] == "X" and record["cat"] in _DRAWN]
     functions = sorted({span["name"] for span in spans if span["cat"] == "wait"})
     if not functions:
@@ -315,15 +315,6 @@ def _records(trace: Any) -> list[Record]:
     raise ArgumentError(
         f"timeline draws what synk.trace has made, or the name of its file, got {_shown(trace)}"
     )
-
-
-def _process_names(records: Iterable[Record]) -> dict[int, str]:
-    """Returns the names of processes, by id."""
-    names = {}
-    for record in records:
-        if record["ph"] == "M" and record["name"] == "process_name":
-            names[record["pid"]] = record["args"]["name"]
-    return names
 
 
 _Bars: TypeAlias = dict[tuple[int, str, str], list[tuple[float, float]]]

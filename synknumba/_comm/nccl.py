@@ -26,7 +26,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, chain, zip_longest
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple, TypeAlias, final
 
 import cupy
@@ -289,7 +289,7 @@ class NcclCommunicator(Communicator):
         if len(set(counts)) == 1:
             call = self._call("all_gather", source, target, counts[0], DTYPES["uint8"])
             return [_Round([call], [])]
-        starts = [*accumulate(counts[:-1], initial=0)]
+        starts = [start for start, _ in consecutive(counts)]
         peers = [*range(self._world_size)]
         if source == target + starts[self._rank]:  # it is in its place
             peers.remove(self._rank)

@@ -37,9 +37,8 @@ def available(*, machine: bool = True) -> Available:
     """Returns the least of what the control groups of this process, and the machine unless it is
     left out, have left.
     """
-    limits = list(_of_groups())
-    if machine:
-        limits.append(_of_machine())
+    limits = [_of_machine()] if machine else []
+    limits += _of_groups()
     return min(limits, default=_NO_LIMIT)
 
 

@@ -395,9 +395,7 @@ def _of_values(values: Array, weights: Array | None, *, covariance: bool) -> Mom
         correction = np.divide(_summed(w * away), total, out=np.zeros_like(mean), where=total != 0)
         mean, rest = _rounded(mean, np.where(np.isfinite(mean), correction, 0.0))
         away -= correction
-        products = _summed(w * away * away)
-        if covariance:
-            products = (away.T @ away)[None]
+        products = (away.T @ away)[None] if covariance else _summed(w * away * away)
         squares = None
         if weights is not None:
             squares = np.stack([(w * w * away**j).sum(axis=0) for j in range(3)])[None]

@@ -376,14 +376,13 @@ def _way_out(kind: Any) -> str:
     parts = [kind]
     if isinstance(kind, types.BaseTuple):
         parts = [*kind]
-    for part in parts:
-        if isinstance(part, types.Complex):
-            return "Return the real and the imaginary part as two values"
-        if isinstance(part, types.Array):
-            return (
-                "For rows with more dimensions, the function gets an array; return its "
-                "elements as a tuple, or a number"
-            )
+    if any(isinstance(part, types.Complex) for part in parts):
+        return "Return the real and the imaginary part as two values"
+    if any(isinstance(part, types.Array) for part in parts):
+        return (
+            "For rows with more dimensions, the function gets an array; return its "
+            "elements as a tuple, or a number"
+        )
     if isinstance(kind, types.BaseTuple) and all(map(_is_real, parts)):
         return "Pass size=: the length of the tuple, or 0 for a number"
     return "Return numbers"

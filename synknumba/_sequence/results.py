@@ -97,14 +97,14 @@ class SequenceResults:
         if len(self._turns) == 1:
             return self._with_results(lambda _, handle: combined(handle, memory))
 
-        def of_turns(place: int, _: SymbolicResult) -> Array:
+        def of_turns(place: int, _: SymbolicResult) -> Array | None:
             entries = []
             for entry in range(len(memory)):
                 turn = ((entry + 1) * period - 1) % len(self._turns)
                 handle = self._turns[turn][place]
-                assert handle is not None  # as in the first turn
-                entries.append(combined(handle, memory[entry : entry + 1])[0])
-            return np.stack(entries)
+                if handle is not None:
+                    entries.append(combined(handle, memory[entry : entry + 1])[0])
+            return np.stack(entries) if entries else None
 
         return self._with_results(of_turns)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from synknumba import _html
 from synknumba._rank.spans import COMPILE, RECORD
-from synknumba._timeline.tracks import SCRIPT, Record
+from synknumba._timeline.tracks import SCRIPT, Record, process_names
 from synknumba._types import aligned
 
 Kinds: TypeAlias = defaultdict[str, list[Record]]  # spans by kind
@@ -173,14 +173,12 @@ class Summary:
 
 def summarise(records: Sequence[Record]) -> Summary:
     """Returns where the time of a trace went."""
-    names: dict[int, str] = {}  # of processes
+    names = process_names(records)
     spans: list[Record] = []
     kinds: Kinds = defaultdict(list)
     lost_rounds = lost_steps = 0
     for record in records:
-        if record["ph"] == "M" and record["name"] == "process_name":
-            names[record["pid"]] = record["args"]["name"]
-        elif record["ph"] == "X":
+        if record["ph"] == "X":
             spans.append(record)
             kinds[record["cat"]].append(record)
     for span in kinds["lost"]:

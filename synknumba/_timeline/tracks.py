@@ -15,7 +15,7 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -256,3 +256,12 @@ def read(path: Path) -> list[Record]:
             f"writes those that are read"
         )
     return list(records)
+
+
+def process_names(records: Iterable[Record]) -> dict[int, str]:
+    """Returns the names of processes, by id."""
+    names = {}
+    for record in records:
+        if record["ph"] == "M" and record["name"] == "process_name":
+            names[record["pid"]] = record["args"]["name"]
+    return names

@@ -296,8 +296,8 @@ def _make_way_for_profiles(size: int) -> None:
             f"the folder before fork()"
         )
     profiles = filter(None, map(_PROFILE.fullmatch, os.listdir()))
-    stale = {int(profile[1]): profile[0] for profile in profiles if int(profile[1]) >= size}
-    removed = [stale[rank] for rank in sorted(stale)]
+    by_rank = sorted((int(profile[1]), profile[0]) for profile in profiles)
+    removed = [name for rank, name in by_rank if rank >= size]
     for name in removed:
         os.unlink(name)
     if removed:

@@ -522,8 +522,11 @@ class Rounds:
 
     def kill(self, reason: str | None = None) -> None:
         """Kills all ranks and ends the world; see `Watchdog.kill`."""
-        self.watchdog.kill(reason)
-        self.under_way = False
+        try:
+            self.watchdog.kill(reason)
+        finally:  # a signal that waited may raise once it is done
+            if self.watchdog.is_over:
+                self.under_way = False
 
     def disown(self) -> None:
         """Resets the state in a child that the script has forked, perhaps during a call, as if

@@ -84,6 +84,11 @@ class Watchdog:
         )
 
     @property
+    def is_over(self) -> bool:
+        """Whether the ranks have been ended, and their resources freed."""
+        return self._is_over.is_set()
+
+    @property
     def has_dead(self) -> bool:
         """Whether `check` would raise."""
         return self._processes.has_dead or (self._others is not None and self._others.is_dead)

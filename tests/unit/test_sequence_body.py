@@ -327,6 +327,8 @@ def test_until_that_forgets_its_return():
         with pytest.raises(synk.ArgumentError, match=r"got array.*ask for all of them"):
             steps(u, times=10, until=lambda result: np.array([result, 0.0]) > 5)
         assert steps(u, times=8, until=lambda result: np.array([result > 5])) == 6
+        u.set_value(np.full(2, 2.0))
+        assert steps(u, times=10, until=lambda result: result > 5) == 6
         assert steps(u, times=10, every=1, until=lambda result: result > 9).tolist() == [8, 10]
 
 

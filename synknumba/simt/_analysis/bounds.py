@@ -245,7 +245,7 @@ class Guards:
         return True
 
     def _is_moderate_name(self, name: str) -> bool:
-        if name in {*STATE, *self._analysis.arrays}:
+        if name in STATE or name in self._analysis.arrays:
             return True
         return self._analysis.is_defined_as(name, self._is_moderate)
 

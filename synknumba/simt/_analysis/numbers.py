@@ -75,7 +75,7 @@ class Numbers(Names):
         return False
 
     def _is_integral_name(self, name: str) -> bool:
-        if name in _INDICES.union(self.block_indices):
+        if name in _INDICES or name in self.block_indices:
             return True
         if self.is_defined_as(name, self.is_integral):
             return True

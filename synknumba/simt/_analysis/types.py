@@ -62,7 +62,8 @@ def unified_type(typemap: TypeMap, name: str) -> types.Type | None:
         case [kind]:
             return kind
         case kinds:
-            return cpu_target.typing_context.unify_types(*kinds) or types.unknown
+            unified = cpu_target.typing_context.unify_types(*kinds)
+            return types.unknown if unified is None else unified
 
 
 def _base_name(version: str) -> str:

@@ -50,8 +50,8 @@ def with_own_names(body: list[ast.stmt], local_arrays: Collection[str]) -> list[
         match statement:
             case ast.Assign([ast.Name(name) as target], value) if begins[name] > 1:
                 rename(value, current)
-                used = {*current, *read_names(value), *count_each(body[:position])}
-                if name in used:
+                is_used = name in current or name in read_names(value)
+                if is_used or name in count_each(body[:position]):
                     target.id = current[name] = _numbered(name, names)
                     names.add(target.id)
             case _:

@@ -205,10 +205,11 @@ def _is_programs_lowering(entry: tuple[Any, ...]) -> bool:
         for part in parts:
             if isinstance(part, str | None):
                 continue
+            if is_of_program(part):
+                return True
             cells = getattr(part, "__closure__", None) or ()
             inner = (cell.cell_contents for cell in cells)
-            functions = (value for value in inner if isinstance(value, FunctionType))
-            if any(map(is_of_program, (part, *functions))):
+            if any(isinstance(value, FunctionType) and is_of_program(value) for value in inner):
                 return True
     return False
 
