@@ -14,6 +14,8 @@ from numpy.testing import assert_array_equal
 import synknumba as synk
 from synknumba._rank.replay import Repetition
 from synknumba._wire import doorbell
+from synknumba._wire.control import CROWDED, ROOMY
+from synknumba._world import life
 from tests.conformance.kernels import add_up
 
 pytestmark = pytest.mark.gpu
@@ -36,8 +38,12 @@ def counted_serve(*args):
 
 @contextmanager
 def counting():
-    """Ranks that are forked meanwhile count what they repeat."""
+    """Ranks that are forked meanwhile count what they repeat, and wait as long as those of users:
+    what is served while they do is not what a rank finds that gives way (see tests/conftest.py).
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(life, "CROWDED", CROWDED)
+        patch.setattr(life, "ROOMY", ROOMY)
         patch.setattr(Repetition, "__call__", counted)
         patch.setattr(doorbell, "serve", counted_serve)
         patch.setattr(Repetition, "counted", Counter(), raising=False)
