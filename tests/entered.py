@@ -1,14 +1,15 @@
-"""Which tests run which lines and branches of the package: records it, and writes two files from it.
+"""Which tests run which lines and branches of the package: records it, and writes two files.
 
     SYNKNUMBA_ENTERED=FOLDER python -m pytest -p tests.entered --quick --durations=0 ... | tee LOG
     python -m tests.entered FOLDER            writes the table of tests/README.md
     python -m tests.entered FOLDER LOG        writes tests/left_out.txt (see tests/quick.py)
 
-A record is a line "module, first line of the function, what ran" in a file for each test function and
-process: the first time that a line runs in it, and each way that a branch goes (`sys.monitoring`, so
-Python 3.12 or newer). Ranks and scripts record, too: which test runs is in memory that all processes
-map, and interpreters that tests start import this by `quick_ends/sitecustomize.py`.
-"""  # noqa: E501
+A record is a line "module, first line of the function, what ran" in a file for each test function
+and process: the first time that a line runs in it, and each way that a branch goes
+(`sys.monitoring`, so Python 3.12 or newer). Ranks and scripts record, too: which test runs is in
+memory that all processes map, and interpreters that tests start import this by
+`quick_ends/sitecustomize.py`.
+"""
 
 import mmap
 import os
@@ -191,7 +192,9 @@ def record() -> Recorder:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Records, in a process that runs tests."""
+    """Records, in a process that runs tests: not in one that has workers of pytest-xdist do so."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        return  # its workers would import this, by the environment, before pytest does
     folder = Path(os.environ[FOLDER])
     folder.mkdir(exist_ok=True)
     folder.chmod(0o777)  # for tests that run as somebody else
@@ -230,8 +233,9 @@ def read_seconds(log: str) -> Counter[str]:
 def to_leave_out(ran: Mapping[str, set[str]], seconds: Mapping[str, float]) -> list[str]:
     """The test functions without which the quick suite runs `COVERED` of what it runs with all.
 
-    Short ones stay, what is in `KEPT`, and doctests; then, again and again, the one that adds most in a second.
-    """  # noqa: E501
+    Short ones stay, what is in `KEPT`, and doctests; then, again and again, the one that adds most
+    in a second.
+    """
     stay = {
         name
         for name in ran
