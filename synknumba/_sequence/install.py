@@ -32,7 +32,7 @@ from synknumba._tracing import Line, Number
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.collective_arguments import VariableGroup, check_alike
 from synknumba._variables.collective_call import pairs_in_place
-from synknumba._variables.collective_plans import CollectiveSpec
+from synknumba._variables.collective_plans import DIFFERING, SHARDING, CollectiveSpec
 from synknumba._variables.state import VariableState, check_rank, transfers_of
 from synknumba._wire.messages import Install
 from synknumba._wire.program import HostArray, Joined, Result, next_number
@@ -249,9 +249,9 @@ class Installer(Recorder):
             self.bodies.parts.append(Part(number, kind, self.calls, access))
             self._memory += segments
             self._segments |= {segment.id for segment in segments}
-        differs = self.world.world_size > 1 and kind in {"reduce", "exchange"}
+        differs = self.world.world_size > 1 and kind in DIFFERING
         for variable in states:
-            self.variables.note_change(variable, differs=differs, sharded=kind == "exchange")
+            self.variables.note_change(variable, differs=differs, sharded=kind in SHARDING)
 
     def _swap(self, first: VariableState, second: VariableState) -> None:
         for variable in (first, second):

@@ -41,6 +41,7 @@ from synknumba._sequence.used_memory import OuterArrays
 from synknumba._tracing import Here, Line, Number, Unknown
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.collective_arguments import VariableGroup
+from synknumba._variables.collective_plans import WITH_DEST
 from synknumba._variables.state import VariableState
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, Update
 from synknumba._wire.sequence import (
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
 Parts: TypeAlias = "list[Part | Loop]"
 
 MOST_TURNS = 4  # iterations after which swapped variables must have their memory again
-_IN_PLACE = frozenset({"all_reduce", "reduce", "broadcast", "exchange"})
 
 
 @final
@@ -379,7 +379,7 @@ class Recorder(ABC):
         self, kind: CollectiveKind, variables: Any, op: Any, root: int, dest: Any
     ) -> Any:
         """Records a collective in place."""
-        if dest is not None or kind not in _IN_PLACE:
+        if dest is not None or kind in WITH_DEST:
             raise ArgumentError(
                 f"{tracing.where()}: {kind} gives variables other memory, which {self.name} cannot "
                 f"do; call it before, or after"

@@ -12,6 +12,9 @@ from synknumba._types import Array, CollectiveKind, CollectiveOp, Shape
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_arguments import SAME_OPS
 from synknumba._variables.collective_plans import (
+    DIFFERING,
+    SHARDING,
+    WITH_DEST,
     CollectiveSpec,
     Endpoints,
     VariableTransfers,
@@ -78,9 +81,6 @@ def run(
     states: Sequence[VariableState],
     targets: Sequence[VariableState] = (),
     shape_of: Callable[[tuple[Shape, ...], int], Shape] | None = None,
-    *,
-    differs: bool,
-    sharded: bool = False,
 ) -> None:
     """Runs a collective, in place or into targets, which get new memory where theirs does not fit.
 
@@ -91,8 +91,6 @@ def run(
         targets: the variables that have the results; empty: the same.
         shape_of: returns the shape of a result on a rank, given the shapes of the source by rank,
             and the rank; None if shapes stay.
-        differs: whether replicas may differ afterwards.
-        sharded: whether each rank has its own rows of the result.
     """
     targets = targets or states
     pairs: list[Endpoints] = []
@@ -114,8 +112,9 @@ def run(
     transfers = transfers_of(world)
     run_plan = transfers.collective(spec, pairs)
     run_plan()
+    differs = spec.kind in DIFFERING and world.world_size > 1
     for target, storage in zip(targets, storages, strict=True):
-        target.replace(storage, differs=differs, sharded=sharded)
+        target.replace(storage, differs=differs, sharded=spec.kind in SHARDING)
     if len(states) == 1 and states[0].storage() is pairs[0].source:  # it can be repeated
         key = (spec, states[0]._layout, targets[0]._layout)  # noqa: SLF001  # only as a key
         transfers.remember(key, run_plan, {pairs[0].source, pairs[0].target})
@@ -138,8 +137,7 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
     """
     if tracing.current is not None and tracing.current.is_here:
         return tracing.current.collective(kind, vars, op, root, dest)
-    changing = kind in ("all_gather", "reduce_scatter")
-    target = dest if changing else vars
+    target = dest if kind in WITH_DEST else vars
     if type(vars) is not Variable or type(target) is not Variable:
         return None
     if type(root) is not int or not (op is None or type(op) is str):
@@ -160,8 +158,8 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
         except BaseException as error:
             note_failure(world, [goal], error)
             raise
-        sharded = kind in ("reduce_scatter", "exchange")
-        goal.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=sharded)
+        differs = kind in DIFFERING and world.world_size > 1
+        goal.mark(differs=differs, sharded=kind in SHARDING)
         return target
     finally:
         world.end()

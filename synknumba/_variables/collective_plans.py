@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeAlias, TypeGuard, final
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, final
 
 import numpy as np
 
@@ -99,6 +99,13 @@ class Endpoints:
             return self.operand()
         copies = self.source.layout.copies(self.leaf)
         return self.operand()._replace(copies=tuple(copy.scaled(elements) for copy in copies))
+
+
+# What the kind says: which take `dest=`, after which each rank has its own rows, and after which
+# ranks have different values.
+WITH_DEST: Final = frozenset({"all_gather", "reduce_scatter"})
+SHARDING: Final = frozenset({"reduce_scatter", "exchange"})
+DIFFERING: Final = frozenset({"reduce", *SHARDING})
 
 
 class CollectiveSpec(NamedTuple):

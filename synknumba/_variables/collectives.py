@@ -92,7 +92,7 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
             spec = CollectiveSpec("broadcast", None, root)
             is_uniform = all(state.storage().is_uniform for state in copied)
             shape_of = None if is_uniform else lambda shapes, _: shapes[root]
-            run(world, spec, copied, shape_of=shape_of, differs=False)
+            run(world, spec, copied, shape_of=shape_of)
         write_all(world, assignments)
     return vars
 
@@ -277,7 +277,7 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
         def shape_of(shapes: tuple[Shape, ...], _: int) -> Shape:
             return joined_shape(shapes)
 
-        run(world, CollectiveSpec("all_gather"), group.states, targets, shape_of, differs=False)
+        run(world, CollectiveSpec("all_gather"), group.states, targets, shape_of)
     return vars if dest is None else dest
 
 
@@ -323,7 +323,7 @@ def reduce(
         group.check_no_halo()
         group.check_uniform()
         if in_place:
-            run(world, spec, group.states, differs=world.world_size > 1)
+            run(world, spec, group.states)
             return vars
         transfers = transfers_of(world)
         return group.each(lambda state: state.as_tree(transfers.reduced(spec, state.storage())))
@@ -356,7 +356,7 @@ def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> A
     with collective_call(group.states) as world:
         group.check_no_halo()
         group.check_uniform()
-        run(world, CollectiveSpec("all_reduce", op_name), group.states, differs=False)
+        run(world, CollectiveSpec("all_reduce", op_name), group.states)
     return vars
 
 
@@ -403,7 +403,7 @@ def reduce_scatter(
             return (stop - start, *shapes[0][1:])
 
         spec = CollectiveSpec("reduce_scatter", op_name)
-        run(world, spec, group.states, targets, shape_of, differs=True, sharded=True)
+        run(world, spec, group.states, targets, shape_of)
     return vars if dest is None else dest
 
 
@@ -446,8 +446,7 @@ def exchange(vars: Any, *, during: Callable[[], object] = _NOTHING) -> Any:
     group = VariableGroup.of(vars, "exchange")
     with collective_call(group.states) as world:
         group.check_halos()
-        differs = world.world_size > 1
-        run(world, CollectiveSpec("exchange"), group.states, differs=differs, sharded=True)
+        run(world, CollectiveSpec("exchange"), group.states)
     return vars
 
 
