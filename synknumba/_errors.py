@@ -100,7 +100,8 @@ def at_line(error: _Error, file: str, line: int, function: str) -> _Error:
     or recorded.
     """
     # columns of −1: tracebacks underline nothing
-    place = {"lineno": line, "end_lineno": line, "col_offset": -1, "end_col_offset": -1}
+    place: dict[str, Any] = dict.fromkeys(("lineno", "end_lineno"), line)
+    place |= dict.fromkeys(("col_offset", "end_col_offset"), -1)
     tree = ast.Module([ast.Raise(ast.Name("error", ast.Load(), **place), **place)], [])
     code = compile(tree, file, "exec").replace(co_name=function, co_qualname=function)
     names = {"error": error.with_traceback(None)}
