@@ -6,6 +6,7 @@ the value received and the fix. All of them pickle: some are raised on a rank an
 coordinator.
 """
 
+import ast
 import functools
 import importlib
 import linecache
@@ -27,6 +28,7 @@ FULL_TRACEBACK: Final = "SYNKNUMBA_FULL_TRACEBACK"  # environment variable
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _E = TypeVar("_E", bound=type[Exception])
+_Error = TypeVar("_Error", bound=Exception)
 
 # Packages whose lines are no lines of a script; contextlib's ExitStack ends blocks.
 NOT_OF_SCRIPTS: Final = frozenset({__name__.partition(".")[0], "numpy", "contextlib"})
@@ -91,6 +93,25 @@ def _is_of_package(entry: TracebackType, after_package: bool) -> bool:
     return file.startswith((_PACKAGE, GENERATED)) or (
         after_package and file.startswith(_LIBRARY) and _INSTALLED not in file
     )
+
+
+def at_line(error: _Error, file: str, line: int, function: str) -> _Error:
+    """Gives an error a traceback of one line of a script, which has no frame: its code is compiled,
+    or recorded.
+    """
+    # columns of −1: tracebacks underline nothing
+    place: dict[str, Any] = dict.fromkeys(("lineno", "end_lineno"), line)
+    place |= dict.fromkeys(("col_offset", "end_col_offset"), -1)
+    tree = ast.Module([ast.Raise(ast.Name("error", ast.Load(), **place), **place)], [])
+    code = compile(tree, file, "exec").replace(co_name=function, co_qualname=function)
+    names = {"error": error.with_traceback(None)}
+    try:
+        exec(code, names)  # noqa: S102  # to have a frame
+    except type(error):
+        names.clear()  # else a cycle: the traceback has the frame, and that its names
+        assert error.__traceback__ is not None
+        error.__traceback__ = error.__traceback__.tb_next
+    return error
 
 
 def shortened(function: _F) -> _F:

@@ -47,6 +47,7 @@ _HINTS: Mapping[str, str] = {
     **dict.fromkeys(
         ("int", "floor", "trunc"), "write n // 1, which rounds down, in place of int(n) or floor(n)"
     ),
+    "print": "print it",
     "ceil": "write -(-n // 1) in place of ceil(n)",
 }
 _KEEP_INTS = {"minimum", "maximum"}
@@ -215,9 +216,10 @@ class Unknown:
             "until=, or pass it to a kernel"
         )
 
-    __bool__ = __complex__ = __array__ = __iter__ = __len__ = __matmul__ = __rmatmul__ = _refuse
+    __bool__, __str__, __format__ = _refusing("bool"), _refusing("print"), _refusing("print")
+    __complex__ = __array__ = __iter__ = __len__ = __matmul__ = __rmatmul__ = _refuse
     __or__ = __ror__ = __xor__ = __rxor__ = __setitem__ = __delitem__ = _refuse
-    __str__ = __format__ = __eq__ = __ne__ = __le__ = __ge__ = __getitem__ = _refuse  # type: ignore[assignment]
+    __eq__ = __ne__ = __le__ = __ge__ = __getitem__ = _refuse  # type: ignore[assignment]
     __float__, __int__, __trunc__ = _refusing("float"), _refusing("int"), _refusing("trunc")
     __round__, __floor__, __ceil__ = _refusing("round"), _refusing("floor"), _refusing("ceil")
     __lt__ = __gt__ = _refusing("<>")

@@ -14,7 +14,7 @@ import numpy as np
 from synknumba._call.arguments import IndexRange, PerRankValues
 from synknumba._host.data import Data
 from synknumba._host.file_data import FileData
-from synknumba._host.foreign import is_foreign
+from synknumba._host.foreign import has_array, is_foreign
 from synknumba._host.stored import StoredData
 from synknumba._ops.tree import is_nested
 from synknumba._tracing import Number
@@ -78,7 +78,7 @@ def kind_of(value: Any) -> Kind:
             return kind
     if is_nested(value):
         return "tree"
-    if hasattr(value, "__array__") or is_foreign(value):
+    if has_array(value) or is_foreign(value):
         return "foreign"
     return "constant"
 

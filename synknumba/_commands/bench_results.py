@@ -14,6 +14,7 @@ Unit: TypeAlias = Literal["us", "GB/s"]
 
 SCHEMA = 1  # of the JSON; raised when a key changes its meaning or goes
 SCALING = "scaling"
+_BENCHMARK = "synknumba bench"  # value of a key of the JSON, by which a file is known
 # What the JSON has to have, with the types.
 _REPORT = {"date": str, "versions": dict, "device": str}
 _MACHINE = {"cpu": str, "usable_cores": int, "gpus": list, "load": float}
@@ -105,7 +106,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """Returns the report as objects of JSON."""
-        return {"schema": SCHEMA, "benchmark": "synknumba bench", **asdict(self)}
+        return {"schema": SCHEMA, "benchmark": _BENCHMARK, **asdict(self)}
 
     @classmethod
     def load(cls, path: str) -> "Report":
@@ -119,6 +120,10 @@ class Report:
                 f"{path} is not JSON ({error}); name a file that `synknumba "
                 f"bench --json FILE` wrote"
             ) from error
+        if not isinstance(content, dict) or content.get("benchmark") != _BENCHMARK:
+            raise CommandError(
+                f"{path} is no file of `{_BENCHMARK}`; `{_BENCHMARK} --json FILE` writes one"
+            )
         try:
             if content["schema"] != SCHEMA:
                 raise CommandError(

@@ -225,7 +225,7 @@ def _with_dtype(value: ArrayLike) -> Any:
         return value
     try:
         return np.asarray(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"a {type(value).__name__} cannot be read as an array: {error}") from error
 
 

@@ -50,7 +50,17 @@ def is_foreign(value: Any) -> bool:
     """
     if isinstance(value, _KNOWN) or type(value).__module__.startswith("synknumba."):
         return False
-    return hasattr(value, "__array__") or _is_group(value)
+    return has_array(value) or _is_group(value)
+
+
+def has_array(value: Any) -> bool:
+    """Returns whether a value has `__array__`, or raises when it is asked: `adopted` then says
+    which argument it is.
+    """
+    try:
+        return hasattr(value, "__array__")
+    except Exception:  # noqa: BLE001  # of the value's own code
+        return True
 
 
 def _is_group(value: Any) -> bool:
@@ -83,9 +93,10 @@ def adopted(value: Any, label: str) -> Array | Data:
         nulls = value.null_count()
         if isinstance(nulls, int):  # of a DataFrame it is a table
             refuse_nulls(nulls, label)
-    has_numpy_dtype = isinstance(getattr(value, "dtype", None), np.dtype | None)
-    if module.partition(".")[0] == "pandas" and not has_numpy_dtype:  # it has nulls beside NaN
-        refuse_nulls(int(value.isna().sum()), label)
+    if module.partition(".")[0] == "pandas" and not isinstance(
+        getattr(value, "dtype", None), np.dtype | None
+    ):
+        refuse_nulls(int(value.isna().sum()), label)  # it has nulls beside NaN
     try:
         array = np.asarray(value)
     except Exception as error:

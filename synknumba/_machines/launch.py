@@ -263,9 +263,10 @@ def _code(end: SystemExit) -> int:
 def _shown(error: BaseException) -> int:
     """Shows an error that ends the script, from its own frames on; returns the exit code."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in {__file__, runpy.__file__}:
+    # "<frozen …": runpy and the importers, in which a script that does not compile raises
+    while trace and trace.tb_frame.f_code.co_filename.startswith((__file__, "<frozen ")):
         trace = trace.tb_next
-    error = error.with_traceback(trace or error.__traceback__)
+    error = error.with_traceback(trace)
     sys.last_value = error  # as the interpreter notes it
     sys.excepthook(type(error), error, error.__traceback__)
     return 130 if isinstance(error, KeyboardInterrupt) else 1

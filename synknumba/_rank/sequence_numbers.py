@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
+from synknumba._errors import at_line
 from synknumba._formulas import Formula, as_float, computed, fold
 from synknumba._types import Array, shown
 from synknumba._wire.sequence import Formulas, SequenceProgram, depth
@@ -125,7 +126,11 @@ class Numbers:
                 f"a number that the sequence computes for {part} {_misfit(value)}: {shown(value)}; "
                 "compute with floats, as in 1.0 * n"
             )
-            raise OverflowError(f"{line}: {message}" if line else message) from None
+            if not line:
+                raise OverflowError(message) from None
+            file, _, number = line.rpartition(":")
+            error = OverflowError(f"{line}: {message}")
+            raise at_line(error, file, int(number), "<sequence>") from None
 
 
 def _misfit(value: Any) -> str:

@@ -16,7 +16,7 @@ from numba.np.numpy_support import from_dtype
 from synknumba._call.arguments import IndexRange, PerRankValues, array_hint
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
-from synknumba._host.foreign import adopted
+from synknumba._host.foreign import adopted, has_array
 from synknumba._rowwise.generate import Kind
 from synknumba._rowwise.map_kernels import OUT, Operand
 from synknumba._types import RankConstant, Shape
@@ -26,6 +26,8 @@ from synknumba._variables.variable import Branch, Variable, layout_of, state_of
 DType: TypeAlias = "np.dtype[Any]"
 
 ARRAYS = frozenset({"rows", "whole"})
+
+_MAX_AXES = 32  # that np.broadcast takes, though arrays of NumPy 2 may have 64
 
 
 @final
@@ -85,7 +87,7 @@ def kind_of(value: Any, is_broadcast: bool, is_sliceable: bool) -> Kind:
     has_rows = not is_broadcast
     if isinstance(value, Variable):
         has_rows = is_sliceable
-    elif isinstance(value, np.generic) or not hasattr(value, "__array__"):
+    elif isinstance(value, np.generic) or not has_array(value):
         return "scalar"
     elif not np.ndim(value) and isinstance(value, Data):
         return "number"
@@ -130,7 +132,7 @@ def describe(
             return _describe_per_rank(function, name, value)
         case Branch():
             raise branch_error(function, name, value)
-    if not hasattr(value, "__array__"):
+    if not has_array(value):
         raise ArgumentError(
             f"{name} of {function} is a {type(value).__name__}; {array_hint(value)}"
         )
@@ -290,6 +292,14 @@ def result_row(
             f"{function} gets one element of each row, but none of its arguments has rows; pass "
             f"Data, an array, synknumba.arange(n) for the indices 0 … n − 1, or out={hint}"
         )
+    for name, description in arrays.items():
+        if len(description.shape) > _MAX_AXES:
+            rows = int(description.kind == "rows")
+            raise DataError(
+                f"{name} of {function} has {len(description.shape) + rows} dimensions; at most "
+                f"{_MAX_AXES + rows} can be broadcast. Pass it with fewer, as by "
+                f"{name}.reshape(len({name}), -1), and reshape the result"
+            )
     axes = _common_axes(function, ndims)
     row = _broadcast([description.shape for description in arrays.values()], axes)
     if row is not None and out in {None, row}:

@@ -23,6 +23,7 @@ from synknumba import simt
 from synknumba._call.arguments import IndexRange, PerRankValues
 from synknumba._call.distribute import InnerFunction
 from synknumba._errors import ArgumentError, KernelError, SynkError
+from synknumba._host.foreign import has_array
 from synknumba._rowwise.arguments import (
     Description,
     as_array,
@@ -328,7 +329,7 @@ def _type_of(function: str, name: str, value: Any, parameter: Kind) -> Any:
     if isinstance(value, IndexRange | RankConstant):
         refuse_span(function, name, value)
         return types.int64
-    if hasattr(value, "__array__"):
+    if has_array(value):
         array = as_array(function, name, value)
         return _type_of_array(function, name, parameter, array.dtype, array.ndim)
     if isinstance(value, list | set):

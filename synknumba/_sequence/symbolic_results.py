@@ -74,10 +74,13 @@ class SymbolicResult(UnknownArray):
         problem = unfit(self.result, has_shards=False)
         if problem is None:
             return super()._why(operation)
-        return (
+        why = (
             "its calls run later, on the ranks. Return it and look at it after the call, or pass "
-            f"until=. Later calls cannot take it: {problem}"
+            "until="
         )
+        if operation in {"bool", "print"}:  # of no number for a later call
+            return why
+        return f"{why}. Later calls cannot take it: {problem}"
 
 
 @final

@@ -6,7 +6,8 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from synknumba._errors import ArgumentError, DataError, PartitionError, ReductionError
+from synknumba._errors import ArgumentError, DataError, PartitionError, ReductionError, WorldError
+from synknumba._host import this_process
 from synknumba._host.casting import as_index
 from synknumba._ops.halo import Halo
 from synknumba._ops.tree import Structure, describe, flatten, parts_like, shape_text, unflatten
@@ -221,6 +222,13 @@ def _state_of_leaf(leaf: Any, what: str) -> VariableState:
         raise ArgumentError(
             f"{what} takes whole variables, and {leaf.label} is a part of one; pass the tree, "
             f"or make one variable per array"
+        )
+    rank = this_process.current_rank()
+    if rank is not None:
+        raise WorldError(
+            f"this is rank {rank}, and {what} is called by the script, for all ranks. Return the "
+            'array and combine it by an op, as outputs="sum", or assign it to a variable by '
+            'updates=, as updates={"new": (variable, "sum")}'
         )
     raise ArgumentError(
         f"{what} needs a Variable, or a dict, list or tuple of them; got a {type(leaf).__name__}"

@@ -114,7 +114,7 @@ def _owned(value: Any, dtype: DTypeLike | None, label: str) -> Array:
         if dtype is None:
             dtype = np.asarray(plain).dtype
         requested = np.dtype(dtype)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
             f"{label}: a {type(plain).__name__} cannot be read as an array: {error}"
         ) from error

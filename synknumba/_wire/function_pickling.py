@@ -130,7 +130,12 @@ class _Telling:
         if hasattr(type(obj), "_reduce_for_ranks"):
             return obj._reduce_for_ranks()  # noqa: SLF001
         parts = super().reducer_override(obj)  # type: ignore[misc]  # the pickler's method
-        if not isinstance(obj, FunctionType) or parts is NotImplemented:
+        if parts is NotImplemented:
+            return parts
+        if isinstance(obj, type) and obj.__qualname__ != obj.__name__:
+            # cloudpickle gives a nested class its plain name, which errors of ranks would have
+            parts[2][0]["__qualname__"] = obj.__qualname__
+        if not isinstance(obj, FunctionType):
             return parts
         overloads = list(overloads_of(obj))
         if not overloads:

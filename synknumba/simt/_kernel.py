@@ -13,7 +13,7 @@ import numpy as np
 from numba import typeof
 from numba.core import errors, types
 
-from synknumba._errors import ArgumentError, KernelError, LaunchError
+from synknumba._errors import ArgumentError, KernelError, LaunchError, shorten
 from synknumba.simt._emit.cuda_extensions import EXTENSIONS
 from synknumba.simt._emit.options import Options
 from synknumba.simt._entries import Entries, Entry
@@ -86,8 +86,10 @@ class Launcher:
         args = self._kernel.coerce(args)
         try:
             self._kernel.entry(args, self._block)(*self._sizes, *args)
-        except RecursionError as error:  # of a device function, which names itself
-            error.add_note(f"in a launch of {self._kernel!r}")
+        except Exception as error:
+            if isinstance(error, RecursionError):  # of a device function, which names itself
+                error.add_note(f"in a launch of {self._kernel!r}")
+            shorten(error)
             raise
 
 

@@ -356,6 +356,26 @@ def test_objects_are_not_results(world):
         an_object(np.ones(10))
 
 
+def test_errors_of_nested_classes(world):
+    """Have the qualified names of their classes."""
+
+    class OwnError(synk.SynkError):
+        pass
+
+    class OtherError(ValueError):
+        pass
+
+    @synk.function(outputs=None)
+    def fails(x, kind):
+        raise kind("a reason")
+
+    with pytest.raises(OwnError, match="a reason"):
+        fails(np.ones(10), OwnError)
+    with pytest.raises(synk.RankError) as caught:
+        fails(np.ones(10), OtherError)
+    assert {failure.type_name for failure in caught.value.failures} == {OtherError.__qualname__}
+
+
 def test_a_call_from_inside_a_rank(world):
     inner = synk.function(outputs="sum")(lambda x: x.sum())
 

@@ -590,12 +590,27 @@ class Tensor:
         raise RuntimeError("Can't call numpy() on Tensor that requires grad")
 
 
-def test_objects_that_cannot_be_read_are_told_by_name(world):
+class Proxy:
+    """What is there only in a context, as the current application of a web framework."""
+
+    def __getattr__(self, name):
+        raise RuntimeError("outside of the context")
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [(Tensor, "Can't call numpy"), (Proxy, "outside of the context")]
+)
+def test_objects_that_cannot_be_read_are_told_by_name(kind, says, world):
+    name = kind.__name__
     with pytest.raises(
         synk.ArgumentError,
-        match=r"x of plus is a Tensor, which cannot be read as an array: Can't call numpy",
+        match=rf"x of plus is a {name}, which cannot be read as an array: {says}",
     ):
-        plus(Tensor(), 1.0)
+        plus(kind(), 1.0)
+    with pytest.raises(
+        synk.DataError, match=rf"the variable: a {name} cannot be read as an array: {says}"
+    ):
+        synk.variable(kind())
     assert foreign.is_foreign(Tensor())
     assert not foreign.is_foreign(np.ones(2))
 

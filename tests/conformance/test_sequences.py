@@ -817,6 +817,8 @@ class TestRefused:
         self.refused(
             r"n of .* may change from call to call.*synk\.static", lambda n: list(range(n)), 3
         )
+        self.refused("after the call, or pass until=$", lambda v: print(first(v)), v)
+        self.refused("Print it, or compute it in a kernel", lambda v: print(synk.STEP), v)
         self.refused("the result of first is not known", lambda v: scale(v, first(v) + 1), v)
 
     def test_what_arrays_and_numpy_would_do(self, world):

@@ -684,6 +684,10 @@ def test_refuses_shapes(world):
         (lambda: add(x, 1, out=np.zeros((6, 1))), "do not broadcast"),
         (lambda: add(x, 1, out=np.zeros(6)), "dimensions"),
         (
+            lambda: add(np.zeros((1,) * 40), 1),
+            r"x of add has 40 dimensions; at most 33 .* x\.reshape\(len\(x\)",
+        ),
+        (
             lambda: add(x, 1, out=synk.data(np.zeros((7, 3)))),
             r"7 rows but x has 6; .* along axis 0\. Pass x in broadcast",
         ),

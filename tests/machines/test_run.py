@@ -56,6 +56,11 @@ def test_as_python_runs_it(tmp_path):
             "raise KeyboardInterrupt", 130, "KeyboardInterrupt\n", marks=pytest.mark.whole
         ),
         ("def f():\n    1 / 0\nf()", 1, "ZeroDivisionError: division by zero\n"),
+        (
+            "def f(:",
+            1,
+            'script.py", line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax\n',
+        ),
     ],
 )
 def test_ends(text, code, told, tmp_path):

@@ -92,10 +92,13 @@ def test_files(tmp_path):
     ("text", "said"),
     [
         ("", "is not JSON"),
-        ("[]", "has no results of `synknumba bench`"),
-        ('{"schema": 1}', "has no results of `synknumba bench`"),
-        ('{"schema": 99}', r"written by another synknumba \(schema 99, here 1\)"),
-        ('{"schema": 0}', r"written by another synknumba \(schema 0, here 1\)"),
+        ("[]", "is no file of `synknumba bench`; `synknumba bench --json FILE` writes one"),
+        ('{"schema": 1}', "is no file of `synknumba bench`"),
+        ('{"benchmark": "synknumba bench", "schema": 1}', "has no results of `synknumba bench`"),
+        (
+            '{"benchmark": "synknumba bench", "schema": 99}',
+            r"written by another synknumba \(schema 99, here 1\)",
+        ),
     ],
 )
 def test_other_files(text, said, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
+from synknumba import simt
 from synknumba._world import open_world
 
 PACKAGE = str(Path(synk.__file__).parent)
@@ -297,6 +298,28 @@ def test_frames_of_the_scripts_own_errors(case):
         case()
     names = [one.name for one in traceback.extract_tb(caught.tb)]
     assert names == ["test_frames_of_the_scripts_own_errors", case.__name__, *OF_THE_SCRIPT[case]]
+
+
+@simt.jit(debug=True)
+def outside(x):
+    x[cuda.grid(1) + 4] = 1.0
+
+
+@synk.sequence
+def beyond(x, n):
+    return summed(x, n * 10**18)
+
+
+def test_frames_of_compiled_code():
+    with pytest.raises(IndexError) as caught:
+        outside[1, 1](np.ones(4))
+    assert [one.line for one in traceback.extract_tb(caught.tb)][1:] == [
+        "x[cuda.grid(1) + 4] = 1.0"
+    ]
+    with pytest.raises(synk.RankError, match="does not fit in 64 bits") as told:
+        beyond(np.ones(4), 10)
+    assert "return summed(x, n * 10**18)" in told.value.failures[0].traceback
+    assert PACKAGE not in str(told.value)
 
 
 def test_an_error_of_python_in_the_package_keeps_its_frames(monkeypatch):

@@ -9,12 +9,13 @@ for all threads of the block, is reported for thread 0.
 import ast
 import traceback
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, Final, cast
 
 import numpy as np
 from numba.core import types
 
+from synknumba._errors import at_line
 from synknumba.simt._library.words import BLOCK, THREAD
 from synknumba.simt._source.syntax import parts_of, statements
 
@@ -158,9 +159,10 @@ def located(entry: Callable[..., None], function: FunctionType) -> Callable[...,
         try:
             entry(*args, where)
         except Exception as error:
+            code, number = function.__code__, int(where[_LINE])
+            if number and not _line(error):
+                at_line(error, code.co_filename, number, function.__name__)
             line = _line(error)
-            if not line and where[_LINE]:
-                line = _at_line(function.__name__, function.__code__, where[_LINE])
             place = f"{line}tid={where[:3].tolist()} ctaid={where[3:_LINE].tolist()}"
             first, rest = error.args[:1], error.args[1:]
             axis, index, size = where[_INDEX:].tolist()
@@ -178,9 +180,6 @@ def _line(error: BaseException) -> str:
     """
     match [*traceback.walk_tb(error.__traceback__)]:
         case [*_, (frame, line)] if frame.f_code.co_filename != __file__:
-            return _at_line(frame.f_code.co_name, frame.f_code, line)
+            code = frame.f_code
+            return f"In function {code.co_name!r}, file {code.co_filename}, line {line}, "
     return ""
-
-
-def _at_line(name: str, code: CodeType, line: int) -> str:
-    return f"In function {name!r}, file {code.co_filename}, line {line}, "

@@ -212,6 +212,7 @@ def test_used_on_a_rank(held):
         lambda: synk.all_reduce(held_here, "sum"),
         lambda: synk.gather(held_here),
         lambda: synk.get_value(0, held_here),
+        lambda: synk.all_reduce(np.ones(3), "sum"),  # what a function gets of a variable
     ]
 
     def try_all():
@@ -229,6 +230,8 @@ def test_used_on_a_rank(held):
         held_here = synk.Variable(VariableState([np.ones(3)], ("leaf",), "inherited"))
         told = try_all()
     assert all(one.startswith("this is rank 1") for one in told), told
+    assert "all_reduce is called by the script" in told[-1]
+    assert 'outputs="sum"' in told[-1]
     assert early.get_value().tolist() == [1, 1, 1]
 
 
