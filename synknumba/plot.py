@@ -15,7 +15,6 @@ Needs matplotlib, which is imported at the first call: pip install 'synknumba[pl
 """  # noqa: E501
 
 import itertools
-import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy as np
 
 from synknumba._call.report import PlanReport
 from synknumba._errors import ArgumentError, shortened
+from synknumba._host.casting import as_index
 from synknumba._ops.estimate import Estimate
 from synknumba._ops.measurement import Measurement
 from synknumba._sequence.report import SequenceReport
@@ -363,7 +363,8 @@ def _times(times: Any) -> dict[int, Array]:
         )
     arrays = {}
     for ranks, seconds in times.items():
-        if not hasattr(ranks, "__index__") or isinstance(ranks, bool) or ranks < 1:
+        number = as_index(ranks)
+        if number < 1:
             raise ArgumentError(
                 f"scaling: numbers of ranks must be positive integers, got {ranks!r}"
             )
@@ -373,7 +374,7 @@ def _times(times: Any) -> dict[int, Array]:
                 f"scaling: times of {ranks} ranks must be positive numbers of seconds, one or a "
                 f"list of repetitions; got {_shown(seconds)}"
             )
-        arrays[operator.index(ranks)] = array
+        arrays[number] = array
     return dict(sorted(arrays.items()))
 
 

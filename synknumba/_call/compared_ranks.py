@@ -46,7 +46,7 @@ from synknumba._call.contents import (
     leaves,
 )
 from synknumba._call.future import Future
-from synknumba._call.options import FunctionOptions
+from synknumba._call.options import NO_OPTIONS, FunctionOptions
 from synknumba._errors import (
     ArgumentError,
     Finding,
@@ -586,7 +586,7 @@ def _ops_by_name(function: Any) -> dict[str, Any]:
 def _options_of(function: Any) -> FunctionOptions:
     """Returns the options of a decorated function; for what has none, the defaults."""
     options = getattr(function, "_options", None)
-    return options if isinstance(options, FunctionOptions) else FunctionOptions("function")
+    return options if isinstance(options, FunctionOptions) else NO_OPTIONS
 
 
 def _fold_of_blocks(function: Any, label: str) -> Callable[..., Any] | None:

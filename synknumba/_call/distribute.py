@@ -22,7 +22,7 @@ from functools import cache, cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, final
 
-from synknumba._call.options import FunctionOptions
+from synknumba._call.options import NO_OPTIONS, FunctionOptions
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, depth_of_script
 from synknumba._host.deaths import when_gone
@@ -47,14 +47,13 @@ EDITIONS_KEPT = 8  # of a function with other values from outside, which may com
 MANY_EDITIONS = 8  # after so many, a warning says what to pass as an argument
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
-_NO_OPTIONS = FunctionOptions("function")  # of a device function that kernels call
 
 
 def make_spec(
     world: Engine,
     sender: "Distributed",
     function: Callable[..., Any],
-    options: FunctionOptions = _NO_OPTIONS,
+    options: FunctionOptions = NO_OPTIONS,
     sent: Mapping[int, Any] = _NOTHING,
 ) -> FunctionSpec:
     """Returns a function in the form in which it is sent to the ranks; raises `ArgumentError` if it

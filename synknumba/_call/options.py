@@ -61,6 +61,9 @@ class FunctionOptions:
         return [op.function for op in self.user_ops()]
 
 
+NO_OPTIONS = FunctionOptions("function")  # of what has no decorator, as a device function
+
+
 @dataclass(frozen=True, slots=True)
 class CallOptions:
     """The options of one call, as for `Function.__call__`; `solo`: only the root runs."""

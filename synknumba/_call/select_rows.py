@@ -10,6 +10,7 @@ import numpy as np
 from synknumba._call.call import Arguments, SelectedRows
 from synknumba._call.options import CallOptions
 from synknumba._errors import ArgumentError, BatchError, PartitionError
+from synknumba._host.data import segment_of
 from synknumba._host.segment import Segment
 from synknumba._ops import rows as rows_module
 from synknumba._ops.local_rows import OwnRows, select_own
@@ -178,7 +179,7 @@ class _Encoder:
         source = RowSource("none")
         if isinstance(batch, Line):
             lines = batch.data
-            segment = lines._segment  # noqa: SLF001  # shared with this package
+            segment = segment_of(lines)
             array = HostArray(segment.id, lines.dtype, lines.shape, lines._offset)  # noqa: SLF001
             source = RowSource("line", 0, array)
             self.values = (batch.number,)

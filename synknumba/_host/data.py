@@ -580,15 +580,12 @@ class Data(ArrayOperations):
 
     def _set_layout(self) -> None:
         # Everything that a plan depends on, in a plain attribute: the fast path of a call uses it
-        # as a dict key. dtype.str of a structured dtype lacks its fields.
-        dtype: Any = self._dtype
-        if dtype.names is None:
-            dtype = dtype.str
+        # as a dict key.
         self._layout = (
             self._segment.id,
             self._segment.generation,
             self.shape,
-            dtype,
+            dtype_key(self._dtype),
             self._version,
             self._minibatch,
         )
@@ -609,6 +606,13 @@ class Data(ArrayOperations):
 
 
 _NO_OPTIONS = {"dtype": None, "shape": None, "ndim": None, "force_cast": False, "oversize": 1.0}
+
+
+def dtype_key(dtype: "np.dtype[Any]") -> Any:
+    """Returns a dtype for a dict key: its text, which is hashed sooner, if that says all."""
+    if dtype.names is None:
+        return dtype.str
+    return dtype
 
 
 def segment_of(array: Data) -> Segment:

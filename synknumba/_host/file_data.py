@@ -27,7 +27,7 @@ from typing import Any, NoReturn, final
 import numpy as np
 
 from synknumba._errors import DataError, SharedMemoryError
-from synknumba._host.data import Data, next_version
+from synknumba._host.data import Data, dtype_key, next_version
 from synknumba._host.log import log
 from synknumba._host.segment import Segment, is_writable
 from synknumba._types import Array, Shape, WeakTable
@@ -105,10 +105,8 @@ class FileData(Data):
         self._alloc_size = self._used = like.size
         self._view = self._segment.array(self._dtype, like.shape, offset)
         self._version = 0
-        dtype: Any = self._dtype
-        if dtype.names is None:
-            dtype = dtype.str
-        self._place: tuple[int, int, Shape, Any] = (self._segment.id, offset, like.shape, dtype)
+        key = dtype_key(self._dtype)
+        self._place: tuple[int, int, Shape, Any] = (self._segment.id, offset, like.shape, key)
 
     @property
     def _offset(self) -> int:  # type: ignore[override]  # of the file

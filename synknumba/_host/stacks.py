@@ -184,8 +184,8 @@ def shorten(text: str) -> str:
         if len(threads) > 1:
             lines.append(heading)
         doing = "  waits for a call"
-        # With `run` innermost, the rank may be in compiled code (`doorbell.serve`).
-        if _first(frames).endswith(" in run"):
+        # With `_arrive` innermost, the rank may be in compiled code (`doorbell.serve`).
+        if _first(frames).endswith(" in _arrive"):
             doing += ", or repeats the last one in compiled code"
         lines += _without_loop(frames) or [doing]
     return "\n".join(lines)
@@ -201,7 +201,7 @@ def _first(frames: list[str]) -> str:
 
 
 def _without_loop(frames: list[str]) -> list[str]:
-    ends = (" in run", " in _await_command")
+    ends = (" in run", " in _execute", " in _arrive", " in _report", " in _await_command")
     loop = next(
         (i for i, frame in enumerate(frames) if _LOOP in frame and frame.endswith(ends)),
         len(frames),

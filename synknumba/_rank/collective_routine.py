@@ -12,10 +12,9 @@ from synknumba._device import Step
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
 from synknumba._types import Array
+from synknumba._wire.control import align
 from synknumba._wire.program import Collective, End, Staged, Transfer
 from synknumba._wire.relaunch import Again
-
-LINE_BYTES = 64  # of a cache line; arrays on a stage begin at one
 
 
 class Steps(Repeated):
@@ -117,7 +116,7 @@ class StagedRoutine(Repeated):
             places = tuple(line[offset : offset + array.nbytes].view(dtype) for line in stage)
             copies.append(place.device.copy(places[place.rank], array))
             exchanges.append(Exchange(dtype, places, (array,), end.counts, (len(array),)))
-            offset += -(-array.nbytes // LINE_BYTES) * LINE_BYTES
+            offset += align(array.nbytes)
         if not program.combines:
             return copies
         return [make_step(host_communicator(0, 1), "all_reduce", program.op, 0, exchanges)]

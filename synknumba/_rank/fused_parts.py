@@ -591,7 +591,3 @@ class QueuedIterations:
         first = int.from_bytes(packed[:8], "little", signed=True)
         program, values = self._context.program, self._context.place.control.values
         return self._fused.again(program.number, values, packed, first)
-
-    def close(self) -> None:
-        """Stops compiled code from repeating a round."""
-        self._fused.close()

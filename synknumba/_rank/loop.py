@@ -50,7 +50,7 @@ from synknumba._wire.program import (
     Transfer,
 )
 from synknumba._wire.rank_warnings import Collector
-from synknumba._wire.relaunch import Table
+from synknumba._wire.relaunch import Again, Table
 from synknumba._wire.sequence import SequenceProgram
 from synknumba.simt.internals import with_frame_space
 
@@ -94,7 +94,7 @@ class Rank:
         self._table = Table()
         self._transports: dict[Transport, Communicator] = {}
         self._reserve = _reserve()
-        self._sequence = 0  # number of the round
+        self._sequence = 0  # number of the last round that was served
         device.when_moved = self._forget_buffers
         device.others_failed = lambda: config.control.has_failed(self._sequence)
 
@@ -102,73 +102,90 @@ class Rank:
 
     def run(self) -> None:
         """Serves rounds until the command `Stop`, or until the coordinator has died."""
-        config, control, line = self.config, self.config.control, self.config.line
-        base, lines, socket = control.base, control.lines, config.ends.socket
-        warned = self._collector.waiting
-        pauses, yields = control.patience.pauses, control.patience.rank
-        sequence, number, table = 0, self._await_command(0), self._table
-        words = table.words
-        while number is not None:
+        command = self._await_command()
+        while command is not None:
             # rounds are consecutive, so the doorbell can only have been rung for this one
-            sequence += 1
-            self._sequence = sequence
-            news, descriptors, again = None, [], None
+            self._sequence += 1
             if self._reserve is None:  # until there is memory for it
                 self._reserve = _reserve()
             try:
-                if number == doorbell_module.UNDER_WAY:
-                    again = table.late
-                    again.finish()
-                elif (routine := self.routines.get(number)) is not None:
-                    if spans.active is None:
-                        news = routine()
-                    else:
-                        news = spans.active.run_round(routine, self.functions.name_of(routine))
-                    again = routine.again
-                    if news is not None:
-                        descriptors = routine.descriptors(news)
-                elif number != MESSAGE:
-                    raise KeyError(number)  # noqa: TRY301  # an internal error is sent like any other exception
-                else:
-                    news = self._obey()
+                news, descriptors, again = self._execute(command)
             except EndOfRank:
                 return
             except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
-                news = self._failure(sequence, number, error)
-            silent = news is None and not warned
-            if silent and again is not None:
-                table.add(again)
-            if silent and table.known:
-                number = doorbell_module.serve(
-                    base, lines, line, sequence, pauses, yields, table.address
-                )
-                sequence += words[doorbell_module.SERVED]
-                if words[doorbell_module.REWRITTEN]:
-                    table.catch_up()  # before Python runs one of the calls
-            elif silent:
-                number = doorbell_module.arrive(base, lines, line, sequence, 0, pauses, yields)
+                news, descriptors, again = self._failure(command, error), [], None
+            if news is None and not self._collector.waiting:
+                command = self._arrive(again)
             else:
-                payload, descriptors = self._pack(news, descriptors)
-                number = doorbell_module.arrive(base, lines, line, sequence, 1, 0, 0)
-            if number == doorbell_module.MUST_POST:
-                control.done.post()
-                number = doorbell_module.NO_COMMAND
-            if not silent:
-                channel.send(socket, payload, descriptors, self.watch)
-            if number == doorbell_module.NO_COMMAND:
-                number = self._await_command(sequence)
+                command = self._report(news, descriptors)
 
-    def _failure(self, sequence: int, number: int, error: BaseException) -> messages.Failed:
+    def _execute(self, command: int) -> tuple[messages.News | None, list[int], Again | None]:
+        """Executes a command; returns news for the coordinator, with their descriptors, and the
+        call if compiled code can repeat it.
+        """
+        if command == doorbell_module.UNDER_WAY:
+            late = self._table.late
+            late.finish()
+            return None, [], late
+        if command == MESSAGE:
+            return self._obey(), [], None
+        routine = self.routines[command]
+        if spans.active is None:
+            news = routine()
+        else:
+            news = spans.active.run_round(routine, self.functions.name_of(routine))
+        again = routine.again
+        if news is None:
+            return None, [], again
+        return news, routine.descriptors(news), again
+
+    def _arrive(self, again: Again | None) -> int | None:
+        """Arrives without news, and waits for the next command; compiled code meanwhile repeats
+        calls.
+        """
+        control, table, sequence = self.config.control, self._table, self._sequence
+        base, lines, line = control.base, control.lines, self.config.line
+        pauses, yields = control.patience.pauses, control.patience.rank
+        if again is not None:
+            table.add(again)
+        if table.known:
+            command: int = doorbell_module.serve(
+                base, lines, line, sequence, pauses, yields, table.address
+            )
+            self._sequence += table.words[doorbell_module.SERVED]
+            if table.words[doorbell_module.REWRITTEN]:
+                table.catch_up()  # before Python runs one of the calls
+        else:
+            command = doorbell_module.arrive(base, lines, line, sequence, 0, pauses, yields)
+        if command == doorbell_module.MUST_POST:
+            control.done.post()
+        elif command != doorbell_module.NO_COMMAND:
+            return command
+        return self._await_command()
+
+    def _report(self, news: messages.News | None, descriptors: list[int]) -> int | None:
+        """Arrives flagged, sends news and warnings, and waits for the next command."""
+        control, ends = self.config.control, self.config.ends
+        payload, descriptors = self._pack(news, descriptors)
+        command = doorbell_module.arrive(
+            control.base, control.lines, self.config.line, self._sequence, 1, 0, 0
+        )
+        if command == doorbell_module.MUST_POST:
+            control.done.post()
+        channel.send(ends.socket, payload, descriptors, self.watch)
+        return self._await_command()
+
+    def _failure(self, command: int, error: BaseException) -> messages.Failed:
         """Returns the error of a round as news, once nothing is under way on the device."""
         self._make_room(error)
         end_child(error)
         control, device = self.config.control, self.place.device
-        control.note_failure(sequence)
+        control.note_failure(self._sequence)
         # Wait for copies in progress: they must not write to memory that the script uses next.
         lost = not device.recover()
         if lost:
-            control.note_loss(sequence, self.config.line)
-        routine = self.routines.get(number)
+            control.note_loss(self._sequence, self.config.line)
+        routine = self.routines.get(command)
         if isinstance(routine, SequenceRoutine) and routine.running is not None:
             routine = self.routines.get(routine.running.number)
         explained = self.functions.explained(routine, error)
@@ -176,20 +193,18 @@ class Rank:
             return replace(describe_failure(explained), lost=True)
         return describe_failure(explained, device.explain(error))
 
-    def _await_command(self, sequence: int) -> int | None:
-        """Waits for the round after `sequence`. Returns its command, or None if the coordinator
-        has died.
-        """
-        control, config = self.config.control, self.config
+    def _await_command(self) -> int | None:
+        """Waits for the next round. Returns its command, or None if the coordinator has died."""
+        control, config, sequence = self.config.control, self.config, self._sequence
         pauses, yields = control.patience.pauses, control.patience.rank
         if not sequence:  # spinning before the first call would delay the start of the others
             pauses, yields = 1, 0
         while True:
-            number: int = doorbell_module.await_command(control.base, sequence, pauses, yields)
-            if number != doorbell_module.NO_COMMAND:
+            command: int = doorbell_module.await_command(control.base, sequence, pauses, yields)
+            if command != doorbell_module.NO_COMMAND:
                 if spans.active is not None:
                     doorbell_module.see(control.base, config.line)
-                return number
+                return command
             if not control.sleep_line(
                 config.line, sequence, lambda: os.getppid() == config.coordinator
             ):

@@ -116,6 +116,21 @@ class _Call:
     call: RecordablePart
     in_line: Sequence[LineRows]
 
+    @property
+    def program(self) -> Program:
+        """The program of a part that gathers rows."""
+        routine = self.call.routine
+        assert isinstance(routine, Routine)  # others gather nothing
+        return routine.program
+
+    def ahead(self) -> tuple[RecordablePart, list[Step]]:
+        """Returns gathers of the rows into memory of their own, and the steps that take them from
+        there.
+        """
+        pairs = [line.ahead() for line in self.in_line if line.ahead is not None]
+        gathers = _gathers(self.call.part, self.program, [gather for gather, _ in pairs])
+        return gathers, [take for _, take in pairs]
+
 
 def _in_order(calls: Sequence[_Call]) -> Layout:
     layout: list[ScheduledPart] = []
@@ -237,35 +252,39 @@ class PartSteps:
         """
         gathering = [call for call in calls if call.gather is not None]
         beside = self._place.device.beside()
-        parts = [call.call.part for call in calls]
-        times = Counter(part.number for part in parts)
-        if not gathering or beside is None:
+        if not gathering or beside is None or not _are_apart(calls, gathering):
             return None
-        if any(times[call.call.part.number] > 1 for call in gathering):
-            return None
-        written = frozenset[Key]().union(
-            *(part.access.writes | part.access.remote_writes for part in parts)
-        )
+        gathers: list[RecordablePart] = []
         taking: list[Step] = []
-        gathers: list[ScheduledPart] = []
         for call in gathering:
-            routine = call.call.routine
-            assert isinstance(routine, Routine)  # others gather nothing
-            if written & _tables(routine.program):
-                return None
-            pairs = [line.ahead() for line in call.in_line if line.ahead is not None]
-            taking += [take for _, take in pairs]
-            ahead = [gather for gather, _ in pairs]
-            gathers.append(ScheduledPart(_gathers(call.call.part, routine.program, ahead)))
+            gather, takes = call.ahead()
+            gathers.append(gather)
+            taking += takes
         begin, end = (ScheduledPart(_between(steps)) for steps in beside)
         take_rows = ScheduledPart(_between(taking))
+        first_gathers = [ScheduledPart(gather) for gather in gathers]
+        next_gathers = [ScheduledPart(gather, 1) for gather in gathers]
         work = [ScheduledPart(call.call) for call in calls]
-        next_gathers = [ScheduledPart(gather.recordable, 1) for gather in gathers]
         return Prefetch(
-            [begin, *gathers, end],
+            [begin, *first_gathers, end],
             [take_rows, begin, *next_gathers, *work, end],
             [take_rows, *work],
         )
+
+
+def _are_apart(calls: Sequence[_Call], gathering: Sequence[_Call]) -> bool:
+    """Whether the rows of the next iteration can be gathered during an iteration: nothing in it
+    writes the tables, and each call that gathers has its memory for itself.
+    """
+    parts = [call.call.part for call in calls]
+    times = Counter(part.number for part in parts)
+    written = frozenset[Key]().union(
+        *(part.access.writes | part.access.remote_writes for part in parts)
+    )
+    return all(
+        times[call.call.part.number] == 1 and written.isdisjoint(_tables(call.program))
+        for call in gathering
+    )
 
 
 def _between(steps: list[Step]) -> RecordablePart:

@@ -2,7 +2,7 @@
 twice in a row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import final
 
@@ -59,8 +59,7 @@ class RepeatedRounds:
         numbers = self._context.numbers
         words = np.frombuffer(packed, np.int64)
         first, count, times = words[:3].tolist()
-        for turn in self._turns:
-            turn[:] = 0
+        begin_turns(self._turns)
         # carried numbers, with which the next round of the call goes on
         reached = numbers.scalars.copy()
         numbers.take_scalars(words[len(HEAD) :], first)
@@ -96,6 +95,14 @@ class RepeatedRounds:
         if self._repeated is not None:
             self._repeated[2].close()
             self._repeated = None
+
+
+def begin_turns(turns: Iterable[Array]) -> None:
+    """Lets all ranks begin a round with the same places on their stages, also where a failure has
+    ended the last one.
+    """
+    for turn in turns:
+        turn[:] = 0
 
 
 def _no_change() -> None:

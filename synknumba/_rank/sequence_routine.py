@@ -22,7 +22,7 @@ import numpy as np
 
 from synknumba._rank.collective_routine import StagedRoutine
 from synknumba._rank.fused_parts import PartFusion, QueuedIterations
-from synknumba._rank.repeated_rounds import RepeatedRounds
+from synknumba._rank.repeated_rounds import RepeatedRounds, begin_turns
 from synknumba._rank.routine import Place, Repeated
 from synknumba._rank.sequence_context import (
     Board,
@@ -60,13 +60,6 @@ class Execution:
     fusion: PartFusion | None
     turns: Sequence[Array]
 
-    def begin_turns(self) -> None:
-        """Lets all ranks begin a round with the same places on their stages, also where a
-        failure has ended the last one.
-        """
-        for turn in self.turns:
-            turn[:] = 0
-
     def load(self) -> None:
         """Loads what is loaded at the beginning of a round."""
         if self.fusion is not None:
@@ -74,7 +67,8 @@ class Execution:
 
     def close(self) -> None:
         """Frees recordings."""
-        self.repeated.close()
+        if isinstance(self.repeated, RepeatedRounds):  # else the fusion has them
+            self.repeated.close()
         if self.fusion is not None:
             self.fusion.close()
 
@@ -174,7 +168,7 @@ class SequenceRoutine(Repeated):
         progress.part = None
         try:
             execution = self._execution or self._decide(first)
-            execution.begin_turns()
+            begin_turns(execution.turns)
             done = 0
             # with one rank, parts that wait for no other may be queued before they were tried
             if self._trials and isinstance(execution.runner, RowProgram):

@@ -32,12 +32,13 @@ from synknumba._rowwise.generate import (
     ARRAYS_OF_ROWS,
     DIVIDED,
     INDEX_TYPES,
+    THREADS,
     Kind,
     define_kernel,
     is_light,
     kernel_name,
 )
-from synknumba._rowwise.moment_kernels import MAX_VALUES, OWN_NAMES, THREADS, Recipe, kernel_source
+from synknumba._rowwise.moment_kernels import MAX_VALUES, OWN_NAMES, Recipe, kernel_source
 from synknumba._rowwise.partials import LineReader
 from synknumba._rowwise.stopping import MIN_ROWS, RowSource
 from synknumba._rowwise.types import check_types

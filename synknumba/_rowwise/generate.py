@@ -18,6 +18,7 @@ from synknumba._errors import GENERATED
 from synknumba.simt.internals import cuda_module
 
 SIGNED, UNSIGNED = "synk_int64", "synk_uint64"  # the types of indices in a generated kernel
+THREADS = 256  # of a block
 INDEX_TYPES: Mapping[str, Any] = {SIGNED: types.int64, UNSIGNED: types.uint64}
 
 Kind: TypeAlias = Literal["rows", "numbers", "indices", "number", "whole", "scalar"]

@@ -23,6 +23,7 @@ from typing import final
 from synknumba._ops.launch import LaunchConfig, RowGrid
 from synknumba._rowwise.generate import (
     SIGNED,
+    THREADS,
     UNSIGNED,
     Kind,
     indented,
@@ -31,7 +32,6 @@ from synknumba._rowwise.generate import (
     row_count,
 )
 
-THREADS = 256  # of a block
 WARP = 32  # threads of a warp
 _WARPS = THREADS // WARP
 # Most that a thread reduces at a time, where blocks reduce rows of one number: 38 KiB of a block's

@@ -36,6 +36,7 @@ from typing import final
 from synknumba._rowwise.generate import (
     DIVIDED,
     SIGNED,
+    THREADS,
     UNSIGNED,
     Kind,
     indented,
@@ -44,7 +45,6 @@ from synknumba._rowwise.generate import (
     row_count,
 )
 
-THREADS = 256  # of a block
 # Of 2 KiB each: with the centres, within the 48 KiB of smem that a block has on every GPU.
 MAX_ROOMS = 23
 # of a row: with the numbers of rows and weights, their sums are in smem at once

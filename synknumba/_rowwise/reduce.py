@@ -21,11 +21,10 @@ from synknumba._ops.launch import LaunchConfig, RowGrid
 from synknumba._progress import Progress
 from synknumba._rowwise.arguments import Description, describe, quick_key
 from synknumba._rowwise.base import RowFunction
-from synknumba._rowwise.generate import define_kernel, kernel_name
+from synknumba._rowwise.generate import THREADS, define_kernel, kernel_name
 from synknumba._rowwise.map_kernels import (
     MAX_TILE,
     OWN_NAMES,
-    THREADS,
     TILE_BYTES,
     ReductionRecipe,
     element_launch,

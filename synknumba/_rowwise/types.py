@@ -320,10 +320,10 @@ def check_types(
 def _type_of(function: str, name: str, value: Any, parameter: Kind) -> Any:
     """Numba's type of what the function gets; None where it is known on the ranks only."""
     if isinstance(value, Variable):
-        state = state_of(value)
-        if state.is_tree:
+        axes = ndim_of(value)
+        if axes is None:
             return None
-        return _type_of_array(function, name, parameter, state.dtypes()[0], ndim_of(value) or 0)
+        return _type_of_array(function, name, parameter, state_of(value).dtypes()[0], axes)
     if isinstance(value, Branch):
         raise branch_error(function, name, value)
     if isinstance(value, IndexRange | RankConstant):

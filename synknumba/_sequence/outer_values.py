@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from operator import is_
 from types import FunctionType, MemberDescriptorType, ModuleType
-from typing import Any, final
+from typing import Any, TypeAlias, final
 from weakref import ref
 
 import numpy as np
@@ -199,36 +199,47 @@ def _attributes_of(holder: Any, names: set[str]) -> Iterator[Read]:
     """Yields the attributes of an object, a class or a module that code reads by these names,
     and special methods.
     """
-    attributes = own(holder)
-    kind = type(holder)
     match holder:
         case FunctionType():
             return
         case ModuleType() if not is_a_module_of_the_script(holder):
             return
-        case type():
-            kind = holder
     if _package(holder) in _LIBRARIES:
         return
-    kinds = [parent for parent in kind.__mro__ if is_the_scripts(file_of(str(parent.__module__)))]
-    spaces: list[tuple[object, Mapping[str, Any]]] = [(parent, vars(parent)) for parent in kinds]
-    if attributes is not None:
-        spaces.insert(0, (holder, attributes))  # which may hide those of classes
-    members = [item for _, space in spaces for item in list(space.items())]
-    read = {
-        name
-        for name, value in members
-        if name in names or (name[:2] == "__" and isinstance(value, FunctionType))
-    }
-    if holder is not kind:
-        # which has run, and names attributes that the body may not look at
-        read -= {"__init__"} - names
-    for name, (space, values) in itertools.product(sorted(read), spaces):
+    spaces = _spaces_of(holder)
+    for name, (space, values) in itertools.product(_names_read(holder, spaces, names), spaces):
         value = values.get(name, MISSING)
-        if isinstance(value, MemberDescriptorType) and holder is not kind:  # a slot
+        if isinstance(value, MemberDescriptorType) and not isinstance(holder, type):  # a slot
             yield Read(holder, name, partial(getattr, holder), name, getattr(holder, name, MISSING))
         else:
             yield Read(space, name, values.get, name, value)
+
+
+_Spaces: TypeAlias = list[tuple[object, Mapping[str, Any]]]
+
+
+def _spaces_of(holder: Any) -> _Spaces:
+    """Returns what has attributes of an object, with these: itself and the script's classes."""
+    kind = holder if isinstance(holder, type) else type(holder)
+    kinds = [parent for parent in kind.__mro__ if is_the_scripts(file_of(str(parent.__module__)))]
+    spaces: _Spaces = [(parent, vars(parent)) for parent in kinds]
+    attributes = own(holder)
+    if attributes is not None:
+        spaces.insert(0, (holder, attributes))  # which may hide those of classes
+    return spaces
+
+
+def _names_read(holder: Any, spaces: _Spaces, names: set[str]) -> list[str]:
+    """Returns the names of attributes that are among these, or of special methods."""
+    read = set[str]()
+    for _, attributes in spaces:
+        for name, value in list(attributes.items()):
+            if name in names or (name[:2] == "__" and isinstance(value, FunctionType)):
+                read.add(name)
+    if not isinstance(holder, type):
+        # which has run, and names attributes that the body may not look at
+        read -= {"__init__"} - names
+    return sorted(read)
 
 
 def _passed_whole(function: FunctionType, values: Mapping[str, Any]) -> set[str]:

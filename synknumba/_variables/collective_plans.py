@@ -35,6 +35,7 @@ from synknumba._ops.variable_layout import LeafLayout, line_type
 from synknumba._types import Array, Cache, CollectiveKind, CollectiveOp, Transport
 from synknumba._variables.allocation import Allocation, not_in_use
 from synknumba._variables.kept_values import copies_of
+from synknumba._wire.control import align
 from synknumba._wire.messages import Install
 from synknumba._wire.program import (
     Collective,
@@ -51,7 +52,6 @@ from synknumba._world.failure import CallInfo
 
 # read and written in total: two cores are faster by half of this, which takes as long as a round
 DIRECT_BYTES = 1 << 20
-LINE_BYTES = 64  # of a cache line; no two ranks write to one of a stage
 # Read by each rank of an all_reduce in a sequence that is done with one wait instead of two, by
 # every rank in full.
 STAGED_BYTES = 16 << 10
@@ -422,7 +422,7 @@ def stage_bytes(kind: CollectiveKind, world_size: int, sizes: Iterable[int]) -> 
     """
     if kind != "all_reduce" or world_size == 1:
         return 0
-    nbytes = sum(-(-size // LINE_BYTES) * LINE_BYTES for size in sizes)
+    nbytes = sum(map(align, sizes))
     if nbytes * world_size > STAGED_BYTES:
         return 0
     return nbytes

@@ -121,6 +121,7 @@ ROOMY = Patience(pauses=2000, rank=40_000, coordinator=20_000)
 
 
 def align(nbytes: int, to: int = 64) -> int:
+    """Rounds up to a multiple, by default to cache lines, of which two ranks write to none."""
     return -(-nbytes // to) * to
 
 

@@ -274,7 +274,7 @@ class Processes:
 
     @property
     def has_dead(self) -> bool:
-        """Whether a rank has ended; `find_dead` will find it."""
+        """Whether a rank has ended; `find_dead` finds it, unless it has done so before."""
         return not all(pid and lives(pid) for pid in tuple(self.pids))
 
     def join(self, seconds: float) -> None:

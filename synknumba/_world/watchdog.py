@@ -90,7 +90,7 @@ class Watchdog:
 
     @property
     def has_dead(self) -> bool:
-        """Whether `check` would raise."""
+        """Whether a rank, or the process that serves those of other machines, has ended."""
         return self._processes.has_dead or (self._others is not None and self._others.is_dead)
 
     def located(self, error: SynkError, ranks: Iterable[int]) -> SynkError:

@@ -16,6 +16,7 @@ from synknumba._world.output_process import KEPT_BYTES, LONGEST_LINE, Carried
 
 LOOP = f'  File "{stacks_module._PACKAGE}_rank/loop.py", line'
 ROUTINE = f'  File "{stacks_module._PACKAGE}_rank/function_routine.py", line 90 in run'
+EXECUTED = [ROUTINE, f"{LOOP} 9 in _execute", f"{LOOP} 9 in run"]
 FORK = '  File "script.py", line 3 in <module>'
 
 
@@ -38,12 +39,12 @@ def test_other_ends():
     ("frames", "told"),
     [
         (
-            ['  File "u.py", line 5 in f', ROUTINE, f"{LOOP} 9 in run", f"{LOOP} 8 in _live", FORK],
+            ['  File "u.py", line 5 in f', *EXECUTED, f"{LOOP} 8 in _live", FORK],
             ['  File "u.py", line 5 in f'],
         ),
-        ([ROUTINE, f"{LOOP} 9 in run", FORK], [ROUTINE]),
+        ([*EXECUTED, FORK], [ROUTINE]),
         (
-            ['  File "/numpy/core.py", line 5 in f', ROUTINE, f"{LOOP} 9 in run", FORK],
+            ['  File "/numpy/core.py", line 5 in f', *EXECUTED, FORK],
             ['  File "/numpy/core.py", line 5 in f'],
         ),
         ([f"{LOOP} 9 in _await_command", f"{LOOP} 9 in run", FORK], ["  waits for a call"]),
@@ -51,12 +52,13 @@ def test_other_ends():
             [
                 '  File "semaphore.py", line 1 in wait',
                 f"{LOOP} 9 in _await_command",
+                f"{LOOP} 9 in _arrive",
                 f"{LOOP} 9 in run",
             ],
             ["  waits for a call"],
         ),
         (
-            [f"{LOOP} 9 in run", FORK],
+            [f"{LOOP} 9 in _arrive", f"{LOOP} 9 in run", FORK],
             ["  waits for a call, or repeats the last one in compiled code"],
         ),
         (['  File "u.py", line 5 in f', FORK], ['  File "u.py", line 5 in f', FORK]),

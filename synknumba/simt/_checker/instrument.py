@@ -31,7 +31,7 @@ from synknumba.simt._lower.thread_code import DeviceFunction, ThreadCode
 from synknumba.simt._maths import operations as ops
 from synknumba.simt._python.source import index_value
 from synknumba.simt._python.warp import FULL_MASK, GRID_SYNC, WAITING
-from synknumba.simt._source.numba_cuda import MISSING
+from synknumba.simt._source.numba_cuda import MISSING, CudaPath
 from synknumba.simt._source.reads import is_jitted, is_njit_function, unassigned_reads
 from synknumba.simt._source.scope import Scope
 from synknumba.simt._source.syntax import (
@@ -258,7 +258,7 @@ class _Instrumenter(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         value = self._scope.resolve(node.func)
-        path = self._scope.path_of(node.func) or ""
+        path = value.path if isinstance(value, CudaPath) else ""
         if path in ARRAY_PATHS or path in {"const.array_like", "cg.this_grid", "grid", "gridsize"}:
             return node
         if value is print:

@@ -81,10 +81,6 @@ def locked_place(machine, gpu):
     return Place(machine, gpu)
 
 
-def where(rows):
-    return rows.indices
-
-
 @pytest.mark.parametrize(
     ("dtype", "shape"),
     [("int8", (3,)), (RECORD, ()), ("float64", (64,))],
@@ -106,10 +102,10 @@ def test_rows_are_brought_and_put_back(place, name, shape, dtype):
         expected = host.copy()
         buffer.load()
         found = place.found(buffer.array)
-        assert found.tobytes() == expected[where(rows)].tobytes()
+        assert found.tobytes() == expected[rows.indices].tobytes()
         if writable:
             found.view(np.uint8)[...] = 255 - found.view(np.uint8)
-            expected[where(rows)] = found
+            expected[rows.indices] = found
             buffer.store()
             place.wait()
         assert host.tobytes() == expected.tobytes()
@@ -227,10 +223,10 @@ def test_held_rows(locked_place, name, listed, dtype):
         else:
             buffer.load()
         found = place.found(buffer.array)
-        assert found.tobytes() == expected[where(rows)].tobytes()
+        assert found.tobytes() == expected[rows.indices].tobytes()
         if writable:
             found.view(np.uint8)[...] = 255 - found.view(np.uint8)
-            expected[where(rows)] = found
+            expected[rows.indices] = found
             if buffer.store is not None:
                 buffer.store()
             assert place.found(array).tobytes() == expected.tobytes()
@@ -273,7 +269,7 @@ def test_slices_of_rows_wherever_they_lie(place, gpu, name, held):
     table = place.found(array) if held else host
     table[...] = host
     expected = host.copy()
-    expected[where(rows)] *= 2
+    expected[rows.indices] *= 2
     slices = []
     for k in range(4):
         slot, part = ("x", k % workspace.turns), Partition.even(4).of(rows, k)
