@@ -37,6 +37,20 @@ def test_no_gpu_library_or_optional_package_is_loaded(code: str) -> None:
     assert done.stdout.endswith("LOADED []\n")
 
 
+def test_no_functions_of_kernels_are_made() -> None:
+    """There are hundreds, and those of bfloat16 need numba-cuda's type: a table that is made before
+    `numba.cuda` is imported has none.
+    """
+    check = """
+import synknumba.simt._source.scope
+from synknumba.simt._maths import bfloat16, float16, libdevice
+libraries = bfloat16.BF16, float16.FP16, libdevice.LIBDEVICE
+print(["_entries" in vars(library) for library in libraries])
+"""
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout == "[False, False, False]\n"
+
+
 REGISTRIES = """
 import sys
 import numpy as np

@@ -47,7 +47,6 @@ from synknumba.simt._source.written import Source
 
 # Members of `numba.cuda` that are numbers of a thread.
 NUMBERS: Final = frozenset({*INDICES, "laneid", "warpsize"})
-_VALUES: Final = NUMBERS.union(FUNCTIONS)
 
 
 def misspelt(path: str) -> str | None:
@@ -191,7 +190,9 @@ def _is_no_value(value: Any) -> bool:
     """Returns whether this is a member of `numba.cuda` that a kernel can name but not compute
     with: a module, a barrier.
     """
-    if not isinstance(value, CudaPath) or value.path in _VALUES:
+    if not isinstance(value, CudaPath):
+        return False
+    if value.path in NUMBERS or value.path in FUNCTIONS:
         return False
     member = value.member()
     return member is not MISSING and not isinstance(member, (types.Type, int, float))
