@@ -24,7 +24,8 @@ PYTHON  ?= >=3.11
 install  = $(UV) pip install --quiet --python $(BIN)/python
 else
 PYTHON  ?= python3
-install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# bytecode is made as modules are imported: of all that is installed that would take a quarter of a minute
+install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 endif
 
 .PHONY: help demo check style types quick test test-all test-ports test-mlir mlir-tests test-lowest lowest-tests test-newest newest-tests ptx ptx-tests gpu-libraries gpu-imports format bench docs links clean distclean

@@ -14,7 +14,7 @@ in `THINNED`:
 - What is marked `whole` is left to the whole suite: a further mode of something that the quick
   suite has, which costs seconds.
 - So are the test functions of `left_out.txt`: each takes more than half a second, and together they
-  run 0.2 % of the lines and branches of the package that the others do not. `tests/entered.py`
+  run 0.3 % of the lines and branches of the package that the others do not. `tests/entered.py`
   chooses them; a new test is in the quick suite until it is asked again.
 
 The tests, and the processes that they start, look for garbage less often. Processes collect none at
