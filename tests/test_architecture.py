@@ -2,6 +2,7 @@
 layers of the contract.
 """
 
+import ast
 import gc
 import math
 import re
@@ -143,3 +144,10 @@ def test_what_the_quick_suite_leaves_out_is_there():
     for name in sorted(quick.LEFT_OUT):
         path, *_, function = name.split("::")
         assert f"def {function}(" in (ROOT / path).read_text(encoding="utf-8"), name
+
+
+def test_each_package_says_where_to_begin():
+    for init in PACKAGE.rglob("_*/__init__.py"):
+        text = " ".join(ast.get_docstring(ast.parse(init.read_text())).split())
+        assert re.search("[Ii]mports ", text), init
+        assert re.search(r"Read (first: )?`\w+\.py`", text), init

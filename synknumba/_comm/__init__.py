@@ -3,6 +3,9 @@ first use.
 
 rank 0       DRIVERS[name].problem() ──> make_unique_id() ──┐
 every rank   DRIVERS[name].problem() ───────────────────────┴──> open(rank, world_size, unique_id, stream) ──> Communicator
+
+Called by ranks, by `_variables` (what a transport can do) and by `_world`, which sets transports
+up; imports `_wire`, `_host` and `_ops`. Read `base.py` first, the contract; then `host.py`.
 """  # noqa: E501
 
 import warnings

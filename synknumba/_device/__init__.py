@@ -1,5 +1,9 @@
 """The devices of ranks. Drivers for GPUs are imported by `open_device`, so that the coordinator
 loads no GPU library.
+
+Called by ranks, and by `_world`, which asks what there is; imports `_wire`, `simt`, `_host` and
+`_ops`. Read `base.py` first, the contract; then `cpu.py`, and of GPUs `cuda.py` and
+`cuda_steps.py`.
 """
 
 from synknumba._device.base import TRAITS as TRAITS

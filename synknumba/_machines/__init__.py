@@ -22,4 +22,7 @@ brings each round to the other relays, which ring their ranks, and brings the re
 arrives; small results go to the rows of the control block where ranks of one machine write theirs.
 The agent forks the ranks of its machine and looks after them, with the same code as the coordinator
 does (`_world/processes.py`, `_world/rounds.py`).
+
+Called by `synknumba run`; the core knows `_world/machines.py` alone. Imports `_world` and what lies
+below. Read `launch.py` first, then `coordinator.py` and `relay.py`.
 """

@@ -7,4 +7,7 @@ variable ── state ── values       a handle, what the coordinator knows, 
     kept_values, failed_writes    values for the next world, and after a failure
 collective_plans, gpu_…           transfers, and collectives as programs with their accesses
     allocation                    memory on all ranks
+
+Called by scripts, by `_call` and `_sequence`, and by training; imports `_world` and what lies
+below. Read `variable.py` and `state.py` first.
 """
