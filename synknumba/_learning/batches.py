@@ -5,7 +5,7 @@ batch j    entries j·size … (j+1)·size − 1 of that order
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Set, Sized
 from typing import Any, final
 
 import numpy as np
@@ -119,7 +119,7 @@ class Batches:
             ArgumentError: `epoch` is no int of at least 0.
         """
         tracing.refuse("order() of synk.batches()")
-        number = _integer(epoch, "order: epoch", 0)
+        number = _integer(epoch, "order: epoch", 0, most=(1 << _WORD_BITS) - 1)
         if not self._drop_last and self._n % self._size:
             raise PartitionError(
                 f"order: {self._n} rows make {self._n // self._size} batches of {self._size} rows "
@@ -212,7 +212,8 @@ def batches(
     each.
 
     Args:
-        n: number of rows, or anything that has so many: an array, `Data`, a replica.
+        n: number of rows, or what has so many: an array, `Data`, a replica; no list or other
+            container, whose length may be that of a batch's inputs.
         size: number of rows of a batch, at most n.
         seed: int from 0 to 2^64 − 1.
         shuffle: whether rows are in random order; if not, in their own.
@@ -263,6 +264,12 @@ def batches(
 def _length(n: Any) -> Any:
     if hasattr(n, "__index__") and not hasattr(n, "__len__"):
         return n
+    if isinstance(n, list | tuple | Mapping | Set | str):
+        raise ArgumentError(
+            "batches: n must be a number of rows, or an array, whose rows are counted; got a "
+            f"{type(n).__name__} of {len(n)}. Pass the number of rows of an array in it: "
+            "synk.batches(len(x), …)"
+        )
     try:
         return len(n)
     except TypeError:

@@ -427,6 +427,9 @@ def clipped(g: Any, p: Any, low: Any, high: Any) -> Any:
 def clip_by_global_norm(limit: float) -> Optimizer:
     """Scales the gradient so that its Euclidean norm, over all parameters, is at most `limit`.
 
+    Squares are added up in float64: a gradient with an element above 1e154 becomes 0 in `update`,
+    and makes no step of a training step that checks for infinities.
+
     Source: Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks,
         arXiv:1211.5063, algorithm 1.
 

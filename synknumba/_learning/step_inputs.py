@@ -12,7 +12,7 @@ from synknumba._host.data import Data
 from synknumba._learning.roles import Roles
 from synknumba._ops.rows import Partition, select
 from synknumba._ops.tree import flatten
-from synknumba._types import Array, shown
+from synknumba._types import Array, RankConstant, shown
 from synknumba._variables.collectives import get_lengths
 from synknumba._variables.variable import Variable, state_of
 
@@ -106,7 +106,7 @@ class StepInputs:
 
     def check(self) -> None:
         """Raises `BatchError` for inputs without rows, whose mean is NaN, and `ArgumentError` for
-        other values than arrays where rows are counted.
+        other values than arrays where rows are counted, and for rows that would count twice.
         """
         name = self.roles.divided[0]
         first = next((leaf for owner, leaf in self.leaves if owner == name), None)
@@ -123,6 +123,7 @@ class StepInputs:
         if not rows:
             raise BatchError(f"a step of {self.roles.name} needs rows, and {name} has none")
         self._check_lists()
+        self._check_halos()
         if self.roles.weights is not None:
             self._check_weights(self.roles.weights, first)
 
@@ -144,6 +145,28 @@ class StepInputs:
                     f"{name} is a {type(items).__name__} as long as the rows, {len(items)}, which "
                     f"every rank would get whole; pass {_as_array(name, items)} to have its rows "
                     f'divided, or name it in broadcast=("{name}",)'
+                )
+
+    def _check_halos(self) -> None:
+        """Raises `ArgumentError` for rows of halos, which two ranks would add up.
+
+        A gradient that gets `synk.OWN` tells them apart; what counts the rows does not.
+        """
+        counted = self.roles.inputs[self.roles.counted]
+        gets_own = any(value is RankConstant.OWN for value in self.values.values())
+        for name, value in self.values.items():
+            if name in self.roles.sliceable or (gets_own and name != counted):
+                continue
+            for leaf in flatten(value)[0]:
+                halo = state_of(leaf).halo if isinstance(leaf, Variable) else None
+                if halo is None:
+                    continue
+                raise ArgumentError(
+                    f"{name} is a variable with {halo}, whose rows beside a rank's own would count "
+                    f"twice in a step of {self.roles.name}; name it in "
+                    f'make_train_function(…, sliceable=("{name}",)), or scatter it without halo=. '
+                    "A gradient that reads neighbours' rows needs synk.OWN as one more input, and "
+                    f"{counted}, whose rows are counted, in sliceable="
                 )
 
     def _check_weights(self, name: str, first: Any) -> None:

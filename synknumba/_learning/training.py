@@ -564,9 +564,10 @@ def make_train_function(
         optimizer: of `synk.optim`.
         inputs: names of the arguments before the parameters; default: those of `gradient`.
         broadcast: names of inputs that every rank gets whole.
-        sliceable: names of inputs that are variables of rows.
+        sliceable: names of inputs that are variables of rows; those with a halo must be named.
         weights: name of an input, an array of numbers of at least 0, with any number of axes, by
-            whose sum a step divides. The gradient multiplies loss and slopes by them.
+            whose sum a step divides; nothing checks them but that the sum is above 0. The gradient
+            multiplies loss and slopes by them.
         record: whether GPUs repeat the gradient without Python (`synk.function`); None to do so
             where it can be recorded.
         on_nonfinite: what happens where the gradient has a NaN or an infinity, or weights add up to

@@ -229,6 +229,22 @@ def test_what_is_no_number_is_refused(bad):
             "n must be a number of rows",
         ),
         (
+            lambda: synk.batches((np.zeros((9, 3)), np.zeros(9)), 2, seed=0),
+            synk.ArgumentError,
+            r"got a tuple of 2\. Pass the number of rows .*synk.batches\(len\(x\), …\)",
+        ),
+        (
+            lambda: synk.batches({"x": np.zeros(9)}, 1, seed=0),
+            synk.ArgumentError,
+            "got a dict of 1",
+        ),
+        (lambda: synk.batches([1.0, 2.0], 2, seed=0), synk.ArgumentError, "got a list of 2"),
+        (
+            lambda: synk.batches(3, 1, seed=0).order(1 << 64),
+            synk.ArgumentError,
+            f"epoch must be .* at most {MASK}",
+        ),
+        (
             lambda: synk.batches(3, 2, seed=1 << 64),
             synk.ArgumentError,
             f"seed must be .* at most {MASK}",

@@ -459,6 +459,14 @@ CALLS = [
         lambda step: step(range(1, 7), Y),
         r"x is a range as long as the rows, 6, .*pass np.arange\(1, 7\)",
     ),
+    (
+        lambda step: step(*scattered(X), synk.scatter(synk.variable(Y), halo=1)),
+        r"y is a variable with halo=1, .* count twice .*sliceable=\(\"y\",\)\), or scatter",
+    ),
+    (
+        lambda step: step.check(*scattered(X), {"y": synk.scatter(synk.variable(Y), halo=1)}),
+        "y is a variable with halo=1",
+    ),
     (lambda step: step(*scattered(X), X.tolist()), "y is a list as long as the rows, 6"),
     (lambda step: step([X, {"a": Y.tolist()}], Y), "x is a list as long as the rows, 6"),
     (
@@ -759,6 +767,24 @@ def test_replicas_and_sliceable_variables_beside_the_array_of_which_rows_are_sel
         make(sums, np.zeros(2), SGD, sliceable=("y",))(np.arange(6.0), rows, batch=[2, 3])
         == (5 + 15) / 2
     )
+
+
+def test_rows_of_halos_do_not_count():
+    def slopes(u, v, own, w):
+        """Of neighbouring rows."""
+        inner = np.array([row for row in own if 0 < row < len(v) - 1], int)
+        return (v[inner + 1] - v[inner - 1]).sum() + u.sum(), w * 0 + len(own)
+
+    rows = np.arange(6.0) ** 2
+    v = synk.scatter(synk.variable(rows), halo=1)
+    step = make(slopes, np.zeros(2), SGD, sliceable=("u",))
+    loss = step(v, v, synk.OWN)
+    assert loss == pytest.approx(((rows[2:] - rows[:-2]).sum() + rows.sum()) / 6)
+    np.testing.assert_allclose(step.params.get_value(), -0.1)
+    with pytest.raises(
+        synk.ArgumentError, match=r"u is a variable with halo=1.* and u, whose rows are"
+    ):
+        make(slopes, np.zeros(2), SGD)(v, v, synk.OWN)
 
 
 def test_plans_of_minibatches():
