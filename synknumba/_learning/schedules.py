@@ -9,14 +9,10 @@ import math
 from collections.abc import Callable
 from types import FunctionType
 
-import numpy as np
-
 from synknumba._errors import ArgumentError
 from synknumba._host.casting import as_index
 
 Schedule = Callable[[float], float]
-
-_LATER = [2.0**k for k in range(17)]  # steps for which schedules are tried out, as a path may end
 
 
 def constant(value: float) -> Schedule:
@@ -135,22 +131,7 @@ def schedule_of(what: str, name: str, value: Schedule | float) -> Schedule:
             "own check of the end"
         ) from error
     _number(what, f"{name}(0)", first)
-    for count in _LATER:
-        if _value_at(value, count) is None:
-            raise ArgumentError(
-                f"{what} got as {name} a function that returns None for step {count}; return a "
-                "number on every path"
-            )
     return value
-
-
-def _value_at(schedule: Schedule, count: float) -> object:
-    """Returns what a schedule gives in Python; NaN if it fails, which ranks notice."""
-    try:
-        with np.errstate(all="ignore"):
-            return schedule(count)
-    except Exception:  # noqa: BLE001  # of any function
-        return math.nan
 
 
 def _number(what: str, name: str, value: float) -> float:
