@@ -11,7 +11,7 @@ from pathlib import Path
 
 from synknumba import simt
 from synknumba._commands import compare_ranks
-from synknumba._commands.run import add_script
+from synknumba._commands.run import add_script, script_file
 from synknumba._commands.terminal import (
     FOUND,
     CommandError,
@@ -93,8 +93,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    if not args.is_module:
-        _check_readable(args.script)
+    script_file(args)
     compare_ranks.check_options(args)
     if args.run_in is not None or len(args.ranks) > 1:
         return compare_ranks.compare(args)
@@ -127,17 +126,6 @@ def _run(args: argparse.Namespace) -> int:
     _show(findings, args.html)
     _conclude(checks, seconds)
     return FOUND if errors else code
-
-
-def _check_readable(script: str) -> None:
-    file = script
-    if os.path.isdir(script):
-        file = os.path.join(script, "__main__.py")
-    try:
-        with open(file, "rb"):
-            pass
-    except OSError as error:
-        raise CommandError(f"cannot read {file}: {error.strerror}") from error
 
 
 def _report(head: str, place: str, finding: Finding | str) -> None:

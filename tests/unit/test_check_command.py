@@ -257,11 +257,14 @@ def test_a_script_without_kernels(text, code, tmp_path):
     assert "synknumba check: the script has called no kernel\n" in done.stderr
 
 
-def test_a_script_that_is_not_there(tmp_path, capsys):
+def test_a_script_that_is_not_there(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
     assert main(["check", str(tmp_path / "none.py")]) == 2
     assert capsys.readouterr().err.endswith("none.py: No such file or directory\n")
     assert main(["check", str(tmp_path)]) == 2  # a folder
     assert capsys.readouterr().err.endswith("__main__.py: No such file or directory\n")
+    assert main(["check", "-m", "no_such_module"]) == 2
+    assert capsys.readouterr().err == "synknumba check: there is no module no_such_module\n"
 
 
 @pytest.mark.whole
