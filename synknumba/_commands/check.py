@@ -14,12 +14,13 @@ from synknumba._commands import compare_ranks
 from synknumba._commands.run import add_script, script_file
 from synknumba._commands.terminal import (
     FOUND,
-    CommandError,
     Subparsers,
     add_command,
+    check_writable,
     coloured,
     has_colours,
     positive,
+    write,
 )
 from synknumba._errors import DeviceError, Finding
 from synknumba._machines import launch
@@ -95,6 +96,8 @@ def add(commands: Subparsers) -> None:
 def _run(args: argparse.Namespace) -> int:
     script_file(args)
     compare_ranks.check_options(args)
+    if args.html is not None:
+        check_writable(args.html)
     if args.run_in is not None or len(args.ranks) > 1:
         return compare_ranks.compare(args)
     ranks = next(iter(args.ranks), None)
@@ -142,10 +145,7 @@ def _show(findings: list[Finding], page: str | None) -> None:
     if findings:
         sys.stderr.write(f"\n{annotated.text(colour=has_colours(sys.stderr))}\n\n")
     if page is not None:
-        try:
-            Path(page).write_text(annotated.page(), encoding="utf-8")
-        except OSError as error:
-            raise CommandError(f"cannot write {page}: {error.strerror}") from error
+        write(page, lambda: Path(page).write_text(annotated.page(), encoding="utf-8"))
 
 
 def _slow(name: str, place: str, before: int) -> None:
