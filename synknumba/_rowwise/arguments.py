@@ -219,6 +219,10 @@ def _typeof(function: str, name: str, value: Any) -> Any:
         kind = typeof(value)
     except (ValueError, NotImplementedError):
         kind = None
+    if isinstance(kind, types.IntEnumMember):
+        raise ArgumentError(
+            f"{name} of {function} is {value!r}, a member of an IntEnum; pass int({name})"
+        )
     return _number(function, name, kind, np.asarray(value).dtype)
 
 
