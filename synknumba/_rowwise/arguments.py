@@ -27,6 +27,8 @@ DType: TypeAlias = "np.dtype[Any]"
 
 ARRAYS = frozenset({"rows", "whole"})
 
+_PYTHON_NUMBERS = (bool, int, float, complex)  # a bool is an int, too
+
 _MAX_AXES = 32  # that np.broadcast takes, though arrays of NumPy 2 may have 64
 
 
@@ -120,7 +122,8 @@ def describe(
         case np.generic():
             return Description("scalar", _typeof(function, name, value))
         case bool() | int() | float() | complex():
-            return Description("scalar", _typeof(function, name, value), python=type(value))
+            python = next(kind for kind in _PYTHON_NUMBERS if isinstance(value, kind))
+            return Description("scalar", _typeof(function, name, value), python=python)
         case IndexRange():
             return Description("indices", types.int64)
         case Variable():

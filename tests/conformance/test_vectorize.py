@@ -4,7 +4,7 @@ the way the rows lie.
 
 import functools
 import math
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 import numba
 import numpy as np
@@ -21,6 +21,10 @@ from tests.quick import whole
 
 class Level(IntEnum):
     LOW = 1
+
+
+class Option(IntFlag):
+    DOUBLE = 2
 
 
 @synk.vectorize
@@ -296,6 +300,7 @@ def test_the_first_signature_that_fits_is_taken(world):
     x = np.linspace(0, 1, 12, dtype=np.float32)
     assert product(x, 0.1).dtype == np.float32  # a Python number has no width
     assert_array_equal(product(x, 0.1), x * 0.1)
+    assert_array_equal(product(x, Option.DOUBLE), x * 2)  # of a class that is an int
 
 
 @pytest.mark.parametrize("dtype", ["int8", *whole("uint8", "int16", "uint32", "int64"), "uint64"])
