@@ -15,7 +15,7 @@ import numpy as np
 from synknumba._errors import NOT_OF_SCRIPTS, ArgumentError, MemberError
 from synknumba._errors import where as where  # asked for as `tracing.where`
 from synknumba._formulas import FUNCTIONS, OPERATORS, Formula
-from synknumba._types import Extremum, RankConstant
+from synknumba._types import Extremum, RankConstant, with_article
 
 _SIGNS: Mapping[Any, str] = {
     np.add: "+",
@@ -473,8 +473,8 @@ def _is_int(sign: str, operands: Sequence[Any], place: int) -> bool:
     if is_bool:
         way = "write int(x) for a bool"
     raise ArgumentError(
-        f"{where()}: {_operation(sign, operands)}: a sequence computes with ints and floats; got a "
-        f"{text} as the {('first', 'second')[place]} operand; {way}"
+        f"{where()}: {_operation(sign, operands)}: a sequence computes with ints and floats; got "
+        f"{with_article(text)} as the {('first', 'second')[place]} operand; {way}"
     )
 
 

@@ -27,6 +27,8 @@ Array: TypeAlias = NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
 Block: TypeAlias = int | tuple[int, ...]
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # blocks along each axis, CUDA's limits
+# of one block, on GPUs of compute capability 9.0 (CUDA C++ Programming Guide, table of limits)
+MAX_SMEM_BYTES: Final = 227 << 10
 # As a function: of the rows of a launch, of the shapes of its arrays in a parameter named `shapes`,
 # or of both.
 GridRule: TypeAlias = (

@@ -36,7 +36,16 @@ from synknumba._ops.tree import LEAF, Structure, flatten, paths
 from synknumba._ops.variable_layout import VECTOR
 from synknumba._progress import refusal
 from synknumba._tracing import Number
-from synknumba._types import Array, Op, RankConstant, Shape, count_text, shown, unknown_keyword
+from synknumba._types import (
+    Array,
+    Op,
+    RankConstant,
+    Shape,
+    count_text,
+    shown,
+    unknown_keyword,
+    with_article,
+)
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Branch, Variable, state_of
 from synknumba._wire import function_pickling as pickling
@@ -304,7 +313,9 @@ class _Binding:
             kind = "constant"
         if name in self._options.sliceable and kind not in _SLICEABLE:
             raise self._refused(
-                path, f"is in sliceable=, which takes variables; got a {type(value).__name__}"
+                path,
+                "is in sliceable=, which takes variables; got "
+                f"{with_article(type(value).__name__)}",
             )
         return _METHODS[kind](self, name, path, value)
 
@@ -644,13 +655,14 @@ class _Binding:
         if isinstance(value, memoryview | bytearray | buffers.array):
             raise self._refused(
                 path,
-                f"is a {type(value).__name__}, whose rows are not divided; {array_hint(value)}",
+                f"is {with_article(type(value).__name__)}, whose rows are not divided; "
+                f"{array_hint(value)}",
             )
         style = self._options.style
         if style == "kernel" and not isinstance(value, tuple | Enum | np.generic | None):
             raise self._refused(
                 path,
-                f"is a {type(value).__name__}, which cannot be passed to a {style}; "
+                f"is {with_article(type(value).__name__)}, which cannot be passed to a {style}; "
                 f"{array_hint(value)}",
             )
         try:
@@ -664,7 +676,8 @@ class _Binding:
                 raise
             raise self._refused(
                 path,
-                f"is a {type(value).__name__}, which cannot be sent to the ranks ({error}); pass "
+                f"is {with_article(type(value).__name__)}, which cannot be sent to the ranks "
+                f"({error}); pass "
                 "an array, Data, a number, or a picklable object",
             ) from error
         if self._world is not None:

@@ -11,15 +11,16 @@ from pathlib import Path
 
 from synknumba import simt
 from synknumba._commands import compare_ranks
-from synknumba._commands.run import add_script
+from synknumba._commands.run import add_script, script_file
 from synknumba._commands.terminal import (
     FOUND,
-    CommandError,
     Subparsers,
     add_command,
+    check_writable,
     coloured,
     has_colours,
     positive,
+    write,
 )
 from synknumba._errors import DeviceError, Finding
 from synknumba._machines import launch
@@ -93,9 +94,10 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    if not args.is_module:
-        _check_readable(args.script)
+    script_file(args)
     compare_ranks.check_options(args)
+    if args.html is not None:
+        check_writable(args.html)
     if args.run_in is not None or len(args.ranks) > 1:
         return compare_ranks.compare(args)
     ranks = next(iter(args.ranks), None)
@@ -129,17 +131,6 @@ def _run(args: argparse.Namespace) -> int:
     return FOUND if errors else code
 
 
-def _check_readable(script: str) -> None:
-    file = script
-    if os.path.isdir(script):
-        file = os.path.join(script, "__main__.py")
-    try:
-        with open(file, "rb"):
-            pass
-    except OSError as error:
-        raise CommandError(f"cannot read {file}: {error.strerror}") from error
-
-
 def _report(head: str, place: str, finding: Finding | str) -> None:
     """Prints a finding as soon as it is made, since what it does to the script may end it."""
     if sys.stdout is not None:  # as by `>&-`
@@ -154,10 +145,7 @@ def _show(findings: list[Finding], page: str | None) -> None:
     if findings:
         sys.stderr.write(f"\n{annotated.text(colour=has_colours(sys.stderr))}\n\n")
     if page is not None:
-        try:
-            Path(page).write_text(annotated.page(), encoding="utf-8")
-        except OSError as error:
-            raise CommandError(f"cannot write {page}: {error.strerror}") from error
+        write(page, lambda: Path(page).write_text(annotated.page(), encoding="utf-8"))
 
 
 def _slow(name: str, place: str, before: int) -> None:

@@ -89,15 +89,18 @@ def _conclude(sizes: list[int], runs: list[Summary], code: int) -> int:
     agree = min(summary.counted for summary in runs)
     numbers = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]} ranks"
     verb = "agrees" if agree == 1 else "agree"
-    sys.stderr.write(f"synknumba check: {count_text(agree, 'call')} {verb} on {numbers}\n")
+    outcome = f"{count_text(agree, 'call')} {verb} on {numbers}"
     most = max(runs, key=lambda summary: summary.skipped)
+    if not agree and not most.skipped:
+        outcome = "the script has made no call to compare"
+    sys.stderr.write(f"synknumba check: {outcome}\n")
     if most.skipped:
         sys.stderr.write(
             f"synknumba check: {most.skipped:,} not compared, as they or their inputs differ "
             "between the runs, though no call before does: they depend on the number of ranks, or "
             f"are random and need a seed. The first is {most.reason}\n"
         )
-    if code == 0 and most.skipped and not agree:
+    if code == 0 and not agree:
         return FAILED
     return code
 

@@ -3,9 +3,10 @@
 import argparse
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
 
-from synknumba._commands.terminal import Subparsers, add_command, positive
+from synknumba._commands.terminal import CommandError, Subparsers, add_command, positive
 from synknumba._machines import launch
 
 DESCRIPTION = """\
@@ -61,6 +62,23 @@ def add_script(parser: argparse.ArgumentParser) -> None:
         "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="of the script"
     )
     rest.required = False  # argparse before Python 3.12 asks for it where SCRIPT is missing
+
+
+def script_file(args: argparse.Namespace) -> Path | None:
+    """Returns the file of a script, None for a module; CommandError if it is not there."""
+    if args.is_module:
+        problem = launch.problem_of_module(args.script)
+        if problem:
+            raise CommandError(problem)
+        return None
+    path = Path(args.script)
+    if path.is_dir():
+        path /= "__main__.py"
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+    return path
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -8,11 +8,10 @@ import os
 import sys
 import warnings
 import zipfile
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 from synknumba import plot
-from synknumba._commands.run import add_script
+from synknumba._commands.run import add_script, script_file
 from synknumba._commands.terminal import (
     CommandError,
     Subparsers,
@@ -125,21 +124,13 @@ def _read(path: str) -> list[Record]:
 
 def _check_script(args: argparse.Namespace) -> None:
     """Raises CommandError for what cannot be run, before a former trace is written over."""
-    if args.is_module:
-        if PathFinder.find_spec(args.script.partition(".")[0], [os.getcwd(), *sys.path]) is None:
-            raise CommandError(f"there is no module {args.script}")
-        return
-    path = Path(args.script)
-    if path.is_dir():
-        path /= "__main__.py"
-    if zipfile.is_zipfile(path):
+    path = script_file(args)
+    if path is None or zipfile.is_zipfile(path):
         return
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are told when it runs
             compile(path.read_bytes(), str(path), "exec")
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}") from error
     except (SyntaxError, ValueError) as error:
         raise CommandError(
             f"{path} is no Python script ({error}); a record has a name that "

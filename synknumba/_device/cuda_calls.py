@@ -33,7 +33,7 @@ from synknumba._device.cuda_steps import OnStream
 from synknumba._device.cuda_torch import FunctionScope, TorchPool
 from synknumba._errors import RecordError
 from synknumba._ops.tree import flatten, unflatten
-from synknumba._types import Cache
+from synknumba._types import Cache, with_article
 
 MOST_KINDS = 16  # recordings of one function that are kept
 # Of the largest number of an array. Sums by atomic operations differ by rounding from run to run;
@@ -225,7 +225,8 @@ class _GraphCall(RecordedCall):
                 or isinstance(leaf, cupy.ndarray | bool | int | float | complex | np.generic)
             ):
                 raise RecordError(
-                    f"{self._name} has record=True and returned a {type(leaf).__name__}; return "
+                    f"{self._name} has record=True and returned "
+                    f"{with_article(type(leaf).__name__)}; return "
                     f"arrays of the GPU, as x.sum()"
                 )
 

@@ -19,6 +19,7 @@ from synknumba._progress import Bar, Progress, wanted
 from synknumba._types import as_flag, known_options, shown
 
 _WORD_BITS = 64  # Philox's key is two words: the seed, and the epoch
+_MOST_WORD = (1 << _WORD_BITS) - 1
 
 
 @final
@@ -116,10 +117,10 @@ class Batches:
 
         Raises:
             PartitionError: the last batch would have fewer rows.
-            ArgumentError: `epoch` is no int of at least 0.
+            ArgumentError: `epoch` is no int from 0 to 2^64 − 1.
         """
         tracing.refuse("order() of synk.batches()")
-        number = _integer(epoch, "order: epoch", 0, most=(1 << _WORD_BITS) - 1)
+        number = _integer(epoch, "order: epoch", 0, _MOST_WORD)
         if not self._drop_last and self._n % self._size:
             raise PartitionError(
                 f"order: {self._n} rows make {self._n // self._size} batches of {self._size} rows "
@@ -253,7 +254,7 @@ def batches(
     return Batches(
         rows,
         number,
-        seed=_integer(seed, "batches: seed", 0, most=(1 << _WORD_BITS) - 1),
+        seed=_integer(seed, "batches: seed", 0, most=_MOST_WORD),
         shuffle=as_flag(shuffle, "batches: shuffle"),
         epochs=epochs,
         drop_last=as_flag(drop_last, "batches: drop_last"),

@@ -10,7 +10,7 @@ from synknumba._api import parallel
 from synknumba._errors import DataError
 from synknumba._ops.tree import LEAF, describe, parts_like, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
-from synknumba._types import shown
+from synknumba._types import shown, with_article
 from synknumba.simt.internals import cuda_module
 
 
@@ -151,7 +151,7 @@ def checked(
             kind = f"tuple of {len(result)}"
         raise DataError(
             f"the gradient must return the sum of the loss and that of its gradient, (loss, "
-            f"slopes){instead}; got a {kind}"
+            f"slopes){instead}; got {with_article(kind)}"
         )
     if count is None:
         count = result[2] if len(result) == 3 else rows

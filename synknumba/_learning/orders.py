@@ -8,7 +8,7 @@ import numpy as np
 from synknumba._errors import ArgumentError, BatchError
 from synknumba._host.data import Data
 from synknumba._learning.batches import Batches
-from synknumba._types import Array, Cache
+from synknumba._types import Array, Cache, with_article
 
 BUFFERS_KEPT = 8  # shapes of row numbers: batches, the last of an epoch, epochs
 _REQUIRED = "order needs row numbers, int64 of shape (steps, size)"
@@ -53,7 +53,7 @@ def read_order(order: Any) -> Any:
     if isinstance(order, Batches):
         raise BatchError(f"{_REQUIRED}; got a {kind}: write batches.order(0), those of one epoch")
     if isinstance(order, Iterator):
-        raise BatchError(f"{_REQUIRED}; got a {kind}: write np.array(list(…)) of it")
+        raise BatchError(f"{_REQUIRED}; got {with_article(kind)}: write np.array(list(…)) of it")
     try:
         lines = order if isinstance(order, Data) else np.asarray(order)
     except ValueError:

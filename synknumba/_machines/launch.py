@@ -3,6 +3,7 @@ or srun has started.
 """
 
 import atexit
+import importlib.util
 import os
 import runpy
 import signal
@@ -207,7 +208,9 @@ def _run_script(script: str, arguments: Sequence[str], *, is_module: bool) -> in
     sys.argv[:] = [script, *arguments]
     try:
         if is_module:
-            sys.path[0] = os.getcwd()
+            problem = problem_of_module(script)
+            if problem:
+                return _refused(problem, 2)
             runpy.run_module(script, run_name="__main__", alter_sys=True)
             return 0
         path = Path(script)
@@ -241,6 +244,16 @@ def _run_script(script: str, arguments: Sequence[str], *, is_module: bool) -> in
     except BaseException as error:  # noqa: BLE001  # shown as Python does
         return _shown(error)
     return 0
+
+
+def problem_of_module(name: str) -> str:
+    """Returns why a module cannot be run, "" if it is there; imports nothing, so of a package only
+    that it is there. Modules are found in the working directory first, as by `python -m`.
+    """
+    sys.path[0] = os.getcwd()
+    if importlib.util.find_spec(name.partition(".")[0]) is None:
+        return f"there is no module {name}"
+    return ""
 
 
 def _archive(path: Path) -> zipimport.zipimporter | None:

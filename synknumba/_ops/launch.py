@@ -16,13 +16,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, final
 
 from synknumba._errors import LaunchError
-from synknumba._types import MAX_GRID, Block, Grid, Shape
+from synknumba._types import MAX_GRID, MAX_SMEM_BYTES, Block, Grid, Shape
 
 Dim3: TypeAlias = tuple[int, int, int]
 
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
-# of one block, on GPUs of compute capability 9.0 (CUDA C++ Programming Guide, table of limits)
-MAX_SMEM_BYTES = 227 << 10
 MAX_THREADS = 1024  # threads per block, over all dimensions
 # Blocks by number of axes. A warp is 32 elements of the last axis, which a GPU reads together;
 # further axes share rows in its cache. On a core, five- and seven-point stencils take the same

@@ -19,13 +19,15 @@ from synknumba._host.data import Data
 from synknumba._host.foreign import adopted, has_array
 from synknumba._rowwise.generate import Kind
 from synknumba._rowwise.map_kernels import OUT, Operand
-from synknumba._types import RankConstant, Shape
+from synknumba._types import RankConstant, Shape, with_article
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Branch, Variable, layout_of, state_of
 
 DType: TypeAlias = "np.dtype[Any]"
 
 ARRAYS = frozenset({"rows", "whole"})
+
+_PYTHON_NUMBERS = (bool, int, float, complex)  # a bool is an int, too
 
 _MAX_AXES = 32  # that np.broadcast takes, though arrays of NumPy 2 may have 64
 
@@ -120,7 +122,8 @@ def describe(
         case np.generic():
             return Description("scalar", _typeof(function, name, value))
         case bool() | int() | float() | complex():
-            return Description("scalar", _typeof(function, name, value), python=type(value))
+            python = next(kind for kind in _PYTHON_NUMBERS if isinstance(value, kind))
+            return Description("scalar", _typeof(function, name, value), python=python)
         case IndexRange():
             return Description("indices", types.int64)
         case Variable():
@@ -134,7 +137,7 @@ def describe(
             raise branch_error(function, name, value)
     if not has_array(value):
         raise ArgumentError(
-            f"{name} of {function} is a {type(value).__name__}; {array_hint(value)}"
+            f"{name} of {function} is {with_article(type(value).__name__)}; {array_hint(value)}"
         )
     array = as_array(function, name, value)
     element = _number(function, name, numba_type(array.dtype), array.dtype)
@@ -219,6 +222,10 @@ def _typeof(function: str, name: str, value: Any) -> Any:
         kind = typeof(value)
     except (ValueError, NotImplementedError):
         kind = None
+    if isinstance(kind, types.IntEnumMember):
+        raise ArgumentError(
+            f"{name} of {function} is {value!r}, a member of an IntEnum; pass int({name})"
+        )
     return _number(function, name, kind, np.asarray(value).dtype)
 
 

@@ -39,7 +39,7 @@ from synknumba._sequence.symbolic_results import (
 )
 from synknumba._sequence.used_memory import OuterArrays
 from synknumba._tracing import Here, Line, Number, Unknown
-from synknumba._types import Array, CollectiveKind, CollectiveOp
+from synknumba._types import Array, CollectiveKind, CollectiveOp, with_article
 from synknumba._variables.collective_arguments import VariableGroup
 from synknumba._variables.collective_plans import WITH_DEST
 from synknumba._variables.state import VariableState
@@ -576,7 +576,7 @@ def _as_number(value: Any) -> Number:
     if not isinstance(plain, int | float):
         raise ArgumentError(
             f"{tracing.where()}: carry takes a number as the next value; got "
-            f"a {type(value).__name__}"
+            f"{with_article(type(value).__name__)}"
         )
     return Number(("value", plain), repr(value), is_int=isinstance(plain, int), dtype=dtype)
 

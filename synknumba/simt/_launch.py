@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from synknumba._errors import ArgumentError, LaunchError
-from synknumba._types import MAX_GRID
+from synknumba._types import MAX_GRID, MAX_SMEM_BYTES
 from synknumba.simt._library.words import MAX_BLOCK
 
 Dim3 = tuple[int, int, int]
@@ -80,11 +80,16 @@ def _three_axes(size: Any, name: str) -> Dim3:
 
 def _dynamic_bytes(size: Any) -> int:
     """Returns the bytes of dynamic shared memory of a launch; raises LaunchError unless they are a
-    non-negative integer.
+    non-negative integer that a GPU has.
     """
     if not isinstance(size, (int, np.integer)) or size < 0:
         raise LaunchError(
             f"dynamic shared memory must be a non-negative integer (bytes), got {size!r}"
+        )
+    if size > MAX_SMEM_BYTES:
+        raise LaunchError(
+            f"{size} bytes of dynamic shared memory are more than a block can have on any GPU, "
+            f"{MAX_SMEM_BYTES}; use smaller blocks, or global memory"
         )
     return int(size)
 

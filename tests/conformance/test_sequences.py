@@ -504,7 +504,7 @@ def test_functions_of_numbers(world):
         ),
         (
             lambda v, n: scale(v, np.maximum(n, np.ones(3))),
-            "computes with ints and floats; got a ndarray",
+            "computes with ints and floats; got an ndarray",
         ),
         (lambda v, n: scale(v, np.maximum(True, n)), "computes with ints and floats; got a bool"),
         (lambda v, n: scale(v, np.maximum.reduce(n)), "is not known while"),
@@ -965,7 +965,9 @@ class TestRefused:
             v,
             times=2**70,
         )
-        with pytest.raises(synk.ArgumentError, match=r"synk\.static takes a number.*got a ndarray"):
+        with pytest.raises(
+            synk.ArgumentError, match=r"synk\.static takes a number.*got an ndarray"
+        ):
             synk.static(np.arange(3))
 
         def one_by_one(v):

@@ -4,6 +4,7 @@ the way the rows lie.
 
 import functools
 import math
+from enum import IntEnum, IntFlag
 
 import numba
 import numpy as np
@@ -16,6 +17,14 @@ from synknumba._rowwise import base
 from synknumba._rowwise import map as map_module
 from synknumba._rowwise import reduce as reduce_module
 from tests.quick import whole
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Option(IntFlag):
+    DOUBLE = 2
 
 
 @synk.vectorize
@@ -291,6 +300,7 @@ def test_the_first_signature_that_fits_is_taken(world):
     x = np.linspace(0, 1, 12, dtype=np.float32)
     assert product(x, 0.1).dtype == np.float32  # a Python number has no width
     assert_array_equal(product(x, 0.1), x * 0.1)
+    assert_array_equal(product(x, Option.DOUBLE), x * 2)  # of a class that is an int
 
 
 @pytest.mark.parametrize("dtype", ["int8", *whole("uint8", "int16", "uint32", "int64"), "uint64"])
@@ -710,6 +720,10 @@ def test_refuses_arguments(world):
         (lambda: add(x, z=x), "no parameter 'z'"),
         (lambda: add(x, [1.0] * 6), r"list; pass np.asarray\(...\) of it"),
         (lambda: add(x, None), "NoneType"),
+        (
+            lambda: add(x, Level.LOW),
+            r"^y of add is <Level.LOW: 1>, a member of an IntEnum.*int\(y\)",
+        ),
         (lambda: add(x, np.array(["a"] * 6)), "dtype"),
         (lambda: add(x, np.zeros(6, "M8[s]")), "which Numba cannot compute with"),
         (lambda: add(x, x, out=[0.0] * 6), "must be Data"),

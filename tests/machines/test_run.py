@@ -183,6 +183,9 @@ def test_what_cannot_run(tmp_path):
     code, _, errors = run(".", folder=tmp_path)
     assert code == 2
     assert "cannot read __main__.py" in errors
+    for name in ("none", "none.part"):
+        problem = f"synknumba run: there is no module {name}\n"
+        assert run("-m", name, folder=tmp_path) == (2, "", problem)
 
 
 @pytest.mark.parametrize(

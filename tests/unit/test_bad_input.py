@@ -161,7 +161,8 @@ def test_sequences_that_are_no_arrays(world, call):
         with refused(
             synk.ArgumentError,
             "x of ",
-            f"is a {type(wrong).__name__}",
+            "is a",
+            type(wrong).__name__,
             "pass np.asarray(...) of it",
         ):
             call(wrong)
@@ -252,8 +253,10 @@ def test_arrays_that_are_not_of_numpy(world):
             lambda view: told([1.0, view]),
             lambda view: told.submit({"a": view}),
         ):
-            what = f"of told is a {type(view).__name__}, whose rows are not divided"
-            with refused(synk.ArgumentError, "value", what, "pass np.asarray(...) of"):
+            what = f"{type(view).__name__}, whose rows are not divided"
+            with refused(
+                synk.ArgumentError, "value", "of told is a", what, "pass np.asarray(...) of"
+            ):
                 call(view)
 
 

@@ -249,6 +249,11 @@ def test_what_is_no_number_is_refused(bad):
             synk.ArgumentError,
             f"seed must be .* at most {MASK}",
         ),
+        (
+            lambda: synk.batches(4, 2, seed=0).order(2**70),
+            synk.ArgumentError,
+            f"order: epoch must be .* at most {MASK}",
+        ),
         (lambda: synk.batches(3, 2), synk.ArgumentError, "seed"),
         (
             lambda: synk.batches(3, 2, seed=0, shufle=False),

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from synknumba._call.compared_ranks import Summary
 from synknumba._cli import main
+from synknumba._commands import compare_ranks
 from synknumba._sequence import checked_script
 from tests.environment import environment
 
@@ -257,11 +259,32 @@ def test_a_script_without_kernels(text, code, tmp_path):
     assert "synknumba check: the script has called no kernel\n" in done.stderr
 
 
-def test_a_script_that_is_not_there(tmp_path, capsys):
+def test_a_script_that_is_not_there(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
     assert main(["check", str(tmp_path / "none.py")]) == 2
     assert capsys.readouterr().err.endswith("none.py: No such file or directory\n")
     assert main(["check", str(tmp_path)]) == 2  # a folder
     assert capsys.readouterr().err.endswith("__main__.py: No such file or directory\n")
+    assert main(["check", "-m", "no_such_module"]) == 2
+    assert capsys.readouterr().err == "synknumba check: there is no module no_such_module\n"
+
+
+@pytest.mark.parametrize(("page", "words"), [(".", "a directory"), ("no/a.html", "no directory")])
+def test_a_page_that_cannot_be_written(page, words, tmp_path, capsys):
+    """It is refused before the script runs."""
+    script = tmp_path / "script.py"
+    script.write_text("print('ran')")
+    assert main(["check", "--html", str(tmp_path / page), str(script)]) == 2
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert words in errors
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, 2), (1, 1)])
+def test_a_script_without_calls_to_compare(code, status, capsys):
+    assert compare_ranks._conclude([1, 2], [Summary()], code) == status
+    told = capsys.readouterr().err
+    assert told == "synknumba check: the script has made no call to compare\n"
 
 
 @pytest.mark.whole

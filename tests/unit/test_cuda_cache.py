@@ -186,7 +186,7 @@ class TestNotKept:
         for _ in range(2):
             not_kept = compiled()[1].not_kept
             assert not_kept
-            assert "SCALE is a object" in not_kept
+            assert "SCALE is an object" in not_kept
 
     def test_linked_files(self) -> None:
         assert compiled(link=("functions.ptx",))[1] == CacheInfo(
@@ -250,7 +250,7 @@ class TestDeviceFunctions:
         plus = space["plus"]
         space["plus"] = CUDADispatcher(plus)
         exec("def one(x, n): x[n] = plus(BOX)\ndef two(x, n): x[n] = plus(n)", space)
-        assert "BOX is a object" in str(compiled(space["one"])[1].not_kept)
+        assert "BOX is an object" in str(compiled(space["one"])[1].not_kept)
         space["SCALE"] = 2.0
         assert "plus reads a value that has changed" in str(compiled(space["two"])[1].not_kept)
 

@@ -149,7 +149,7 @@ def test_options_belong_to_the_call():
         (lambda: synk.sequence(times=3), "and pass times=3 to the call, as in step(u, v, times=3)"),
         (lambda: synk.sequence(every=2, times=4), "pass every=2, times=4 to the call"),
         (synk.sequence, "write @synk.sequence without parentheses above the function"),
-        (lambda: synk.sequence(3), "got a int"),
+        (lambda: synk.sequence(3), "got an int"),
     ):
         with pytest.raises(synk.ArgumentError, match=re.escape(told)):
             wrong()

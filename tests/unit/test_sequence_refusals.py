@@ -120,7 +120,7 @@ OPERANDS = {
     "None": (lambda: None, "got a NoneType, None, as the {} operand"),
     "an array": (
         lambda: np.ones(3),
-        "got a ndarray as the {} operand; compute with it in a kernel or function",
+        "got an ndarray as the {} operand; compute with it in a kernel or function",
     ),
     "a list": (
         lambda: [1.0],
@@ -128,7 +128,7 @@ OPERANDS = {
     ),
     "Data": (
         lambda: ROWS,
-        "got a (Data|ndarray) as the {} operand; compute with it in a kernel or function",
+        "got (a Data|an ndarray) as the {} operand; compute with it in a kernel or function",
     ),
     "a variable": (lambda: V, "got a Variable as the {} operand|variable 'v' lives on the ranks"),
     "a result": (lambda: first(V), "the value of the result of first is not known"),

@@ -238,7 +238,7 @@ def world():
 
 
 RETURNED = [
-    (lambda x, y, w: 2 * x.T @ (x @ w - y), r"\(loss, slopes\) or .*; got a ndarray"),
+    (lambda x, y, w: 2 * x.T @ (x @ w - y), r"\(loss, slopes\) or .*; got an ndarray"),
     (
         lambda x, y, w: (np.zeros(2), 0.0),
         r"the slope of params must have shape \(2,\), got \(\); return the loss first, then slopes",

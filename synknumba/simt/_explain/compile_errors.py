@@ -514,7 +514,7 @@ def _reason(text: str) -> _Reason:
     if is_call_without_code and (needs := says(text, "not a number")):
         name, kind = needs.groups()
         array = _ARRAY.search(kind)
-        got = f"a {kind}"
+        got = with_article(kind)
         if array:
             got = f"an array of {_dimensions(int(array['ndim']))}"
         reason = f"{name} needs a number, and gets {got}"

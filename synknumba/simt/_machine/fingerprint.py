@@ -40,7 +40,7 @@ import numpy as np
 from numba.core import config, types
 from numba.core.registry import cpu_target
 
-from synknumba._types import WeakTable
+from synknumba._types import WeakTable, with_article
 from synknumba.simt._lower.cuda_overloads import overloaded_for_cuda
 from synknumba.simt._lower.signatures import declared_signatures
 from synknumba.simt._source import mlir
@@ -261,7 +261,8 @@ class Fingerprint:
     def _array(self, value: Any, name: str) -> None:
         if type(value) is not np.ndarray and not isinstance(value, np.generic):
             raise NotComparableError(
-                f"{name} is a {type(value).__qualname__}, which cannot be compared across processes"
+                f"{name} is {with_article(type(value).__qualname__)}, which cannot be compared "
+                "across processes"
             )
         if value.dtype.hasobject or value.nbytes > LARGEST_ARRAY:
             raise NotComparableError(
@@ -298,7 +299,8 @@ class Fingerprint:
             self._text("named tuple", f"{_full_name(value)} {value._fields}")
         else:
             raise NotComparableError(
-                f"{name} is a {type(value).__qualname__}, which cannot be compared across processes"
+                f"{name} is {with_article(type(value).__qualname__)}, which cannot be compared "
+                "across processes"
             )
 
 

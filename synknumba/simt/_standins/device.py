@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, SupportsIndex, final, overload
 
 from synknumba._errors import DeviceError, DeviceMemberError
-from synknumba._types import MAX_GRID
+from synknumba._types import MAX_GRID, MAX_SMEM_BYTES
 from synknumba.simt._library.words import MAX_BLOCK, WARP_SIZE
 
 # Reported to programs, which choose code and sizes by it: the newest that numba-cuda's tests ask
@@ -67,7 +67,7 @@ class Event:
 
     def __init__(self, timing: bool = True) -> None:
         self.timing = timing
-        self.time = 0.0
+        self.time: float | None = None
 
     def record(self, stream: Any = 0) -> None:
         """Notes the time."""
@@ -90,7 +90,12 @@ class Event:
 
 
 def event_elapsed_time(evtstart: Event, evtend: Event) -> float:
-    """Returns the milliseconds between two events."""
+    """Returns the milliseconds between two events; DeviceError unless both are recorded."""
+    if evtstart.time is None or evtend.time is None:
+        raise DeviceError(
+            "cuda.event_elapsed_time of an event that is not recorded, which a GPU's driver "
+            "refuses; call its record() before"
+        )
     return (evtend.time - evtstart.time) * 1e3
 
 
@@ -116,7 +121,7 @@ class Device:
     MAX_BLOCK_DIM_X, MAX_BLOCK_DIM_Y, MAX_BLOCK_DIM_Z = 1024, 1024, 64
     MAX_GRID_DIM_X, MAX_GRID_DIM_Y, MAX_GRID_DIM_Z = MAX_GRID
     MAX_SHARED_MEMORY_PER_BLOCK = 48 * 1024
-    MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 227 * 1024
+    MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = MAX_SMEM_BYTES
     MAX_SHARED_MEMORY_PER_MULTIPROCESSOR = 228 * 1024
     MAX_REGISTERS_PER_BLOCK = MAX_REGISTERS_PER_MULTIPROCESSOR = 65536
     MAX_THREADS_PER_MULTI_PROCESSOR = 2048

@@ -33,7 +33,8 @@ def test_not_a_variable(held, collective, wrong):
         with refused(
             synk.ArgumentError,
             f"{collective.__name__} needs a Variable",
-            f"got a {type(wrong).__name__}",
+            "got a",
+            type(wrong).__name__,
         ):
             collective(given)
 

@@ -79,7 +79,7 @@ def test_exchanges_of_variables_without_a_halo(held):
         synk.exchange({"a": held.shards})
     for wrong in (ROWS, 3, "v"):
         with refused(
-            synk.ArgumentError, "exchange needs a Variable", f"got a {type(wrong).__name__}"
+            synk.ArgumentError, "exchange needs a Variable", "got a", type(wrong).__name__
         ):
             synk.exchange([held.v, wrong])
     with refused(synk.ArgumentError, "exchange got no variables"):

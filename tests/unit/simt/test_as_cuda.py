@@ -359,6 +359,8 @@ class TestDevice:
         called = []
         stream, start, end = cuda.stream(), cuda.event(), cuda.event(timing=True)
         start.record(stream)
+        with pytest.raises(DeviceError, match="an event that is not recorded"):
+            cuda.event_elapsed_time(start, end)
         with stream.auto_synchronize():
             d = cuda.to_device(np.zeros(8), stream=stream)
             increment[1, 32, stream](d)
@@ -568,6 +570,7 @@ class TestLaunches:
             ((1, 32, 1.5), "a stream"),
             ((1, 32, np.zeros(3)), "a stream"),
             ((1, 32, 0, 1.5), "dynamic shared memory must be"),
+            ((1, 32, 0, 10**6), "1000000 bytes of dynamic shared memory are more than a block"),
             ((2**31, 32), r"at most \(2147483647, 65535, 65535\) blocks"),
             (((1, 65536), 32), "blocks"),
             (((1, 1, 65536), 32), "blocks"),
