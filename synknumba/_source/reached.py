@@ -26,9 +26,16 @@ MISSING: Final = object()
 MAX_CODES = 1024  # functions whose global names are kept
 _MAX_ITEMS = 100  # of a list or a dict, in which functions are looked for
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
+
+
+def _folders() -> list[str]:
+    """Returns the folders of the path; what else is in it, Python's own importer ignores."""
+    return [entry for entry in sys.path if isinstance(entry, str)]
+
+
 # with other environments
 _SHARED = [
-    path for path in sys.path if os.path.basename(path) in {"site-packages", "dist-packages"}
+    path for path in _folders() if os.path.basename(path) in {"site-packages", "dist-packages"}
 ]
 _INSTALLED = tuple(
     {
@@ -204,7 +211,7 @@ def is_the_scripts(file: str | None) -> bool:
     """Returns whether a file is the user's own: not the standard library's, and not installed."""
     if file is None or file.startswith((*_INSTALLED, "<frozen")):
         return False
-    for folder in sys.path:
+    for folder in _folders():
         inner = file.removeprefix(os.path.join(folder, ""))
         if inner != file and inner.partition(os.sep)[0] in _installed_in(folder):
             return False

@@ -181,8 +181,9 @@ def test_a_module_with_an_object_that_has_any_attribute(tmp_path, monkeypatch):
 
 
 def test_what_pip_has_put_into_a_folder_is_not_the_scripts(tmp_path, monkeypatch):
-    """As by `pip install --target`, on the path of Python."""
+    """As by `pip install --target`, on the path of Python, which may have more than texts."""
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", [b"/no_text", object(), *sys.path])
     record = tmp_path / "wave-1.0.dist-info" / "RECORD"
     record.parent.mkdir()
     record.write_text("wave/__init__.py,sha256=x,12\nwave_tools.py,,\n")
