@@ -63,8 +63,9 @@ class Server:
         """What was seen of a case."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{name}\n".encode())
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # of a server that has ended: it has said why
+            self._process.stdin.write(f"{name}\n".encode())
+            self._process.stdin.flush()
         ready, _, _ = select.select([self._process.stdout], [], [], 2 * PATIENCE)
         line = self._process.stdout.readline() if ready else b""
         if not line:
@@ -75,7 +76,8 @@ class Server:
     def close(self) -> None:
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
-            stream.close()
+            with suppress(BrokenPipeError):
+                stream.close()
         self._process.wait(PATIENCE)
         self._errors.close()
 
