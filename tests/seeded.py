@@ -311,9 +311,8 @@ FAULTS = (
     Fault(
         "variables-shards-not-noted",
         "synknumba/_variables/collective_call.py",
-        'goal.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, '
-        "sharded=sharded)",
-        'goal.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=False)',
+        "goal.mark(differs=differs, sharded=kind in SHARDING)",
+        "goal.mark(differs=differs, sharded=False)",
         ("tests/conformance/collectives/test_lifetimes.py",),
     ),
     Fault(
