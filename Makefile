@@ -49,7 +49,7 @@ types: $(call stamp,dev)
 quick: $(call stamp,dev)
 	$(BIN)/pytest -q --quick $(PARALLEL)
 
-test: style  ## everything a change must pass, in a quarter of an hour on two cores: check, doctests and the quick suite
+test: style  ## everything a change must pass, in some ten minutes on two cores: check, doctests and the quick suite
 	@$(MAKE) --no-print-directory --jobs 2 types quick
 
 test-all: check  ## the whole matrix of rows, orders, dtypes and modes, for an hour: before a release, and as CONTRIBUTING.md says
