@@ -99,7 +99,7 @@ FAULTS = (
         "synknumba/_ops/tree.py",
         "value = [value[key] for key in keys]",
         "value = list(value.values())",
-        ("tests/conformance/test_arguments.py", "tests/conformance/test_errors.py"),
+        ("tests/conformance/collectives/test_moves.py",),
     ),
     # ---- memory and processes of the host
     Fault(
@@ -291,7 +291,7 @@ FAULTS = (
         "synknumba/_call/collect.py",
         "return lambda _: private_copy(parts[0])",
         "return lambda _: parts[0]",
-        ("tests/conformance/test_ops.py", "tests/conformance/test_repeated.py"),
+        ("tests/conformance/test_arguments.py",),
     ),
     Fault(
         "call-best-row-without-the-step",
