@@ -213,7 +213,7 @@ def _remedy_on_gpus(value: Any, *, of_rows: bool) -> str | None:
     are not among them: numba-cuda compiles some, with NUMBA_CUDA_ENABLE_NRT.
     """
     home = str(getattr(value, "__module__", ""))
-    if home == "numpy.random" or isinstance(getattr(value, "__self__", None), _GENERATORS):
+    if home.startswith("numpy.random") or isinstance(getattr(value, "__self__", None), _GENERATORS):
         way_out = "use synk.random"
         if of_rows:
             return way_out
