@@ -274,6 +274,11 @@ def aligned(rows: Iterable[Iterable[object]]) -> list[str]:
     return lines
 
 
+def class_text(value: object) -> str:
+    """Returns the name of a value's class with its article, for messages."""
+    return with_article(type(value).__name__)
+
+
 def with_article(noun: str) -> str:
     """Returns the name of a class, or another noun, with its article.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from synknumba._errors import ArgumentError, ReductionError, shortened
 from synknumba._ops import reduction
-from synknumba._types import NamedOp, Op, Shape, UserOp, known_options, shown, with_article
+from synknumba._types import NamedOp, Op, Shape, UserOp, class_text, known_options, shown
 
 MAX_INDICES = 2**62
 
@@ -83,8 +83,7 @@ def per_rank(values: Iterable[Any]) -> PerRankValues:
     for rank, value in enumerate(scalars):
         if not isinstance(value, bool | int | float | complex | np.generic):
             raise ArgumentError(
-                f"per_rank takes one scalar per rank; entry {rank} is "
-                f"{with_article(type(value).__name__)}"
+                f"per_rank takes one scalar per rank; entry {rank} is {class_text(value)}"
             )
     return PerRankValues(scalars)
 

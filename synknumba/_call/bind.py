@@ -41,10 +41,10 @@ from synknumba._types import (
     Op,
     RankConstant,
     Shape,
+    class_text,
     count_text,
     shown,
     unknown_keyword,
-    with_article,
 )
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Branch, Variable, state_of
@@ -314,8 +314,7 @@ class _Binding:
         if name in self._options.sliceable and kind not in _SLICEABLE:
             raise self._refused(
                 path,
-                "is in sliceable=, which takes variables; got "
-                f"{with_article(type(value).__name__)}",
+                f"is in sliceable=, which takes variables; got {class_text(value)}",
             )
         return _METHODS[kind](self, name, path, value)
 
@@ -655,15 +654,13 @@ class _Binding:
         if isinstance(value, memoryview | bytearray | buffers.array):
             raise self._refused(
                 path,
-                f"is {with_article(type(value).__name__)}, whose rows are not divided; "
-                f"{array_hint(value)}",
+                f"is {class_text(value)}, whose rows are not divided; {array_hint(value)}",
             )
         style = self._options.style
         if style == "kernel" and not isinstance(value, tuple | Enum | np.generic | None):
             raise self._refused(
                 path,
-                f"is {with_article(type(value).__name__)}, which cannot be passed to a {style}; "
-                f"{array_hint(value)}",
+                f"is {class_text(value)}, which cannot be passed to a {style}; {array_hint(value)}",
             )
         try:
             key = value
@@ -676,7 +673,7 @@ class _Binding:
                 raise
             raise self._refused(
                 path,
-                f"is {with_article(type(value).__name__)}, which cannot be sent to the ranks "
+                f"is {class_text(value)}, which cannot be sent to the ranks "
                 f"({error}); pass "
                 "an array, Data, a number, or a picklable object",
             ) from error

@@ -19,7 +19,7 @@ from synknumba._host import lent_results
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._types import Shape, UserOp, with_article
+from synknumba._types import Shape, UserOp, class_text
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
 from synknumba._wire.control import RESULT_BYTES, align
@@ -257,7 +257,7 @@ class OutputBuilder:
         """Returns why an output cannot be like an argument that is no array, and what to declare
         instead.
         """
-        kind, dtype = f"{with_article(type(value).__name__)}, not an array argument", "float64"
+        kind, dtype = f"{class_text(value)}, not an array argument", "float64"
         match value:
             case IndexRange():
                 kind, dtype = "synknumba.arange: indices, not an array argument", "int64"

@@ -33,7 +33,7 @@ from synknumba._device.cuda_steps import OnStream
 from synknumba._device.cuda_torch import FunctionScope, TorchPool
 from synknumba._errors import RecordError
 from synknumba._ops.tree import flatten, unflatten
-from synknumba._types import Cache, with_article
+from synknumba._types import Cache, class_text
 
 MOST_KINDS = 16  # recordings of one function that are kept
 # Of the largest number of an array. Sums by atomic operations differ by rounding from run to run;
@@ -226,7 +226,7 @@ class _GraphCall(RecordedCall):
             ):
                 raise RecordError(
                     f"{self._name} has record=True and returned "
-                    f"{with_article(type(leaf).__name__)}; return "
+                    f"{class_text(leaf)}; return "
                     f"arrays of the GPU, as x.sum()"
                 )
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from synknumba._errors import DataError
 from synknumba._host.copying import copy_into
-from synknumba._types import Array, with_article
+from synknumba._types import Array, class_text
 
 _DType: TypeAlias = np.dtype[Any]
 
@@ -33,7 +33,7 @@ def accept(
         raise DataError(f"{label} holds {dtype}, but the value does not fit: {error}") from error
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"{label}: {with_article(type(value).__name__)} cannot be read as an array: {error}"
+            f"{label}: {class_text(value)} cannot be read as an array: {error}"
         ) from error
     if ndim is not None and array.ndim != ndim:
         raise DataError(

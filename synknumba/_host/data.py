@@ -28,7 +28,7 @@ from synknumba._errors import DataError
 from synknumba._host.casting import accept, fill
 from synknumba._host.copying import private_copy
 from synknumba._host.segment import Segment
-from synknumba._types import Array, Shape, as_flag, known_options, with_article
+from synknumba._types import Array, Shape, as_flag, class_text, known_options
 
 _DType: TypeAlias = np.dtype[Any]
 
@@ -226,9 +226,7 @@ def _with_dtype(value: ArrayLike) -> Any:
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(
-            f"{with_article(type(value).__name__)} cannot be read as an array: {error}"
-        ) from error
+        raise DataError(f"{class_text(value)} cannot be read as an array: {error}") from error
 
 
 _versions = itertools.count(1)

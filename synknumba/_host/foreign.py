@@ -23,7 +23,7 @@ from synknumba._host.stored import (
     refuse_nulls,
     stored_data,
 )
-from synknumba._types import Array, with_article
+from synknumba._types import Array, class_text
 
 # what no other library's array is
 _KNOWN = (
@@ -101,7 +101,7 @@ def adopted(value: Any, label: str) -> Array | Data:
         array = np.asarray(value)
     except Exception as error:
         raise ArgumentError(
-            f"{label} is {with_article(type(value).__name__)}, which cannot be read as an "
+            f"{label} is {class_text(value)}, which cannot be read as an "
             f"array: {error}. Pass "
             "it as an array of NumPy, or what it holds"
         ) from error
@@ -142,7 +142,7 @@ def _group_told(value: Any, label: str) -> str:
         listed += ", …"
     library = type(value).__module__.partition(".")[0]
     return (
-        f"{label} is {with_article(type(value).__name__)} of {library}{listed}; pass "
+        f"{label} is {class_text(value)} of {library}{listed}; pass "
         f"an array in it, as group[{example}], or all by name, as f(**synk.columns(group))"
     )
 
@@ -152,7 +152,7 @@ def _no_numbers(value: Any, label: str) -> str:
     library = type(value).__module__.partition(".")[0]
     if hasattr(value, "columns"):
         return (
-            f"{label} is {with_article(type(value).__name__)} of {library}, whose columns have "
+            f"{label} is {class_text(value)} of {library}, whose columns have "
             "no common type "
             "of numbers; pass the columns that the function takes, as f(**synk.columns(table, "
             "'price', 'amount'))"
@@ -170,7 +170,7 @@ def _no_numbers(value: Any, label: str) -> str:
             'size, as series.to_numpy("U16")'
         )
     return (
-        f"{label} is {with_article(type(value).__name__)}{called} of {library} of the dtype "
+        f"{label} is {class_text(value)}{called} of {library} of the dtype "
         f"{dtype}, and "
         f"ranks take numbers. {hint}"
     )
@@ -180,8 +180,7 @@ def _of_arrow(value: Any, label: str) -> Array:
     refuse_nulls(getattr(value, "null_count", 0), label)
     if not hasattr(value, "type"):
         raise ArgumentError(
-            f"{label} is {with_article(type(value).__name__)}; pass its columns, as "
-            "f(**synk.columns(table))"
+            f"{label} is {class_text(value)}; pass its columns, as f(**synk.columns(table))"
         )
     numeric_dtype(value.type, label)
     chunks = getattr(value, "num_chunks", None)
@@ -307,5 +306,5 @@ def _columns_of(table: Any) -> tuple[Any, list[str]]:
         return table, list(table.keys())
     raise ArgumentError(
         "columns takes a DataFrame, a Table, an array of records, a mapping of arrays or the path "
-        f"of a Parquet file; got {with_article(type(table).__name__)}"
+        f"of a Parquet file; got {class_text(table)}"
     )

@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike
 
 from synknumba._errors import DataError
 from synknumba._host.data import Data, next_version
-from synknumba._types import Array, Cache, Shape, count_text, with_article
+from synknumba._types import Array, Cache, Shape, class_text, count_text
 
 # What to pass to synk.columns, or in its place, of files that are no Parquet files.
 OTHER_FILES = {
@@ -230,7 +230,7 @@ def refuse_closed(value: Any, label: str) -> None:
     """Raises `DataError` for a dataset or group of h5py whose file the script has closed."""
     if type(value).__module__.startswith("h5py.") and hasattr(value, "id") and not value:
         raise DataError(
-            f"{label} is {with_article(type(value).__name__)} of h5py whose file has been "
+            f"{label} is {class_text(value)} of h5py whose file has been "
             "closed; open the "
             "file again, and call within its with block"
         )

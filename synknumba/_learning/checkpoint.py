@@ -37,7 +37,7 @@ from synknumba._learning.checkpoint_format import (
 )
 from synknumba._learning.replaced_file import check_writable, replacing
 from synknumba._ops.tree import flatten, is_nested, unflatten
-from synknumba._types import Array, Shape, known_options, shown, with_article
+from synknumba._types import Array, Shape, class_text, known_options, shown
 from synknumba._variables.restore import restore
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
@@ -479,4 +479,4 @@ def _text_of(value: Any) -> str:
 def _shortened(value: object) -> str:
     """Returns the repr of a value, or its type if that is long."""
     text = shown(value)
-    return text if len(text) <= _LONGEST_TEXT else with_article(type(value).__name__)
+    return text if len(text) <= _LONGEST_TEXT else class_text(value)

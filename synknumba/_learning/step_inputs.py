@@ -12,7 +12,7 @@ from synknumba._host.data import Data
 from synknumba._learning.roles import Roles
 from synknumba._ops.rows import Partition, select
 from synknumba._ops.tree import flatten
-from synknumba._types import Array, RankConstant, shown, with_article
+from synknumba._types import Array, RankConstant, class_text, shown
 from synknumba._variables.collectives import get_lengths
 from synknumba._variables.variable import Variable, state_of
 
@@ -142,7 +142,7 @@ class StepInputs:
         for name, items in lists:
             if len(items) in lengths:
                 raise ArgumentError(
-                    f"{name} is {with_article(type(items).__name__)} as long as the rows, "
+                    f"{name} is {class_text(items)} as long as the rows, "
                     f"{len(items)}, which "
                     f"every rank would get whole; pass {_as_array(name, items)} to have its rows "
                     f'divided, or name it in broadcast=("{name}",)'

@@ -55,7 +55,7 @@ from synknumba._rowwise.generate import define, kernel_text
 from synknumba._sequence.sequence import Sequence as CallSequence
 from synknumba._sequence.sequence import sequence
 from synknumba._tracing import STEP
-from synknumba._types import Array, Block, Grid, known_options, with_article
+from synknumba._types import Array, Block, Grid, class_text, known_options
 from synknumba._variables.collectives import all_reduce
 from synknumba._variables.create import flatten
 from synknumba._variables.variable import Variable, state_of
@@ -653,7 +653,7 @@ def _refuse_numbers(params: Any) -> None:
     if len(params) > 2:
         arrays.append("…")
     raise ArgumentError(
-        f"params are {with_article(type(params).__name__)} of numbers, one array or "
+        f"params are {class_text(params)} of numbers, one array or "
         f"{len(params)}; pass "
         f"[{', '.join(arrays)}] for {len(params)}, each an argument of the gradient, or "
         "np.asarray(…) of it for one"

@@ -19,7 +19,7 @@ from synknumba._host.data import Data
 from synknumba._host.foreign import adopted, has_array
 from synknumba._rowwise.generate import Kind
 from synknumba._rowwise.map_kernels import OUT, Operand
-from synknumba._types import RankConstant, Shape, with_article
+from synknumba._types import RankConstant, Shape, class_text
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Branch, Variable, layout_of, state_of
 
@@ -136,9 +136,7 @@ def describe(
         case Branch():
             raise branch_error(function, name, value)
     if not has_array(value):
-        raise ArgumentError(
-            f"{name} of {function} is {with_article(type(value).__name__)}; {array_hint(value)}"
-        )
+        raise ArgumentError(f"{name} of {function} is {class_text(value)}; {array_hint(value)}")
     array = as_array(function, name, value)
     element = _number(function, name, numba_type(array.dtype), array.dtype)
     kind, shape = kind_of(array, name in broadcast, name in sliceable), array.shape

@@ -39,7 +39,7 @@ from synknumba._rowwise.generate import INDEX_TYPES, define_kernel, kernel_name
 from synknumba._rowwise.map_kernels import OUT, MapRecipe, element_launch, map_source
 from synknumba._rowwise.reduce import Reducible
 from synknumba._rowwise.types import Loop, cast_name, integer_limits, out_of_range
-from synknumba._types import DeviceKind, Shape, with_article
+from synknumba._types import DeviceKind, Shape, class_text
 from synknumba._variables.variable import Variable, state_of
 from synknumba._world.engine import Engine
 from synknumba._world.open_world import current_world, open_world
@@ -287,7 +287,7 @@ class Vectorized(Reducible):
         if not isinstance(out, Variable | Data | np.ndarray):
             raise ArgumentError(
                 f"out of {self.name} must be Data, a Variable or a NumPy array, "
-                f"got {with_article(type(out).__name__)}"
+                f"got {class_text(out)}"
             )
         if not ndim_of(out):
             raise ArgumentError(f"out of {self.name} must be an array with rows, got {out!r}")

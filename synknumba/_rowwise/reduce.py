@@ -31,7 +31,7 @@ from synknumba._rowwise.map_kernels import (
     reduction_source,
 )  # fmt: skip
 from synknumba._rowwise.types import Signatures, cast_name, parse
-from synknumba._types import Array, DeviceKind, RankConstant, Shape, as_flag, with_article
+from synknumba._types import Array, DeviceKind, RankConstant, Shape, as_flag, class_text
 from synknumba._variables.variable import Variable
 from synknumba._world.open_world import current_world
 
@@ -180,7 +180,7 @@ class Reducible(RowFunction):
         description = describe(self.name, parameter, array, broadcast=(), sliceable=(parameter,))
         if description.kind not in {"rows", "indices"}:
             raise ArgumentError(
-                f"{self.name}.reduce reduces rows, which {with_article(type(array).__name__)} "
+                f"{self.name}.reduce reduces rows, which {class_text(array)} "
                 "does not have "
                 f"here; pass Data or an array"
             )

@@ -4,7 +4,7 @@ from typing import Any, final
 
 from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError, shortened
-from synknumba._types import known_options, with_article
+from synknumba._types import class_text, known_options
 
 
 @final
@@ -37,7 +37,7 @@ def static(value: Any) -> Any:
     except TypeError:
         raise ArgumentError(
             "synk.static takes a number, or a tuple of numbers, that the body can compute with; "
-            f"got {with_article(type(value).__name__)}. Pass an array as it is"
+            f"got {class_text(value)}. Pass an array as it is"
         ) from None
     return Static(value)
 

@@ -39,7 +39,7 @@ from synknumba._sequence.symbolic_results import (
 )
 from synknumba._sequence.used_memory import OuterArrays
 from synknumba._tracing import Here, Line, Number, Unknown
-from synknumba._types import Array, CollectiveKind, CollectiveOp, with_article
+from synknumba._types import Array, CollectiveKind, CollectiveOp, class_text
 from synknumba._variables.collective_arguments import VariableGroup
 from synknumba._variables.collective_plans import WITH_DEST
 from synknumba._variables.state import VariableState
@@ -575,8 +575,7 @@ def _as_number(value: Any) -> Number:
             plain = None
     if not isinstance(plain, int | float):
         raise ArgumentError(
-            f"{tracing.where()}: carry takes a number as the next value; got "
-            f"{with_article(type(value).__name__)}"
+            f"{tracing.where()}: carry takes a number as the next value; got {class_text(value)}"
         )
     return Number(("value", plain), repr(value), is_int=isinstance(plain, int), dtype=dtype)
 

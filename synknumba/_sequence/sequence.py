@@ -43,7 +43,7 @@ from synknumba._sequence.report import SequenceReport
 from synknumba._sequence.schedule import ONCE, OPTIONS, checked_loop, schedule
 from synknumba._sequence.symbolic_results import handle_of
 from synknumba._tracing import Number
-from synknumba._types import Array, with_article
+from synknumba._types import Array, class_text
 from synknumba._variables.variable import Variable, state_of
 from synknumba._world.call_in_flight import GOES_ON, Flight
 from synknumba._world.engine import Engine
@@ -534,6 +534,6 @@ def sequence(function: Callable[P, R] = _NOTHING, /, **options: Never) -> Sequen
             text = ", ".join(f"{name}={value!r}" for name, value in dict[str, Any](options).items())
             message += f", and pass {text} to the call, as in step(u, v, {text})"
         if function is not _NOTHING and not callable(function):
-            message += f"; got {with_article(type(function).__name__)}"
+            message += f"; got {class_text(function)}"
         raise ArgumentError(message)
     return Sequence(function)

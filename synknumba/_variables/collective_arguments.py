@@ -11,7 +11,7 @@ from synknumba._host import this_process
 from synknumba._host.casting import as_index
 from synknumba._ops.halo import Halo
 from synknumba._ops.tree import Structure, describe, flatten, parts_like, shape_text, unflatten
-from synknumba._types import Array, CollectiveOp, Shape, as_flag, with_article
+from synknumba._types import Array, CollectiveOp, Shape, as_flag, class_text
 from synknumba._variables.state import VariableState, rows_fit
 from synknumba._variables.variable import Branch, Variable, accepted, state_of
 from synknumba._world.open_world import current_world
@@ -231,8 +231,7 @@ def _state_of_leaf(leaf: Any, what: str) -> VariableState:
             'updates=, as updates={"new": (variable, "sum")}'
         )
     raise ArgumentError(
-        f"{what} needs a Variable, or a dict, list or tuple of them; got "
-        f"{with_article(type(leaf).__name__)}"
+        f"{what} needs a Variable, or a dict, list or tuple of them; got {class_text(leaf)}"
     )
 
 

@@ -10,7 +10,7 @@ from synknumba._errors import ArgumentError, DataError
 from synknumba._host.casting import accept, fill
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._ops.tree import is_nested
-from synknumba._types import Array, known_options, with_article
+from synknumba._types import Array, class_text, known_options
 from synknumba._variables.collective_call import collective_call
 from synknumba._variables.state import VariableState, label_of_name, refuse_on_rank
 from synknumba._variables.variable import Variable, plain_value, state_of
@@ -116,7 +116,7 @@ def _owned(value: Any, dtype: DTypeLike | None, label: str) -> Array:
         requested = np.dtype(dtype)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
-            f"{label}: {with_article(type(plain).__name__)} cannot be read as an array: {error}"
+            f"{label}: {class_text(plain)} cannot be read as an array: {error}"
         ) from error
     if requested.subdtype is not None:
         raise DataError(

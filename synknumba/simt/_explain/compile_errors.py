@@ -24,7 +24,7 @@ from numba import typeof
 from numba.core.errors import LoweringError, NumbaError, TypingError, UnsupportedError
 
 from synknumba._errors import FULL_TRACEBACK, KernelError, SynkError, full_traceback, named_by_base
-from synknumba._types import RankConstant, with_article
+from synknumba._types import RankConstant, class_text, with_article
 from synknumba.simt._explain.cuda_only import is_overloaded_for_cuda
 from synknumba.simt._explain.numba_says import (
     in_users_names,
@@ -321,7 +321,7 @@ def _untyped(sources: Sequence[Source], callee: str | None) -> KernelError | Non
                     "@numba.njit or @cuda.jit(device=True)."
                 )
             elif not _has_type(value):
-                kind = with_article(type(value).__name__)
+                kind = class_text(value)
                 way_out = "Pass its numbers as arguments or use constants."
             else:
                 continue

@@ -17,7 +17,7 @@ import numpy as np
 from numba.core import types
 
 from synknumba._errors import KernelError
-from synknumba._types import with_article
+from synknumba._types import class_text
 from synknumba.simt._library.words import CACHED_LOADS, CACHED_STORES, WARP_SIZE
 from synknumba.simt._maths.bfloat16 import as_dtype
 from synknumba.simt._python import arithmetic
@@ -75,7 +75,7 @@ _CHANGES: Final[dict[str, Callable[[Any, Any], Any]]] = {
 def _element(array: Any, index: Any, change: Callable[[Any], Any]) -> Any:
     """Replaces an element by `change(element)` and returns the old value."""
     if not isinstance(array, Array):
-        raise TypeError(f"cuda.atomic needs an array, not {with_article(type(array).__name__)}")
+        raise TypeError(f"cuda.atomic needs an array, not {class_text(array)}")
     if is_outside(array, index):
         array.memory.watch.outside(array, index, "atomic")
         return nothing(array.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from synknumba._errors import ArgumentError, LaunchError
-from synknumba._types import with_article
+from synknumba._types import class_text
 from synknumba.simt._explain.arguments import wrong_count
 from synknumba.simt._jit import jit
 from synknumba.simt._kernel import Kernel
@@ -100,8 +100,7 @@ def _refuse_containers(what: str, arg: Any) -> None:
     """Raises ArgumentError for arguments that work in Python but not in a compiled kernel."""
     if isinstance(arg, (list, dict, set)):
         raise ArgumentError(
-            f"{what} is {with_article(type(arg).__name__)}; pass NumPy arrays, numbers, and "
-            "tuples of them"
+            f"{what} is {class_text(arg)}; pass NumPy arrays, numbers, and tuples of them"
         )
     # `_ary`: an array of Numba's CUDA simulator
     is_host = isinstance(arg, np.ndarray) or hasattr(arg, "_ary")

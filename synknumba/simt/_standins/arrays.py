@@ -16,7 +16,7 @@ from numba import typeof
 from numba.core import types
 
 from synknumba._errors import ArgumentError, DeviceError
-from synknumba._types import with_article
+from synknumba._types import class_text
 from synknumba.simt import _ufuncs
 
 HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -476,7 +476,7 @@ def _check_basic(item: Any) -> None:
         if not isinstance(part, (int, np.integer, slice, type(Ellipsis), str)):
             raise TypeError(
                 "a device array takes integers and slices as indices, not "
-                f"{with_article(type(part).__name__)}; select the elements in a kernel, or copy "
+                f"{class_text(part)}; select the elements in a kernel, or copy "
                 "the array to the host: copy_to_host()[...]"
             )
 
