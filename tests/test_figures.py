@@ -145,9 +145,38 @@ def test_figures_are_those_of_the_results():
 
 def test_times_have_sources():
     texts = {page.stem: page.read_text(encoding="utf-8") for page in PAGES}
-    found = {(page, number) for page, text in texts.items() for _, number in unsourced(text)}
-    assert found == set(SETTINGS.items())
+    times = {(page, number) for page, text in texts.items() for _, number in unsourced(text)}
+    assert times == set(SETTINGS.items())
     assert [beside for text in texts.values() for beside in quoted_beside(text)] == []
+
+
+def compared(own, peers):
+    """Yields the figures of a cell of peers: source, whether it is bold, whether it is ahead of the
+    figure in its place in the cell of our own.
+    """
+    ours = [figures.figure_of(match["source"]) for match in figures.FIGURE.finditer(own)]
+    theirs = [*figures.FIGURE.finditer(peers)]
+    theirs = [peer for peer in theirs if figures.figure_of(peer["source"]).unit == ours[0].unit]
+    if len(theirs) % len(ours):
+        return
+    for place, peer in enumerate(theirs):
+        time, own_time = figures.figure_of(peer["source"]).value, ours[place % len(ours)].value
+        bold = peers.count("**", 0, peer.start()) % 2 == 1
+        rate = ours[0].unit not in ("µs", "ms", "s")
+        yield peer["source"], bold, (time > own_time if rate else time < own_time)
+
+
+def test_peers_that_are_ahead_are_bold():
+    rows = [
+        line.split("|")
+        for page in ("performance", "comparison")
+        for line in (ROOT / "docs" / f"{page}.md").read_text("utf-8").splitlines()
+        if re.match(r"\|[^|]*\|[^|]*<!--[^|]*\|[^|]*\|$", line)
+    ]
+    peers = [peer for row in rows for peer in compared(row[2], row[3])]
+    assert len(peers) > 100
+    assert sum(ahead for _, _, ahead in peers) > 20
+    assert [source for source, bold, ahead in peers if bold != ahead] == []
 
 
 def test_the_table_of_results_is_that_of_the_files():
