@@ -190,6 +190,17 @@ def test_the_table_of_results_is_that_of_the_files():
     )
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the history")
+def test_what_has_changed_since_a_result(monkeypatch):
+    def since(commit):
+        report = {"benchmark": "check", "versions": {"commit": commit}}
+        monkeypatch.setattr(figures, "report_of", lambda _: report)
+        return figures.changed_since("file")
+
+    assert since("HEAD") == "nothing"
+    assert since("0" * 40) == "unknown: the history here does not have the commit"
+
+
 def test_every_benchmark_says_what_it_measures():
     benchmarks = {path.stem for path in figures.RESULTS.parent.glob("[!_]*.py")}
     assert benchmarks

@@ -20,6 +20,7 @@ import math
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -333,14 +334,14 @@ def main() -> None:
 
     files = {file for source in SOURCES for file in figure_of(source).files}
     for page in pages():
-        text, wrong, used = checked(page)
+        text, _, used = checked(page)
         files |= used
         page.write_text(text, encoding="utf-8")
-        print(*wrong, sep="\n", end="\n" if wrong else "")
     rows = [f"{row} {changed_since(row.split()[1])} |" for row in rows_of(files)]
     text = PERFORMANCE.read_text(encoding="utf-8")
     table = "\n".join((*HEAD, *rows, ""))
     PERFORMANCE.write_text(TABLE.sub(lambda _: table, text), encoding="utf-8")
+    sys.exit("\n".join(line for page in pages() for line in checked(page)[1]) or None)
 
 
 if __name__ == "__main__":
