@@ -49,6 +49,7 @@ UNITS = {
 FIELDS = {
     **dict.fromkeys(("gb_per_s", "bus_gb_per_s"), "GB/s"),
     **dict.fromkeys(("first_launch", "cached_launch", "njit_first_call"), "s"),
+    "ns": "ns",
     **dict.fromkeys(("ratio", "scaling", "of_copy", "efficiency", "simulator_factor"), ""),
     **dict.fromkeys(("each", "samples", "rows", "size"), ""),
 }
@@ -66,6 +67,7 @@ PATHS = {
     "expcos": ("simt",),
     "expectation": ("_rowwise", "_ops", *_CALL, "_device"),
     "first_launches": ("simt",),
+    "generators": ("random.py", "simt"),
     "gpu_sequences": ("_sequence", "_wire", "_rank", "_device", "_comm"),
     "machines": ("_machines", *_CALL, "_comm"),
     "minibatch": ("_host", *_CALL, "_device"),
@@ -195,10 +197,11 @@ def _having(results: Sequence[dict[str, Any]], word: str) -> list[dict[str, Any]
     if equals and any(name in result for result in results):
         return [result for result in results if _equal(result.get(name), wanted)]
     exact = [result for result in results if any(_equal(one, word) for one in result.values())]
+    begun = re.compile(rf"(?<!\w){re.escape(word)}")  # numba, and not synknumba
     return exact or [
         result
         for result in results
-        if any(isinstance(value, str) and word in value for value in result.values())
+        if any(isinstance(value, str) and begun.search(value) for value in result.values())
     ]
 
 
