@@ -95,6 +95,7 @@ def test_a_figure_of_its_source(page, text):
             "page.md:2: required 8.2, got 8.3: quiet ours 1",
         ),
         ("8.2 ms<!-- quiet ours 2 -->", "1.7 ms<!-- quiet ours 2 -->", "required 1.7, got 8.2"),
+        ("22<!-- quiet heirs --> µs", None, "that has heirs, got 0"),
         (
             "8.2<!-- quiet ours 3 --> µs",
             None,
