@@ -28,7 +28,7 @@ PYTHON  ?= python3
 install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 endif
 
-.PHONY: help demo check style types quick test test-all test-ports test-mlir mlir-tests test-lowest lowest-tests test-newest newest-tests ptx ptx-tests gpu-libraries gpu-imports format bench docs links clean distclean
+.PHONY: help demo check style types quick test test-all test-ports test-mlir mlir-tests test-lowest lowest-tests test-newest newest-tests ptx ptx-tests gpu-libraries gpu-imports format bench figures docs links clean distclean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -100,6 +100,10 @@ format: $(call stamp,dev)  ## formats the code, and mends what the linter can me
 
 bench: $(call stamp,bench)  ## times synknumba beside its peers
 	@for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+figures: $(call stamp,)  ## writes the figures of the pages, and their picture, from benchmarks/results
+	$(BIN)/python -m docs._site.figures
+	$(BIN)/python -m docs._site.drawings
 
 docs: $(call stamp,docs)  ## builds the documentation site into build/docs: runs the examples for its gallery, and checks links between pages
 	$(BIN)/python docs/_site/gallery.py

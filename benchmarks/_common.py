@@ -32,6 +32,8 @@ PACKAGES = (
     "jax",
     "torch",
 )
+MAX_LOAD = 1.5  # processes a core: a call's script and ranks are at most that many
+LOAD_BEFORE = os.getloadavg()[0]  # before the benchmark's own processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +130,15 @@ def save(
     """Writes the results as JSON, if a file was named."""
     if path is None:
         return
+    here = machine()
+    reason = void(here)
+    if reason:
+        print(f"void: {reason}", file=sys.stderr)
     report = {
         "benchmark": benchmark,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
+        "void": reason,
+        "machine": here,
         "versions": versions(),
         "settings": settings,
         "results": [asdict(result) for result in results],
@@ -155,9 +162,22 @@ def machine() -> dict[str, Any]:
         "usable_cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(int(memory) / 2**20, 1),
         "kernel": platform.release(),
+        "load_before": LOAD_BEFORE,
         "load_average": os.getloadavg()[0],
         "gpus": gpus(),
     }
+
+
+def load_of(there: dict[str, Any]) -> float:
+    """The load of a core of a machine, before a run or at its end, whichever was greater."""
+    load: float = max(there["load_average"], there.get("load_before", 0.0))
+    return load / there["usable_cores"]
+
+
+def void(there: dict[str, Any]) -> str:
+    """Why figures of a run must not be quoted; empty if they may."""
+    load = load_of(there)
+    return f"a load of {load:.2f} a core, where {MAX_LOAD} is the limit" if load > MAX_LOAD else ""
 
 
 def gpus() -> list[str]:

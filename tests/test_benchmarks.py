@@ -48,6 +48,7 @@ RUNS = [
         {"synknumba: simt kernel", "numba: njit loop", "numpy"},
     ),
     ("first_launches.py", "--repeats 1 --kernels alphas saxpy", {"alphas", "saxpy"}),
+    ("generators.py", "--seconds 0.01", {"synknumba: simt kernel", "numba: njit loop", "numpy"}),
     ("machines.py", "--ranks 2 --seconds 0.01 --repeats 1 --bytes 1e6", {"synknumba"}),
     (
         "minibatch.py",
