@@ -22,7 +22,8 @@ differently in the middle of an array and at its end.
 A step over arrays of one dtype is one call of a compiled function with one integer, the address of
 a table of int64:
 
-    pieces, sources, targets, elements of the scratch buffer, its address,
+    pieces, sources, targets, elements of the scratch buffer (of a copy: whether it goes past the
+    caches), its address,
     and for each piece: elements, address in each source, address in each target
 """  # noqa: E501
 
@@ -45,12 +46,14 @@ from synknumba._wire.compiled import compiled
 from synknumba._wire.native import Native, NativeStep, call_of
 
 CACHE_LINE = 64  # bytes; a line written by two cores moves back and forth between them
-# with as many bytes of each of two sources it fits a first-level cache of 32 KiB
-SCRATCH_BYTES = 8192
+# of a result; as many bytes of each of 64 sources fit a second-level cache, from which they are
+# overwritten in place
+SCRATCH_BYTES = 16384
 NUMPY_BYTES = 65536  # scratch for ufuncs, which cost about 1 µs a call; fits a second-level cache
 COPY_BYTES = 65536  # chunk copied to one target after another while it is in the second-level cache
-# targets this long do not stay in a cache, so they are written past it, without being read first
-STREAM_BYTES = 8 << 20
+# targets that have as many bytes on all ranks do not stay in caches, so they are written past
+# them, without being read first
+STREAM_BYTES = 32 << 20
 
 _HEAD = 5  # words of a table before its first piece
 _WORD = 8  # bytes
@@ -80,14 +83,15 @@ class HostCommunicator(Communicator):
         self._scratch = memory[begin : begin + SCRATCH_BYTES]
 
     def broadcast(self, exchanges: Sequence[Exchange], root: int) -> Step:
-        return _move(self._piece((e.sources[root],), e.targets) for e in exchanges)
+        pieces = (self._piece((e.sources[root],), e.targets) for e in exchanges)
+        return _move(pieces, self._parts)
 
     def all_gather(self, exchanges: Sequence[Exchange]) -> Step:
         pieces = []
         for e in exchanges:
             for source, (begin, end) in zip(e.sources, consecutive(e.source_counts), strict=True):
                 pieces.append(self._piece((source,), _cut(e.targets, begin, end)))
-        return _move(pieces)
+        return _move(pieces, self._parts)
 
     def reduce(self, exchanges: Sequence[Exchange], op: CollectiveOp, root: int) -> Step:
         return self._combine(op, [self._piece(e.sources, (e.targets[root],)) for e in exchanges])
@@ -110,7 +114,7 @@ class HostCommunicator(Communicator):
                     source = e.sources[copy.source][copy.source_start :][: copy.count]
                     target = e.targets[copy.target][copy.target_start :][: copy.count]
                     pieces.append(_Piece((source,), (target,)))
-        return _move(pieces)
+        return _move(pieces, self._parts)
 
     def close(self) -> None:
         pass  # steps own what they use
@@ -128,7 +132,7 @@ class HostCommunicator(Communicator):
     def _combine(self, op: CollectiveOp, pieces: Sequence[_Piece]) -> Step:
         """Returns a step that combines the sources of each piece into its targets."""
         if pieces and len(pieces[0].sources) == 1:
-            return _move(pieces)  # op over one array is that array
+            return _move(pieces, self._parts)  # op over one array is that array
         groups: dict[tuple[np.dtype[Any], bool], list[_Piece]] = {}
         for piece in pieces:
             if len(piece.sources[0]):
@@ -246,12 +250,15 @@ def _run_all(calls: list[_Call]) -> None:
         function(argument)
 
 
-def _move(pieces: Iterable[_Piece]) -> Step:
-    """Returns a step that copies the source of each piece to its targets."""
+def _move(pieces: Iterable[_Piece], parts: int) -> Step:
+    """Returns a step of one of `parts` participants that copies the source of each piece to its
+    targets.
+    """
     as_bytes = [_viewed(piece, np.uint8) for piece in pieces if len(piece.sources[0])]
     if not as_bytes:
         return _step([])
-    table = _table(as_bytes, 0, 0)
+    written = sum(len(piece.sources[0]) * len(piece.targets) for piece in as_bytes)
+    table = _table(as_bytes, int(written * parts >= STREAM_BYTES), 0)
     return _step([(_mover(), _address(table), (table, as_bytes))])
 
 
@@ -383,6 +390,45 @@ _ELEMENTS: dict[CollectiveOp, Callable[[Any, Any], Any]] = {
 }
 
 
+def _folding(element: Any, scalar: Any, itemsize: int) -> Any:
+    """Returns a function that combines elements of all sources, from `begin` on, into `out`.
+
+    It reads four sources at the same time: one stream of loads leaves most of a core's memory
+    requests unused, and starts slowly in each chunk.
+    """
+
+    @register_jitable
+    def part(row: Any, array: int, begin: int, count: int) -> Any:
+        return numba.carray(_pointer(row[1 + array] + begin * itemsize), count, scalar)
+
+    @register_jitable
+    def fold(out: Any, row: Any, sources: int, begin: int) -> None:
+        n = len(out)
+        w, x = part(row, 0, begin, n), part(row, 1, begin, n)
+        done = 2
+        if sources >= 4:
+            y, z = part(row, 2, begin, n), part(row, 3, begin, n)
+            done = 4
+            for i in range(n):
+                out[i] = element(element(element(w[i], x[i]), y[i]), z[i])
+        else:
+            for i in range(n):
+                out[i] = element(w[i], x[i])
+        while done + 4 <= sources:
+            w, x = part(row, done, begin, n), part(row, done + 1, begin, n)
+            y, z = part(row, done + 2, begin, n), part(row, done + 3, begin, n)
+            done += 4
+            for i in range(n):
+                pair = element(element(out[i], w[i]), x[i])
+                out[i] = element(element(pair, y[i]), z[i])
+        for source in range(done, sources):
+            x = part(row, source, begin, n)
+            for i in range(n):
+                out[i] = element(out[i], x[i])
+
+    return fold
+
+
 @cache
 def _combiner(op: CollectiveOp, dtype: str) -> Any:
     """Compiles the function of one op and one dtype. The closure's variables are part of the key
@@ -395,10 +441,11 @@ def _combiner(op: CollectiveOp, dtype: str) -> Any:
     scalar = np.dtype(dtype).type
     itemsize = np.dtype(dtype).itemsize
 
+    fold = _folding(element, scalar, itemsize)
+
     def combine(table: int) -> None:
         head = numba.carray(_pointer(table), _HEAD, np.int64)
         pieces, sources, targets, chunk = head[0], head[1], head[2], head[3]
-        out = numba.carray(_pointer(head[4]), chunk, scalar)
         divisor = scalar(sources)
         width = 1 + sources + targets
         for piece in range(pieces):
@@ -428,14 +475,8 @@ def _combiner(op: CollectiveOp, dtype: str) -> Any:
                 continue
             for begin in range(0, count, chunk):
                 n = min(chunk, count - begin)
-                x = numba.carray(_pointer(row[1] + begin * itemsize), n, scalar)
-                y = numba.carray(_pointer(row[2] + begin * itemsize), n, scalar)
-                for i in range(n):
-                    out[i] = element(x[i], y[i])
-                for source in range(2, sources):
-                    x = numba.carray(_pointer(row[1 + source] + begin * itemsize), n, scalar)
-                    for i in range(n):
-                        out[i] = element(out[i], x[i])
+                out = numba.carray(_pointer(head[4]), n, scalar)
+                fold(out, row, sources, begin)
                 if is_average:
                     for i in range(n):
                         out[i] /= divisor
@@ -453,7 +494,7 @@ def _mover() -> Any:
 
     def move(table: int) -> None:
         head = numba.carray(_pointer(table), _HEAD, np.int64)
-        pieces, targets = head[0], head[2]
+        pieces, targets, past_caches = head[0], head[2], head[3]
         width = 2 + targets
         for piece in range(pieces):
             row = numba.carray(_pointer(table + _WORD * (_HEAD + piece * width)), width, np.int64)
@@ -463,11 +504,11 @@ def _mover() -> Any:
                 for target in row[2:]:
                     if target == source:
                         continue
-                    if count < STREAM_BYTES:
-                        _memcpy(target + begin, source + begin, n)
-                    else:
+                    if past_caches:
                         _stream(target + begin, source + begin, n)
-            if count >= STREAM_BYTES:
-                _fence()
+                    else:
+                        _memcpy(target + begin, source + begin, n)
+        if past_caches:
+            _fence()
 
     return compiled("void(int64)")(move)

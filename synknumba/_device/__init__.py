@@ -31,14 +31,17 @@ from synknumba._device.gpu_probe import probe as probe
 from synknumba._device.gpu_probe import probed as probed
 from synknumba._device.gpu_probe import usable_cores as usable_cores
 from synknumba._types import CompilerName, DeviceKind
+from synknumba.simt.internals import describe
 
 
 def import_driver(kind: DeviceKind) -> None:
-    """Imports the driver in the coordinator, if it loads no GPU library; each rank would import
-    it again.
+    """Imports the driver in the coordinator, if it loads no GPU library, and the library of vector
+    math; each rank would look for it again, in 20 ms.
     """
     if kind == "cpu":
         import synknumba._device.cpu  # noqa: F401
+
+        describe()
 
 
 def open_device(kind: DeviceKind, index: int, compiler: CompilerName | None = None) -> Device:

@@ -37,9 +37,13 @@ _LINE_BUFFERED, _BUFFER_BYTES = 1, 8192  # stdio.h, _IOLBF and BUFSIZ
 _POLLED = 256  # descriptors in one poll(2); it refuses more than the soft limit of open files
 _MOST_DESCRIPTORS = 1 << 20  # the kernel's own limit, fs.nr_open, unless it is raised
 
+_TRACKER = ".resource_tracker"  # end of the names of multiprocessing's module, and of loky's
+
 COMPILE_SECONDS = 30.0  # a longer compilation in another thread is not waited for
 
 _trackers: list[subprocess.Popen[bytes]] = []
+# modules by the end of their names, with the number of all modules at the time of the search
+_searched: dict[str, tuple[int, list[Any]]] = {}
 
 _libc = ctypes.CDLL(None)
 _libc.malloc.restype = ctypes.c_void_p
@@ -61,9 +65,10 @@ def take_standard_descriptors() -> None:
 
 def before_fork() -> None:
     """Flushes the standard streams of Python and C, or a child would write its copy of the
-    buffers too.
+    buffers too; searches for the modules that `settle_trackers` needs.
     """
     take_standard_descriptors()
+    _modules_ending(_TRACKER)
     for stream in {
         id(stream): stream for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
     }.values():
@@ -112,9 +117,7 @@ def _compilers_at_rest() -> Iterator[None]:
     """Holds the locks of Numba's compilers, each in a module of that name, and of llvmlite,
     which compilations take last.
     """
-    places = [
-        module for name, module in list(sys.modules.items()) if name.endswith(".compiler_lock")
-    ]
+    places = _modules_ending(".compiler_lock")
     wrappers: list[Any] = [getattr(place, "global_compiler_lock", None) for place in places]
     wrappers.append(
         getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None)
@@ -125,6 +128,19 @@ def _compilers_at_rest() -> Iterator[None]:
             if lock.acquire(timeout=COMPILE_SECONDS):
                 held.callback(lock.release)
         yield
+
+
+def _modules_ending(ending: str) -> list[Any]:
+    """Returns the loaded modules whose names end so; searches again only after imports.
+
+    A search touches each module, and after a fork the first touch of a page copies it, also in the
+    parent: 1,000 pages for each rank, and 1,700 on it.
+    """
+    count, modules = _searched.get(ending, (0, []))
+    if count != len(sys.modules):
+        modules = [module for name, module in list(sys.modules.items()) if name.endswith(ending)]
+        _searched[ending] = len(sys.modules), modules
+    return modules
 
 
 # 0: epoll, eventfd, inotify
@@ -262,9 +278,9 @@ def settle_trackers() -> None:
     outlive the group of a rank, which is killed. The pipe to a tracker of the script is /dev/null
     here.
     """
-    for name, module in list(sys.modules.items()):
+    for module in _modules_ending(_TRACKER):
         tracker: Any = getattr(module, "_resource_tracker", None)
-        if name.endswith(".resource_tracker") and hasattr(tracker, "_fd"):
+        if hasattr(tracker, "_fd"):
             tracker._fd = tracker._pid = None  # noqa: SLF001  # no public way, as in _compilers_at_rest
     spawn = multiprocessing.util.spawnv_passfds
 

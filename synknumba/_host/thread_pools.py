@@ -1,7 +1,9 @@
 """Thread pools of numerical libraries: ranks have their share of the cores in them, and do not wait
 for the script's threads.
 
-    OpenBLAS, MKL         handlers of their own end the threads before a fork, or start new ones after it
+    OpenBLAS, MKL         handlers of their own end the threads before a fork, or start new ones after it;
+                          OpenBLAS's setter starts them, a thread for each core on every rank, which spin for
+                          some 0.1 s: its numbers are set in its memory (`_set_stopped`)
     LLVM's, Intel's OpenMP likewise
     GNU OpenMP            `find_pools` ends the threads; new ones start where they are needed
     the same of GCC 8     has no function for that: its loops are serial on ranks
@@ -17,6 +19,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numba
@@ -27,6 +30,8 @@ _PREFIXES = (
     "",
     "scipy_",
 )
+# of OpenBLAS with threads of its own: whether they run, their number, and how many are used
+_OPENBLAS_WORDS = ("blas_server_avail", "blas_num_threads", "blas_cpu_number")
 _PAUSE_SOFT = 1  # omp_pause_soft of <omp.h>
 
 
@@ -57,7 +62,7 @@ def find_pools() -> None:
             controller = threadpoolctl.ThreadpoolController()
         paths = {library.filepath for library in controller.lib_controllers}
         _found[:] = [
-            (library.get_num_threads, library.set_num_threads)
+            (library.get_num_threads, partial(_set, library.dynlib, library.set_num_threads))
             for library in controller.lib_controllers
         ]
     _serial[:] = [library for library in _gnu_openmp(paths) if not _has_paused(library)]
@@ -122,4 +127,25 @@ def _openblas(paths: Iterable[str]) -> Iterator[tuple[Callable[[], int], Callabl
             library = ctypes.CDLL(path)
             for name in (prefix + setter for prefix in _PREFIXES for setter in _OPENBLAS_SETTERS):
                 if hasattr(library, name):
-                    yield getattr(library, name.replace("_set_", "_get_")), getattr(library, name)
+                    getter = getattr(library, name.replace("_set_", "_get_"))
+                    yield getter, partial(_set, library, getattr(library, name))
+
+
+def _set(library: ctypes.CDLL, setter: Callable[[int], object], threads: int) -> None:
+    """Sets the number of threads of a library, without starting any."""
+    if not _set_stopped(library, threads):
+        setter(threads)
+
+
+def _set_stopped(library: ctypes.CDLL, threads: int) -> bool:
+    """Sets the number in the memory of an OpenBLAS without threads, as after a fork; returns
+    whether it is one.
+    """
+    try:
+        runs, number, used = (ctypes.c_int.in_dll(library, word) for word in _OPENBLAS_WORDS)
+    except ValueError:  # another library, or one that hides them
+        return False
+    if runs.value:
+        return False
+    number.value = used.value = threads
+    return True

@@ -151,11 +151,11 @@ class Processes:
             random_state: state of Python's random numbers that ranks derive theirs from; default:
                 of this process.
         """
-        before_fork()
         # each rank takes some, and the soft limit may be far below the hard one
         allow_descriptors()
         find_pools()
         import_driver(device)
+        before_fork()
         state = random_state or random.getstate()
         for line in range(count):
             # An exception from a signal handler right after the fork would lose the new process id,

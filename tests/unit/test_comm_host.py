@@ -143,8 +143,16 @@ def ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
     what=st.sampled_from(OPS_AND_DTYPES),
     length=lengths,
     world=worlds,
-    in_place=st.lists(st.booleans(), min_size=1, max_size=5),  # of each rank
+    # of each rank; sources are combined four at a time
+    in_place=st.lists(st.booleans(), min_size=1, max_size=9),
     seed=seeds,
+)
+@example(
+    what=("avg", "float32"),
+    length=SCRATCH_BYTES,
+    world=World(3, 1, []),
+    in_place=[True] * 11,
+    seed=0,
 )
 @example(
     what=("sum", "float32"),
@@ -461,7 +469,7 @@ def test_exchange(
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("offset", [0, 3, 64, 100])
 def test_long_copies_pass_by_the_caches(parts: int, offset: int) -> None:
-    length = parts * STREAM_BYTES + 77
+    length = STREAM_BYTES // 3 + 77
     world = World(parts, offset, [])
     sources = tuple(world.array(np.full(length, rank, np.uint8)) for rank in range(3))
     sources[1][:] = np.random.default_rng(0).integers(0, 255, length, np.uint8)

@@ -44,6 +44,24 @@ def test_fewer_threads_of_the_script_stay(found_by, monkeypatch):
         assert threads_of_a_rank(np.ones(64)) == ["[1] 1"]
 
 
+@synk.function(outputs=None)
+def tasks_before_and_after_a_product(x):
+    before = len(os.listdir("/proc/self/task"))
+    a = np.ones((600, 600))
+    assert (a @ a == 600).all()
+    return f"{before} {len(os.listdir('/proc/self/task'))}"
+
+
+@pytest.mark.parametrize("found_by", ["threadpoolctl", "its path"])
+def test_openblas_starts_threads_only_to_compute_and_only_its_share(found_by, monkeypatch):
+    """Its setter starts a thread for each core, on every rank, and they spin for 0.1 s."""
+    if found_by == "its path":
+        monkeypatch.setattr("synknumba._world.processes.find_pools", find_without_the_package)
+    monkeypatch.setattr("synknumba._rank.startup.usable_cores", lambda: 4)
+    with threadpoolctl.threadpool_limits(4), synk.fork(2, device="cpu"):
+        assert tasks_before_and_after_a_product(np.ones(2)) == ["1 2"] * 2
+
+
 TEAM = """
 int omp_get_num_threads(void);
 
