@@ -1,8 +1,10 @@
 """Report on a planned call: the return value of `Function.plan`."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from synknumba import _html
@@ -10,7 +12,7 @@ from synknumba._call.call import Call
 from synknumba._call.launches import held_shapes, launches, row_plan
 from synknumba._call.variable_rows import planned_shape
 from synknumba._call.work_out import WorkedCall
-from synknumba._ops.launch import Dim3, size_text
+from synknumba._ops.launch import FEW_THREADS, WARP, Dim3, size_text
 from synknumba._types import Shape
 from synknumba._world.open_world import open_world
 
@@ -77,6 +79,20 @@ class RankReport:
             for grid, block in dict.fromkeys(self.launches)
         )
         return f", launches {' and '.join(sizes) or 'nothing'}"
+
+    @property
+    def lane_notes(self) -> tuple[str, ...]:
+        """What the launches cost that do not fill the lanes of vector units."""
+        notes = []
+        for grid, block in self.launches or ():
+            threads = math.prod(block)
+            if threads < WARP:
+                notes.append(f"blocks of {threads}: a GPU runs {WARP} lanes for each")
+            if threads * math.prod(grid) < FEW_THREADS:
+                notes.append(
+                    f"launches of fewer than {FEW_THREADS} threads: lanes of cores are empty"
+                )
+        return tuple(notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +165,8 @@ class PlanReport:
         for rank in self.ranks:
             share = rank.held_text if self.rows is None else rank.row_text
             lines.append(f"  rank {rank.rank}: {share}{rank.input_text}{rank.launch_text}")
+        notes = chain.from_iterable(rank.lane_notes for rank in self.ranks)
+        lines += [f"  {note}" for note in dict.fromkeys(notes)]
         for number, machine in enumerate(self.machines, 1):
             lines.append(f"  machine {number} {machine.text}")
         for name, op in self.outputs:

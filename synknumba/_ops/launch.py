@@ -22,6 +22,8 @@ Dim3: TypeAlias = tuple[int, int, int]
 
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
 MAX_THREADS = 1024  # threads per block, over all dimensions
+WARP = 32  # lanes of a GPU's vector unit, all of one block
+FEW_THREADS = 16  # of a launch; the CPU compiler does not run fewer as lanes
 # Blocks by number of axes. A warp is 32 elements of the last axis, which a GPU reads together;
 # further axes share rows in its cache. On a core, five- and seven-point stencils take the same
 # time, within 5 %, in all blocks of 128 to 1024 threads.

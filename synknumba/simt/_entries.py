@@ -14,13 +14,13 @@ from numba.core.compiler import CompileResult
 from synknumba._errors import KernelError
 from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.cuda_extensions import EXTENSIONS
-from synknumba.simt._emit.emit import has_many_threads
+from synknumba.simt._emit.emit import BlockKind, block_kind
 from synknumba.simt._emit.error_location import WHERE_TYPE, located
 from synknumba.simt._emit.options import Options
+from synknumba.simt._emit.region import Block
 from synknumba.simt._explain.arguments import write_to_readonly
 from synknumba.simt._explain.compile_errors import explain
 from synknumba.simt._explain.cuda_only import cuda_only, refuse_arguments
-from synknumba.simt._launch import Dim3
 from synknumba.simt._library.readonly_records import REFUSAL
 from synknumba.simt._lower.signatures import Signature
 from synknumba.simt._machine.cache import KernelCache
@@ -48,8 +48,8 @@ class Entries:
     def __init__(self, function: FunctionType, options: Options, cache: KernelCache) -> None:
         self._function, self._options, self._cache = function, options, cache
         self.texts: dict[Signature, str] = {}
-        self._by_block: dict[tuple[Signature, Dim3 | None], Entry] = {}
-        self._any_block_size: dict[tuple[Signature, bool], Entry] = {}
+        self._by_block: dict[tuple[Signature, Block | None], Entry] = {}
+        self._any_block_size: dict[tuple[Signature, BlockKind], Entry] = {}
         self._natives: dict[Entry, tuple[Signature, CompileResult]] = {}
 
     @functools.cached_property
@@ -71,22 +71,21 @@ class Entries:
         """Returns argument types and code of an entry; None if Python locates its errors."""
         return self._natives.get(entry)
 
-    def of(self, kinds: Signature, block: Dim3 | None = None) -> Entry:
+    def of(self, kinds: Signature, block: Block | None = None) -> Entry:
         """Returns the entry for these types and this block, or for any block if it is None."""
         entry = self._by_block.get((kinds, block))
         if entry is not None:
             return entry
-        many = block is not None and has_many_threads(block)
         if block is not None:
-            entry = self._any_block_size.get((kinds, many))
+            entry = self._any_block_size.get((kinds, block_kind(block)))
             if entry is not None:
                 self._by_block[kinds, block] = entry
                 return entry
             if sum(known == kinds for known, _ in self._by_block) >= MAX_BLOCKS:
                 return self.of(kinds)
-        return self._add(kinds, block, many)
+        return self._add(kinds, block)
 
-    def _add(self, kinds: Signature, block: Dim3 | None, many: bool) -> Entry:
+    def _add(self, kinds: Signature, block: Block | None) -> Entry:
         if any(float16.is_named(str(kind)) for kind in kinds):
             self._need_float16()  # loaded code, too, takes arguments of its types
         if any(bfloat16.is_named(str(kind)) for kind in kinds):
@@ -100,13 +99,13 @@ class Entries:
             self._natives[entry] = kinds, compiled.result
         self._by_block[kinds, block] = entry
         if compiled.any_block_size:
-            self._any_block_size[kinds, many] = entry
+            self._any_block_size[kinds, block_kind(block)] = entry
         self.texts.pop(kinds, None)
         self.texts[kinds] = compiled.text  # last in order, for `Kernel.source`
         return entry
 
     @compilation()
-    def _compile(self, kinds: Signature, block: Dim3 | None, key: str) -> Compiled:
+    def _compile(self, kinds: Signature, block: Block | None, key: str) -> Compiled:
         argtypes = dict(zip(self.program.params, kinds, strict=True))
         source = self.program.code.source
         EXTENSIONS.adopt()
@@ -128,7 +127,7 @@ class Entries:
             raise refusal from None
 
     def _build_with_float16(
-        self, argtypes: Mapping[str, types.Type], block: Dim3 | None, key: str
+        self, argtypes: Mapping[str, types.Type], block: Block | None, key: str
     ) -> Compiled:
         try:
             return self._build(argtypes, block, key)
@@ -139,7 +138,7 @@ class Entries:
         self._need_float16()
         return self._build(argtypes, block, key)
 
-    def _build(self, argtypes: Mapping[str, types.Type], block: Dim3 | None, key: str) -> Compiled:
+    def _build(self, argtypes: Mapping[str, types.Type], block: Block | None, key: str) -> Compiled:
         bfloat16.prepare()
         if float16.is_represented():
             float16.register()

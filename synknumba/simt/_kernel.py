@@ -15,7 +15,9 @@ from numba.core import errors, types
 
 from synknumba._errors import ArgumentError, KernelError, LaunchError, shorten
 from synknumba.simt._emit.cuda_extensions import EXTENSIONS
+from synknumba.simt._emit.emit import long_axes
 from synknumba.simt._emit.options import Options
+from synknumba.simt._emit.region import Block
 from synknumba.simt._entries import Entries, Entry
 from synknumba.simt._explain.arguments import (
     ARGUMENTS,
@@ -44,7 +46,7 @@ from synknumba.simt._machine.cache import CacheInfo, KernelCache
 from synknumba.simt._maths import bfloat16, float16
 from synknumba.simt._source.mlir import counterpart
 from synknumba.simt._source.pickling import reduce_object
-from synknumba.simt._source.scope import splits_block
+from synknumba.simt._source.scope import may_gather_blocks, splits_block
 from synknumba.simt._source.written import has_rest, parameters
 
 # Classes that determine the Numba type of an argument; for int see `_has_one_type`.
@@ -57,7 +59,8 @@ class Launcher:
     """A kernel with a launch configuration: grid, block, and bytes of dynamic shared memory."""
 
     def __init__(self, kernel: "Kernel", grid: Dim3, block: Dim3, smem: int = 0) -> None:
-        self._kernel, self._block, self._sizes = kernel, block, (*grid, *block, smem)
+        self._kernel, self._sizes = kernel, (*grid, *block, smem)
+        self._block = kernel.own_block(grid, block)
 
     @property
     def kernel(self) -> "Kernel":
@@ -77,7 +80,7 @@ class Launcher:
     @property
     def blockdim(self) -> Dim3:
         """Number of threads per block along each axis."""
-        return self._block
+        return self._sizes[3:6]
 
     def __call__(self, *args: Any, **named: Any) -> None:
         """Runs every thread of the grid on the calling CPU core."""
@@ -272,7 +275,9 @@ class Kernel(NoDeviceCode):
         check_sizes(grid, block)
         self._check_dynamic(smem)
         args = self.coerce(args)
-        return functools.partial(self.entry(args, block), *grid, *block, smem, *args)
+        return functools.partial(
+            self.entry(args, self.own_block(grid, block)), *grid, *block, smem, *args
+        )
 
     def bind(
         self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0
@@ -282,7 +287,8 @@ class Kernel(NoDeviceCode):
         """
         check_sizes(grid, block)
         self._check_dynamic(smem)
-        launch = functools.partial(self.entry(self.coerce(args), block), *grid, *block, smem)
+        entry = self.entry(self.coerce(args), self.own_block(grid, block))
+        launch = functools.partial(entry, *grid, *block, smem)
         if not self.declared:
             return launch
         return lambda *args: launch(*self.coerce(args))
@@ -299,7 +305,7 @@ class Kernel(NoDeviceCode):
             and the owner of the code.
         """
         args = self.coerce(args)
-        native = self._entries.native(self.entry(args, block))
+        native = self._entries.native(self.entry(args, self.own_block(grid, block)))
         if native is None:
             return None
         kinds, result = native
@@ -457,21 +463,34 @@ class Kernel(NoDeviceCode):
     def _splits_block(self) -> bool:
         return splits_block(self.py_func)
 
-    def entry(self, args: tuple[Any, ...], block: Dim3) -> Entry:
-        """Returns the compiled launch function for the types of these arguments.
+    @functools.cached_property
+    def _gathers_blocks(self) -> bool:
+        is_plain = not (self._options.debug or self._options.reverse)
+        return is_plain and may_gather_blocks(self.py_func)
+
+    def own_block(self, grid: Dim3, block: Dim3) -> Block | None:
+        """Returns the block that a launch needs code for; None for code that serves any block.
 
         A kernel that is cut into loops over threads is compiled for each block size: with constant
-        trip counts, LLVM's code is up to three times as fast. Code of other kernels serves any
-        block size.
+        trip counts, LLVM's code is up to three times as fast. Blocks of few threads have code of
+        their own that gathers the threads of many blocks.
         """
-        key = tuple(
-            [(a.dtype, a.ndim, a.flags.num) if type(a) is np.ndarray else type(a) for a in args]
+        long = long_axes(grid, block)
+        if long and self._gathers_blocks and (self._splits_block or block == (1, 1, 1)):
+            return (*block, *long)
+        return block if self._splits_block else None
+
+    def entry(self, args: tuple[Any, ...], block: Block | None) -> Entry:
+        """Returns the compiled launch function for the types of these arguments, and for the block
+        that `own_block` has returned.
+        """
+        key = (
+            block,
+            *[(a.dtype, a.ndim, a.flags.num) if type(a) is np.ndarray else type(a) for a in args],
         )
-        if self._splits_block:
-            key = (block, *key)
         entry = self._by_class.get(key)
         if entry is None:
-            entry = self._entries.of(self.types_of(args), block if self._splits_block else None)
+            entry = self._entries.of(self.types_of(args), block)
             if all(type(arg) is np.ndarray or _has_one_type(arg) for arg in args):
                 self._by_class[key] = entry
         return entry

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import synknumba as synk
 from synknumba._errors import LaunchError
 from synknumba._ops.launch import Extent, LaunchConfig
 
@@ -256,3 +257,26 @@ def test_more_shared_memory_than_any_gpu_has(nbytes):
     with pytest.raises(LaunchError, match=f"smem_bytes={nbytes} is more than a block can have"):
         LaunchConfig(32, 1, nbytes)
     assert LaunchConfig(32, 1, 227 << 10).smem_bytes == 227 << 10
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "notes"),
+    [
+        (None, 1, ["blocks of 1: a GPU runs 32 lanes for each"]),
+        (
+            1,
+            1,
+            [
+                "blocks of 1: a GPU runs 32 lanes for each",
+                "launches of fewer than 16 threads: lanes of cores are empty",
+            ],
+        ),
+        (4, 32, []),
+    ],
+)
+def test_plans_name_launches_that_leave_lanes_empty(
+    grid: Any, block: int, notes: list[str]
+) -> None:
+    function = synk.parallel(inout=("x",), name="f", grid=grid, block=block)(lambda x: None)
+    lines = str(function.plan(np.zeros(80), world_size=2)).splitlines()
+    assert [line.strip() for line in lines if "lanes" in line] == notes

@@ -19,8 +19,9 @@ called selective replication.
 
 import ast
 import math
+import operator
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Literal, cast
 
 from synknumba.simt._analysis.bounds import Bounds, Guards, inner_axis
 from synknumba.simt._analysis.buffer_swaps import SwapFinder, SwapUpdate
@@ -32,7 +33,7 @@ from synknumba.simt._emit.collect import collect
 from synknumba.simt._emit.masks import Divergence, masked_if, masked_loop
 from synknumba.simt._emit.region import MASK, Active, Block, Regions, Slots, Style
 from synknumba.simt._emit.storage import escaping
-from synknumba.simt._library.words import AXES, BLOCK, GRID_SIZE, THREAD, VARYING_STATE
+from synknumba.simt._library.words import AXES, BLOCK, THREAD, VARYING_STATE
 from synknumba.simt._lower.exits import RUNNING, around, has_exit
 from synknumba.simt._lower.sync import barrier_kind, collective_of, synchronises, waits_for
 from synknumba.simt._source.syntax import (
@@ -54,10 +55,30 @@ from synknumba.simt._source.syntax import (
 # 8: the loops over few threads cost more than they save.
 MIN_THREADS = 16
 
+# Of few threads, of many, or gathered in larger ones.
+BlockKind = Literal["few", "many", "gathered"]
+
 
 def has_many_threads(block: Block) -> bool:
     """Returns whether a block has enough threads for loops over them."""
     return math.prod(block) >= MIN_THREADS
+
+
+def block_kind(block: Block | None) -> BlockKind:
+    """Returns which blocks a flat kernel has the same code as this one for."""
+    if block is not None and len(block) > len(AXES):
+        return "gathered"
+    return "many" if block is None or has_many_threads(block) else "few"
+
+
+def long_axes(grid: Block, block: Block) -> Block:
+    """Returns the numbers of the axes along which a launch of small blocks has enough threads to
+    gather them in larger blocks; none if the blocks are large.
+    """
+    if block[0] * block[1] * block[2] >= MIN_THREADS:
+        return ()
+    threads = map(operator.mul, grid, block)
+    return tuple(axis for axis, count in enumerate(threads) if count >= MIN_THREADS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +93,8 @@ class BlockCode:
         undefined: uniform variables that may be read before assignment, as after an `if` that sets
             them. Python and Numba need a value there; which one does not matter.
         team: the threads that run in step.
-        flat: the axes that run as one block, in code that does not depend on the size of blocks
-            along them.
+        interchanges: whether loops of a thread have been interchanged with the loop over threads.
+        style: the options by which the code was generated.
     """
 
     body: list[ast.stmt]
@@ -82,7 +103,13 @@ class BlockCode:
     swapped: frozenset[str]
     undefined: tuple[str, ...]
     team: Team
-    flat: frozenset[str]
+    interchanges: bool
+    style: Style
+
+    @property
+    def serves_any_block(self) -> bool:
+        """Whether the code does not depend on the size of blocks."""
+        return len(self.style.flat) == len(AXES) and not self.style.threads
 
 
 def emit_blocks(
@@ -107,8 +134,16 @@ def emit_blocks(
             varying = tuple(sorted(names & analysis.varying))
             undefined = tuple(sorted(slots.undefined - analysis.varying))
             padded, swapped = frozenset(slots.padded), frozenset(emitter.swapped)
-            team = emitter.regions.team
-            return BlockCode(body, varying, padded, swapped, undefined, team, style.flat)
+            return BlockCode(
+                body,
+                varying,
+                padded,
+                swapped,
+                undefined,
+                emitter.regions.team,
+                emitter.interchanges,
+                style,
+            )
         names = slots.names
 
 
@@ -158,12 +193,15 @@ class _Emitter:
     ) -> None:
         self.analysis, self.style, self.divergence = analysis, style, divergence
         inner = inner_axis(analysis)
+        if style.threads:
+            inner = style.long[0]
         self._order = [*(axis for axis in reversed(AXES) if axis != inner), inner]
         self.regions = Regions(analysis, self._order, slots, style)
         self.loops = LoopInversion(analysis, self.regions.guards, slots.local_arrays)
         self._interchange = _Interchange(analysis, slots.local_arrays, style)
         self.updates = SwapFinder(analysis, style.shared, style.block)
         self.swapped: set[str] = set()
+        self.interchanges = False
         self._synchronised = synchronises(analysis.body)
         self._count = 0
 
@@ -179,7 +217,8 @@ class _Emitter:
         if not team.grid:
             for axis in reversed(self._order):
                 if axis not in self.style.flat:
-                    body = around(f"for {BLOCK[axis]} in range({GRID_SIZE[axis]}):", body, at)
+                    blocks = self.regions.blocks(axis)
+                    body = around(f"for {BLOCK[axis]} in range({blocks}):", body, at)
         return body
 
     # ---- statements that follow each other
@@ -397,6 +436,7 @@ class _Emitter:
     # ---- interchanged loops
 
     def _interchanged(self, statement: ast.stmt, active: Active) -> list[ast.stmt]:
+        self.interchanges = True
         if self._interchange.is_strided(statement):
             return self._strided(cast(StridedLoop, self.loops.strided(statement)), active)
         if isinstance(statement, ast.If):

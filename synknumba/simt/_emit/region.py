@@ -94,7 +94,9 @@ class Active:
         return replace(self, depth=self.depth + 1)
 
 
-Block = tuple[int, ...]  # the sizes along x, y and z
+# The sizes along x, y and z; for small blocks, of which threads are gathered in larger ones, also
+# the numbers of the axes along which the grid has enough threads for that.
+Block = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,9 @@ class Style:
         reverse: whether threads run in reverse order.
         shared: the shared arrays that may be double-buffered.
         block: the only block size that the kernel will be launched with; None for any.
+        threads: expressions of the threads of the grid along each axis, if those of small blocks
+            are gathered in larger ones.
+        long: the axes along which they may be gathered.
     """
 
     flat: frozenset[str] = frozenset()
@@ -117,6 +122,8 @@ class Style:
     reverse: bool = False
     shared: Mapping[str, SharedArray] = field(default_factory=dict)
     block: Block | None = None
+    threads: Mapping[str, str] = field(default_factory=dict)
+    long: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -195,9 +202,19 @@ class Regions:
         self._count = 0
 
     def _span(self, axis: str) -> str:
+        size, threads = BLOCK_SIZE[axis], self.style.threads.get(axis)
         if axis in self.style.flat:
-            return f"{BLOCK_SIZE[axis]} * {GRID_SIZE[axis]}"
-        return BLOCK_SIZE[axis]
+            return threads or f"{size} * {GRID_SIZE[axis]}"
+        if threads and not self._has_one_thread(axis):
+            return f"min({size}, {threads} - {BLOCK[axis]} * {size})"
+        return size
+
+    def blocks(self, axis: str) -> str:
+        """Returns the expression of the number of blocks along an axis."""
+        threads = self.style.threads.get(axis)
+        if threads:
+            return f"-(-{threads} // {BLOCK_SIZE[axis]})"
+        return GRID_SIZE[axis]
 
     # ---- which threads run
 

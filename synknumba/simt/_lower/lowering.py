@@ -9,7 +9,7 @@ import ast
 import enum
 import inspect
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Final, cast
@@ -90,10 +90,17 @@ class DeviceFunctions:
         self._under_way: list[DeviceFunction] = []
         self.parameters = FixedParameters()
 
+    def _all(self) -> Iterator[DeviceFunction]:
+        return filter(None, chain.from_iterable(map(dict.values, self._variants.values())))
+
     def recursive(self) -> list[DeviceFunction]:
         """Returns the functions that call themselves, directly or through others."""
-        variants = chain.from_iterable(map(dict.values, self._variants.values()))
-        return [device for device in filter(None, variants) if device.is_recursive]
+        return [device for device in self._all() if device.is_recursive]
+
+    def statements(self) -> list[ast.stmt]:
+        """Returns the statements of all functions."""
+        codes = filter(None, (device.code for device in self._all()))
+        return [statement for code in codes for statement in code.body]
 
     def may_recur(self) -> bool:
         """Returns whether the kernel calls recursive functions, or overloads, which may call

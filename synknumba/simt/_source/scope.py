@@ -252,8 +252,9 @@ def _path_in_module(value: Any) -> str | None:
     return f"{module}.{value.__name__}"
 
 
-# Names used only by kernels whose threads cooperate.
+# Names used only by kernels whose threads cooperate; and those that tell a thread's block.
 _BLOCK_WORDS = frozenset({"shared", "cg", *BARRIER_PATHS, *COLLECTIVES})
+_PLACE_WORDS = frozenset({"threadIdx", "blockIdx", "laneid"})
 
 
 def splits_block(function: FunctionType) -> bool:
@@ -263,15 +264,34 @@ def splits_block(function: FunctionType) -> bool:
     names in the kernel and the functions it calls. True for kernels with a loop too, since loop
     inversion may make the innermost loop as long as the block.
     """
-    for instruction in dis.get_instructions(function):
-        if instruction.opname.startswith("JUMP_BACKWARD"):
-            return True
+    return _has_loop(function) or _uses(function, _BLOCK_WORDS)
+
+
+def may_gather_blocks(function: FunctionType) -> bool:
+    """Estimates, without translating, whether launches of small blocks need code that gathers
+    their threads in larger ones.
+
+    False for kernels whose threads cooperate, and for kernels that are flat without it: those that
+    have no loop, and no index but the global one.
+    """
+    if _uses(function, _BLOCK_WORDS):
+        return False
+    return _has_loop(function) or _uses(function, _PLACE_WORDS)
+
+
+def _has_loop(function: FunctionType) -> bool:
+    instructions = dis.get_instructions(function)
+    return any(instruction.opname.startswith("JUMP_BACKWARD") for instruction in instructions)
+
+
+def _uses(function: FunctionType, words: frozenset[str]) -> bool:
+    """Returns whether the function, or one that it calls, uses a member of `numba.cuda`."""
     cuda = cuda_module()
-    words = {id(getattr(cuda, word)) for word in _BLOCK_WORDS if hasattr(cuda, word)}
+    members = {id(getattr(cuda, word)) for word in words if hasattr(cuda, word)}
     for called in functions_called(function):
-        if not _BLOCK_WORDS.isdisjoint(names_in(called.__code__)):
+        if not words.isdisjoint(names_in(called.__code__)):
             return True
-        if not words.isdisjoint(map(id, map(mlir.counterpart, values_read(called)))):
+        if not members.isdisjoint(map(id, map(mlir.counterpart, values_read(called)))):
             return True
     return False
 

@@ -49,10 +49,11 @@ def launches(
     program = KernelProgram(kernel.py_func, kernel._options)
     program._infer = _remembered(program._infer)  # inferring types takes longer than anything else
     kinds = dict(zip(program.params, map(typeof, args), strict=True))
+    own_block = kernel.own_block((*grid, 1, 1)[:3], (*block, 1, 1)[:3])
     made = {}
     for reverse in (False, True):
         program.options = replace(program.options, reverse=reverse)
-        body = program.launch_body(kinds, (*block, 1, 1)[:3] if kernel._splits_block else None)
+        body = program.launch_body(kinds, own_block)
         made["reverse" if reverse else "forward"] = launch_function(
             program, [*_unset(body), *body], grid, block, shared
         )

@@ -55,6 +55,55 @@ def test_which_kernels_work_together(function: Any, splits: bool) -> None:
     assert splits_block(function) == splits
 
 
+def strides(x, out):
+    acc = 0.0
+    for i in range(cuda.blockIdx.x, x.size, cuda.gridDim.x):
+        acc += x[i]
+    out[cuda.blockIdx.x] = acc
+
+
+def by_block(x, out):
+    out[cuda.blockIdx.x] = x[cuda.blockIdx.x]
+
+
+@pytest.mark.parametrize(
+    ("function", "grid", "block", "own"),
+    [
+        (strides, (16, 1, 1), (1, 1, 1), (1, 1, 1, 0)),
+        (strides, (15, 1, 1), (1, 1, 1), (1, 1, 1)),
+        (strides, (3, 40, 20), (1, 1, 1), (1, 1, 1, 1, 2)),
+        (strides, (8, 1, 1), (2, 1, 1), (2, 1, 1, 0)),
+        (strides, (100, 1, 1), (16, 1, 1), (16, 1, 1)),
+        (by_block, (100, 1, 1), (1, 1, 1), (1, 1, 1, 0)),
+        (by_block, (100, 1, 1), (2, 1, 1), None),
+        (plain, (100, 1, 1), (1, 1, 1), None),  # flat, so any code will do
+        (reverses, (100, 1, 1), (1, 1, 1), (1, 1, 1)),  # shares an array
+    ],
+)
+def test_which_blocks_have_code_of_their_own(
+    function: Any, grid: Any, block: Any, own: Any
+) -> None:
+    assert simt.jit(function).own_block(grid, block) == own
+    if own is not None:
+        assert simt.jit(function, debug=True).own_block(grid, block) in {block, None}
+
+
+def test_threads_of_small_blocks_are_gathered() -> None:
+    kernel = simt.jit(strides, cache=False)
+    x, out = np.arange(1000.0), np.zeros(300)
+    kernel[300, 1](x, out)
+    assert out.tolist() == [x[i::300].sum() for i in range(300)]
+    gathered = "range(min(_k_Bx, _k_Gx - _k_bx * _k_Bx))"
+    assert gathered in kernel.source
+    kernel[3, 1](x, out)
+    assert out[:3].tolist() == [x[i::3].sum() for i in range(3)]
+    assert gathered not in kernel.source
+    kernel = simt.jit(by_block, cache=False)
+    kernel[300, 1](x, out)
+    assert out.tolist() == x[:300].tolist()
+    assert "for _k_tx in range(_k_Gx)" in kernel.source
+
+
 def blocks_of(kernel: simt.Kernel) -> list[Any]:
     return [block for _, block in kernel._entries._by_block]
 

@@ -12,7 +12,7 @@ from numba.cuda import grid as where
 
 from synknumba._types import Span
 from synknumba.simt._analysis.bounds import Bounds, Guards, inner_axis
-from synknumba.simt._analysis.flat_grid import flatten
+from synknumba.simt._analysis.flat_grid import flatten, may_wait, regroup
 from synknumba.simt._analysis.loops import LoopInversion, count_up, return_early
 from synknumba.simt._analysis.types import VariableTypes, infer_types, is_integer_type, unified_type
 from synknumba.simt._analysis.uniformity import Analysis
@@ -431,6 +431,41 @@ def test_flat_axes(text: str, done: str | None, axes: str) -> None:
     assert unparse(before) == text
     assert flat == set(axes)
     assert unparse(after) == (done or text)
+
+
+@pytest.mark.parametrize(
+    ("text", "block", "done"),
+    [
+        (f"i = {GRID}\ny[i] = _k_Gx", (3, 1, 1), f"i = {GRID}\ny[i] = _k_Gx"),
+        ("b = _k_bx\ny[b] = _k_tx + _k_Bx", (1, 1, 1), f"y[{GRID}] = 0 + 1"),
+        (
+            "y[_k_bx] = _k_tx * _k_Bx",
+            (3, 1, 1),
+            f"y[_k_nonneg({GRID}) // 3] = _k_nonneg({GRID}) % 3 * 3",
+        ),
+        ("y[_k_bz] = _k_lin", (1, 1, 1), "y[_k_bz * _k_Bz + _k_tz] = 0 + 1 * (0 + 1 * 0)"),
+    ],
+)
+def test_places_in_blocks_of_another_size(
+    text: str, block: tuple[int, int, int], done: str
+) -> None:
+    before = body(text)
+    assert unparse(regroup(before, block)) == done
+    assert unparse(before) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "waits"),
+    [
+        ("while x[0] < 1:\n    pass", True),
+        ("for i in range(9):\n    if n:\n        break", True),
+        ("if n:\n    for i in range(9):\n        if x[i] > 0:\n            return", True),
+        ("for i in range(9):\n    if n:\n        continue\n    y[i] = 1", False),
+        ("if n:\n    return", False),
+    ],
+)
+def test_which_loops_may_wait_for_other_threads(text: str, waits: bool) -> None:
+    assert may_wait(body(text)) == waits
 
 
 def test_flat_kernels_have_no_loops_over_blocks() -> None:

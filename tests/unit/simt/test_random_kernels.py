@@ -4,17 +4,22 @@ The kernels are full of what the passes act on: uniform and varying loops and co
 early returns, variables that live across loops, and names used in several loops.
 """
 
+import itertools
 import linecache
+import math
 import random
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from numba import cuda
 
 from synknumba import simt
-from tests.quick import whole
+from tests.conformance.simt import python_mode
+from tests.quick import examples, whole
 
 # the last two once read a uniform variable that Numba called undefined
 SEEDS = [
@@ -23,20 +28,41 @@ SEEDS = [
     604,
     1048,
 ]
-GRID, BLOCK = 3, 16  # strided loops of fewer threads are not interchanged
+Size = tuple[int, ...]
+# Strided loops of fewer threads are not interchanged, unless threads of many blocks are gathered.
+LARGE_BLOCKS = (3,), (16,)
+SMALL_BLOCKS = [
+    ((40,), (1,)),
+    ((300,), (1,)),
+    ((11,), (2,)),
+    ((90,), (3,)),
+    ((3,), (1,)),  # too few to be gathered
+    ((17, 3), (1,)),
+    ((2, 20), (1,)),
+    ((5, 6), (2, 3)),
+    ((3, 16, 2), (1,)),
+]
+# The number of a thread in a grid of one axis, in two ways, and of several.
+NUMBERS = [
+    "cuda.grid(1)",
+    "cuda.blockIdx.x * cuda.blockDim.x + t",
+    "cuda.grid(2)[0] + cuda.gridsize(2)[0] * cuda.grid(2)[1]",
+    "cuda.grid(3)[0] + cuda.gridsize(3)[0] * (cuda.grid(3)[1] + cuda.gridsize(3)[1] * "
+    "cuda.grid(3)[2])",
+]
 VARIABLES = ["v0", "v1", "v2"]
 UNIFORM = ["u0", "u1"]
 
 
 class Writer:
-    """Writes one kernel."""
+    """Writes one kernel, in which a thread has this number in the grid."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, number: str = NUMBERS[0]) -> None:
         self.random = random.Random(seed)
         self.lines = [
             "def kernel(x, y, m, total, out):",
             "    t = cuda.threadIdx.x",
-            "    i = cuda.grid(1)",
+            f"    i = {number}",
         ]
         self.loops = 0
 
@@ -156,17 +182,22 @@ class Writer:
 class Thread:
     """`cuda` as one thread sees it."""
 
-    def __init__(self, block: int, thread: int) -> None:
-        self.threadIdx = SimpleNamespace(x=thread, y=0, z=0)
-        self.blockIdx = SimpleNamespace(x=block, y=0, z=0)
-        self.blockDim = SimpleNamespace(x=BLOCK, y=1, z=1)
+    def __init__(self, grid: Size, block: Size, index: Size, thread: Size) -> None:
+        self.gridDim, self.blockDim, self.blockIdx, self.threadIdx = (
+            SimpleNamespace(**dict(zip("xyz", sizes, strict=True)))
+            for sizes in (grid, block, index, thread)
+        )
+        self._sizes = [blocks * threads for blocks, threads in zip(grid, block, strict=True)]
+        self._place = [
+            at * threads + t for at, threads, t in zip(index, block, thread, strict=True)
+        ]
         self.atomic = SimpleNamespace(add=self._add)
 
-    def grid(self, _ndim: int) -> int:
-        return self.blockIdx.x * BLOCK + self.threadIdx.x
+    def grid(self, ndim: int) -> Any:
+        return self._place[0] if ndim == 1 else tuple(self._place[:ndim])
 
-    def gridsize(self, _ndim: int) -> int:
-        return GRID * BLOCK
+    def gridsize(self, ndim: int) -> Any:
+        return self._sizes[0] if ndim == 1 else tuple(self._sizes[:ndim])
 
     @staticmethod
     def _add(array: Any, index: int, value: Any) -> None:
@@ -180,30 +211,71 @@ def load(text: str, name: str, scope: dict[str, Any]) -> Any:
     return scope["kernel"]
 
 
-def arguments(m: int) -> tuple[Any, ...]:
+def arguments(m: int, threads: int) -> tuple[Any, ...]:
     x = np.random.default_rng(4).random(21)
-    return x, np.zeros(GRID * BLOCK), m, np.zeros(3, np.int64), np.zeros(GRID * BLOCK)
+    return x, np.zeros(threads), m, np.zeros(3, np.int64), np.zeros(threads)
 
 
-def check(seed: int) -> None:
-    text = Writer(seed).text()
-    compiled = simt.jit(load(text, f"<kernel {seed}>", {"cuda": cuda}), fastmath=["nsz"])
+def indices(sizes: Size) -> list[Size]:
+    """Those of blocks or threads, x fastest."""
+    return [at[::-1] for at in itertools.product(*map(range, sizes[::-1]))]
+
+
+def three(sizes: Size) -> Size:
+    return (*sizes, 1, 1)[:3]
+
+
+def check(writer: Writer, grid: Size, block: Size, *, compiled: bool) -> None:
+    """Compares launches of the compiled kernel, or of the generated code in plain Python, with
+    its source run thread by thread.
+    """
+    text, threads = writer.text(), math.prod(grid + block)
+    kernel = simt.jit(load(text, f"<kernel {hash(text)}>", {"cuda": cuda}), fastmath=["nsz"])
+    if compiled:
+        launches = {"compiled": kernel[grid, block]}
+    else:
+        launches = python_mode.launches(kernel, grid, block, arguments(0, threads))
     for m in (0, 3, 14):
-        got, expected = arguments(m), arguments(m)
-        compiled[GRID, BLOCK](*got)
+        expected = arguments(m, threads)
         scope: dict[str, Any] = {}
-        plain = load(text, f"<kernel {seed}>", scope)
+        plain = load(text, f"<kernel {hash(text)}>", scope)
         with np.errstate(all="ignore"):
-            for block in range(GRID):
-                for thread in range(BLOCK):
-                    scope["cuda"] = Thread(block, thread)
-                    plain(*expected)
-        for place in (1, 3, 4):
-            np.testing.assert_allclose(
-                got[place], expected[place], rtol=1e-9, atol=1e-12, err_msg=f"m = {m}\n{text}"
-            )
+            for index, thread in itertools.product(indices(three(grid)), indices(three(block))):
+                scope["cuda"] = Thread(three(grid), three(block), index, thread)
+                plain(*expected)
+        for how, launch in launches.items():
+            got = arguments(m, threads)
+            launch(*got)
+            for place in (1, 3, 4):
+                np.testing.assert_allclose(
+                    got[place],
+                    expected[place],
+                    rtol=1e-9,
+                    atol=1e-12,
+                    err_msg=f"{how}, grid {grid}, block {block}, m = {m}\n{text}",
+                )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_kernel(seed: int) -> None:
-    check(seed)
+    check(Writer(seed), *LARGE_BLOCKS, compiled=True)
+
+
+def number(grid: Size, form: int) -> str:
+    """How a kernel for a grid of so many axes computes its number, in one of two forms for one."""
+    return NUMBERS[len(grid) if len(grid) > 1 else form]
+
+
+# seeds, and shapes among those of small blocks
+@pytest.mark.parametrize("case", [(20, 0), *whole((21, 1), (22, 2), (23, 3), (24, 5), (26, 8))])
+def test_random_kernel_in_small_blocks(case: tuple[int, int]) -> None:
+    seed, shape = case
+    grid, block = SMALL_BLOCKS[shape]
+    check(Writer(seed, number(grid, 1)), grid, block, compiled=True)
+
+
+@settings(max_examples=examples(40, quick=8), suppress_health_check=list(HealthCheck))
+@given(st.integers(100, 10_000), st.sampled_from(SMALL_BLOCKS), st.integers(0, 1))
+def test_generated_code_for_small_blocks(seed: int, shape: tuple[Size, Size], form: int) -> None:
+    grid, block = shape
+    check(Writer(seed, number(grid, form)), grid, block, compiled=False)
