@@ -99,17 +99,9 @@ def copy_rows(
     list_bytes: int,
     line: int,
 ) -> None:
-    """Copies rows of an array to a buffer, or back; all by address.
+    """Copies rows of an array to a buffer, or back if `is_back`; all by address.
 
-    Args:
-        buffer: of `count` rows.
-        array: whose rows are listed.
-        lists: row numbers, int64, in lines of `list_bytes`.
-        count: number of rows.
-        row_bytes: bytes of a row.
-        is_back: 1 for copies from the buffer to the array.
-        list_bytes: bytes from one line of row numbers to the next.
-        line: number of the line.
+    The numbers of the rows are a line of `lists`, int64, with `list_bytes` from one to the next.
     """
     numbers = lists + line * list_bytes
     # as in NumPy, each of these sizes has a loop of its own
