@@ -116,15 +116,15 @@ def test_row_numbers_of_repeated_calls(world):
     x, y = synk.data(expected.values(100)), synk.data(expected.values(50, seed=1))
     rng = np.random.default_rng(4)
     for size, dtype in ((6, "i8"), (6, "i4"), (6, "u2"), (2000, "i8"), (6, "i8"), (90, "i8")):
-        for data in (x, x, y, x):
-            rows = rng.integers(0, len(data), size).astype(dtype)
+        for data, count in ((x, size), (x, size), (y, 6), (x, size)):
+            rows = rng.integers(0, len(data), count).astype(dtype)
             assert_array_equal(kernels.rows_of(data, batch=rows), data.data[rows])
             pending = kernels.axpy.submit(2.0, data, data, batch=rows)
             assert_array_equal(pending.result(), 3.0 * data.data[rows])
             with pytest.raises(synk.BatchError, match=f"100 at position 2.* {len(data)} rows"):
                 kernels.rows_of(data, batch=np.r_[rows[:2], np.array([100], dtype), rows[3:]])
     mask = rng.random(100) < 0.3
-    for batch in (np.flatnonzero(mask), mask, ~mask, np.array(7), np.arange(7) - 7):
+    for batch in (np.arange(100)[::-1], mask, ~mask, np.array(7), np.arange(7) - 7):
         chosen = expected.selection(batch if batch.ndim else int(batch))
         assert_array_equal(kernels.rows_of(x, batch=batch), x.data[chosen])
 
