@@ -204,7 +204,7 @@ class Function(SentFunction, Generic[P, R]):
                         self._read_again(world)
                         break
             if (
-                batch is None
+                (batch is None or type(batch) is np.ndarray)
                 and local_batch is None
                 and num_slices == 1
                 and output_subset is None
@@ -213,9 +213,9 @@ class Function(SentFunction, Generic[P, R]):
                 and world is self._world
                 and (shards is None or (type(shards) is int and not wanted(None, self.name)))
             ):
-                entry, values = self._plans.known(args, shards)
+                entry, values = self._plans.known(args, shards, batch)
                 if entry is not None:
-                    plan, count, changed = entry
+                    plan, count, changed, _ = entry
                     for variable in changed:
                         self._mark(world, variable())
                     try:
@@ -308,9 +308,9 @@ class Function(SentFunction, Generic[P, R]):
                 and world is self._world
                 and (shards is None or type(shards) is int)
             ):
-                entry, values = self._plans.known(args, shards)
+                entry, values = self._plans.known(args, shards, options.batch)
                 if entry is not None:
-                    plan, count, references = entry
+                    plan, count, references, _ = entry
                     changed = [reference() for reference in references]
                     return self._launch(world, plan, values, count, changed, then, keep=args)
             start = partial(self._launch_bound, world, then)
@@ -368,7 +368,7 @@ class Function(SentFunction, Generic[P, R]):
         for variable in changed:
             self._mark(world, variable)
         try:
-            plan.launch(values, flight)
+            plan.launch(values, count, flight)
         except BaseException as error:
             note_failure(world, changed, error)
             raise
@@ -504,10 +504,9 @@ class Function(SentFunction, Generic[P, R]):
         plan = self._plans.get(key)
         if plan is not None:
             world.attach(call.segments, plan.info)
-            world.tally.scattered_bytes += plan.scattered_by(call.count) - plan.scattered_bytes
-            return call, plan
-        plan = self._install(world, planner.work_out(call))
-        self._plans.keep(key, plan)
+        else:
+            plan = self._install(world, planner.work_out(call))
+            self._plans.keep(key, plan)
         if options.is_plain and not kwargs and not planner.builder.rules:
             self._plans.remember(args, call, plan)
         return call, plan

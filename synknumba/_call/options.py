@@ -94,8 +94,10 @@ class CallOptions:
 
     @property
     def is_plain(self) -> bool:
-        """Whether every option except `shards` has its default."""
-        is_whole = self.batch is None and self.local_batch is None and self.output_subset is None
+        """Whether every option except `shards` has its default, and `batch` may be an array."""
+        is_whole = self.local_batch is None and self.output_subset is None
+        if not (self.batch is None or type(self.batch) is np.ndarray):
+            return False
         return is_whole and self.num_slices == 1 and not self.solo and not self.progress
 
     def run_partition(self, partition: Partition) -> Partition:

@@ -91,7 +91,6 @@ class Plan(ABC):
 
     Attributes:
         lenders: memory of the results that may be returned without a copy.
-        scattered_bytes: bytes sent to the ranks by a call like the one that the plan was made for.
         updates: variables that the coordinator assigns after the call, which has shards; None if
             there are none.
         weights: returns the `row_weights` of a call's number of rows. It does not refer to the
@@ -115,9 +114,9 @@ class Plan(ABC):
         self._memory = world.ranks.values.data
         self._tally = world.tally
         self._bytes = call.sizes(), call.run_partition.parts
-        self.scattered_bytes = self.scattered_by(call.count)
+        self._scattered = call.count, self._scattered_by(call.count)
 
-    def scattered_by(self, count: Count) -> int:
+    def _scattered_by(self, count: Count) -> int:
         """Returns the bytes that a call with this number of rows sends to the ranks."""
         (per_row, per_rank), ranks = self._bytes
         return per_row * (total_rows(count) or 0) + per_rank * ranks
@@ -128,17 +127,17 @@ class Plan(ABC):
         `values` are in the order of the program's `values` format, without the segment ids of
         results at its end.
         """
-        self._send(values)
+        self._send(values, count)
         self.world.run(self._number, self.info, self.learn)
         if self.updates is None:
             return self.collect(count)
         return self.finish(count)
 
-    def launch(self, values: tuple[Any, ...], flight: Flight) -> None:
+    def launch(self, values: tuple[Any, ...], count: Count, flight: Flight) -> None:
         """Starts one call as `execute` does, without waiting for its end; `finish` follows when
         the round has ended.
         """
-        self._send(values)
+        self._send(values, count)
         self.world.launch(flight, self._number)
 
     def finish(self, count: Count) -> Any:
@@ -148,7 +147,7 @@ class Plan(ABC):
             self.updates.assign(self.world)
         return result
 
-    def _send(self, values: tuple[Any, ...]) -> None:
+    def _send(self, values: tuple[Any, ...], count: Count) -> None:
         """Writes what changes from call to call to shared memory."""
         selection = self._selection
         if selection is not None:
@@ -159,7 +158,9 @@ class Plan(ABC):
             self._pack(self._memory, 0, *values)
         tally = self._tally
         tally.calls += 1  # counts failed calls, too
-        tally.scattered_bytes += self.scattered_bytes
+        if count != self._scattered[0]:
+            self._scattered = count, self._scattered_by(count)
+        tally.scattered_bytes += self._scattered[1]
 
     @property
     def update_bytes(self) -> int:

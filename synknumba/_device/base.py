@@ -39,7 +39,6 @@ Step: TypeAlias = Callable[[], object]
 # names of functions that steps call
 _TOLD = {
     "call_slice": "function",
-    "take": "gather rows",
     "read_rows": "read rows",
     "copyto": "copy",
 }

@@ -22,6 +22,7 @@ from synknumba._device.base import (
     unmasked,
 )
 from synknumba._device.cpu_recording import record
+from synknumba._device.row_copies import LINE, CopyRows
 from synknumba._host.stored import Reader
 from synknumba._ops.reduction import accumulate, locate
 from synknumba._ops.rows import InLine, Range, Rows
@@ -107,12 +108,10 @@ class CpuWorkspace(Workspace):
             load: Step = Copy(np.copyto, buffer, view)
             store: Step = Copy(np.copyto, view, buffer)
         else:
-            indices = rows.indices
-            buffer = self.scratch(slot, host.dtype, (len(indices), *host.shape[1:]))
-            # mode="clip": the indices were checked in the coordinator, and "raise" would copy the
-            # output once more
-            load = partial(np.take, host, indices, axis=0, out=buffer, mode="clip")
-            store = partial(host.__setitem__, indices, buffer)
+            buffer = self.scratch(slot, host.dtype, (rows.count, *host.shape[1:]))
+            lists = rows.indices.reshape(1, rows.count)
+            load = CopyRows.of(buffer, host, lists)
+            store = CopyRows.of(buffer, host, lists, back=True)
         return Buffer(buffer, load, store) if writable else Buffer(_read_only(buffer), load)
 
     def stored(self, slot: object, reader: Reader, dtype: Any, shape: Shape, rows: Rows) -> Buffer:
@@ -121,13 +120,9 @@ class CpuWorkspace(Workspace):
 
     def line_rows(self, slot: object, host: Array, rows: InLine) -> LineRows:
         buffer = self.scratch(slot, host.dtype, (rows.count, *host.shape[1:]))
-        mine = rows.table[:, rows.start : rows.start + rows.count]
-        arguments = [np.int64(rows.line)]
-
-        def gather() -> None:
-            host.take(mine[arguments[0]], 0, buffer, "clip")  # as in `rows`
-
-        return LineRows(_read_only(buffer), Gather(gather, arguments, 0, len(mine)))
+        lists = rows.table[:, rows.start : rows.start + rows.count]
+        copy = CopyRows.of(buffer, host, lists, rows.line)
+        return LineRows(_read_only(buffer), Gather(copy, copy.args[0], LINE, len(lists)))
 
     def held_rows(self, slot: object, array: Array, rows: Rows, *, writable: bool) -> Buffer:
         return self.rows(slot, array, rows, writable=writable)
@@ -201,7 +196,12 @@ class CpuDevice(Device):
         return record(steps)
 
     def told(self, step: Step) -> tuple[str, int]:
-        return ("kernel", 0) if isinstance(step, Launch) else super().told(step)
+        match step:
+            case Launch():
+                return "kernel", 0
+            case CopyRows():
+                return "gather rows", step.nbytes
+        return super().told(step)
 
     def rate(self, seconds: float) -> float:
         few, many = (np.ones(count) for count in RATED)

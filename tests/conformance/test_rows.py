@@ -109,6 +109,43 @@ def test_batch_changes_from_call_to_call(world):
     assert_array_equal(kernels.rows_of(x), x.data)
 
 
+def test_row_numbers_of_repeated_calls(world):
+    """As many as before, or more, which need larger memory; also of another `Data` and dtype, and
+    ones that are refused.
+    """
+    x, y = synk.data(expected.values(100)), synk.data(expected.values(50, seed=1))
+    rng = np.random.default_rng(4)
+    for size, dtype in ((6, "i8"), (6, "i4"), (6, "u2"), (2000, "i8"), (6, "i8"), (90, "i8")):
+        for data, count in ((x, size), (x, size), (y, 6), (x, size)):
+            rows = rng.integers(0, len(data), count).astype(dtype)
+            assert_array_equal(kernels.rows_of(data, batch=rows), data.data[rows])
+            pending = kernels.axpy.submit(2.0, data, data, batch=rows)
+            assert_array_equal(pending.result(), 3.0 * data.data[rows])
+            with pytest.raises(synk.BatchError, match=f"100 at position 2.* {len(data)} rows"):
+                kernels.rows_of(data, batch=np.r_[rows[:2], np.array([100], dtype), rows[3:]])
+    mask = rng.random(100) < 0.3
+    for batch in (np.arange(100)[::-1], mask, ~mask, np.array(7), np.arange(7) - 7):
+        chosen = expected.selection(batch if batch.ndim else int(batch))
+        assert_array_equal(kernels.rows_of(x, batch=batch), x.data[chosen])
+
+
+def test_rows_that_are_written_are_listed_once_in_each_call(world):
+    x, rows = synk.data(np.zeros(10)), np.array([3, 1, 4])
+    for _ in range(3):
+        kernels.add_rows(x, 1.0, batch=rows)
+    with pytest.raises(synk.BatchError, match="twice"):
+        kernels.add_rows(x, 1.0, batch=np.array([3, 1, 3]))
+    assert_array_equal(x.data, np.isin(np.arange(10), rows) * 3.0)
+
+
+def test_bytes_of_listed_rows_are_counted(world):
+    x = synk.data(np.zeros(100))
+    for size in (10, 30, 10, 10, 30):
+        before = world.statistics().scattered_bytes
+        kernels.rows_of(x, batch=np.arange(size))
+        assert world.statistics().scattered_bytes - before == 8 * size
+
+
 def test_the_batch_may_be_changed_after_the_call(world):
     x, rows = synk.data(np.arange(50.0)), np.arange(20)
     first = kernels.rows_of(x, batch=rows)
