@@ -2,7 +2,6 @@
 `_wire/results.py`.
 """
 
-from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,11 +51,14 @@ class ResultWriter:
         """
         spec = self._plain.get(type(result))
         if spec is not None:
-            with suppress(OverflowError):  # the int needs a wider dtype than earlier ones
-                number, views = spec
+            number, views = spec
+            try:
                 if result is not None:
                     views[0][()] = result
                 self._number[0] = number
+            except OverflowError:  # the int needs a wider dtype than earlier ones
+                pass
+            else:
                 return None
         leaves, structure = flatten(result)
         arrays = [_checked(self._device.leaf(leaf), self._name) for leaf in leaves]

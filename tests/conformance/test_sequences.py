@@ -9,7 +9,8 @@ from numba import cuda
 from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
-from tests.conformance.conftest import ROWS
+from synknumba._rank.function_routine import FunctionRoutine
+from tests.conformance.conftest import REPLAYED, ROWS
 from tests.conformance.kernels import dot
 from tests.quick import whole
 
@@ -1165,6 +1166,63 @@ def test_arrays_of_trees(world):
     layers(tree, pair)
     assert [one[0] for one in tree.get_value()["layers"]] == [2.0, 3.0]
     assert pair.get_value()[0][0] == 1.5
+
+
+@pytest.mark.parametrize("row", [*ROWS[:2], REPLAYED])
+@pytest.mark.parametrize("options", [{}, {"num_slices": 2}, {"batch": True}])
+def test_functions_get_the_numbers_of_the_iteration(fork_row, row, options, monkeypatch):
+    """Also in dicts, with every dtype, and beside rows; they are bound once for all numbers."""
+
+    def bound_once(self, *args):
+        assert self not in bound
+        bound.append(self)
+        return make_binding(self, *args)
+
+    bound, make_binding = [], FunctionRoutine._make_binding
+    monkeypatch.setattr(FunctionRoutine, "_make_binding", bound_once)
+
+    @synk.function(outputs="sum")
+    def note(x, log, step, rate, settings):
+        assert settings.pop("seen", None) is None
+        log += [step, rate, settings["rate"][0], settings["other"], len(x)]
+        settings["seen"] = True
+        return (x * rate).sum()
+
+    @synk.sequence
+    def body(x, order, log, beta, narrow):
+        step = synk.STEP
+        settings = {"rate": [beta * 0.5**step, narrow], "other": 3.0}
+        chosen = {"batch": order[step]} if "batch" in options else options
+        return note(x, log, step, np.cos(step / 7) + beta, settings, **chosen)
+
+    @synk.function(record=True)
+    def kinds(log, single, whole, z):
+        assert type(single) is np.float32
+        assert type(whole) is int
+        log[0] += single + whole + z.imag
+
+    rows, order = np.arange(12.0), np.arange(40).reshape(10, 4) % 12
+    with fork_row() as world:
+        size = world.world_size
+        x, lines, log = synk.data(rows), synk.data(order), synk.variable(np.zeros(5))
+        slices = options.get("num_slices", 1)
+        for beta in (0.25, -3.0):
+            before = sum(log.get_value(rank) for rank in range(size))
+            kept = body(x, lines, log, beta, np.float32(0.1), times=10, every=3)
+            told, sums = np.zeros(5), []
+            for step in range(10):
+                chosen = rows[order[step]] if "batch" in options else rows
+                rate = np.cos(step / 7) + beta
+                sums.append((chosen * rate).sum())
+                line = np.array([step, rate, beta * 0.5**step, 3.0, 0.0])
+                told += size * slices * line + [0, 0, 0, 0, len(chosen)]
+            assert_allclose(kept, sums[2::3], rtol=1e-12)
+            after = sum(log.get_value(rank) for rank in range(size))
+            assert_allclose(after - before, told, rtol=1e-12)
+        bound.clear()
+        for step in (1, 2, 1, 3):
+            kinds(log, np.float32(step), step, complex(0, step))
+        assert_allclose(log.get_value(0)[0] - after[0] / size, 3 * 7.0)
 
 
 @synk.parallel(grid="elements")
