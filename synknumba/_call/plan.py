@@ -356,6 +356,13 @@ class FunctionPlan(Plan):
     def nbytes(self) -> int:
         return sum(reader.nbytes for reader in self._readers) + self.update_bytes
 
+    @property
+    def are_small(self) -> bool:
+        """Whether results of the shapes so far lie among the ranks' small results, on all ranks."""
+        known = [reader.are_small for reader in self._readers if reader.are_small is not None]
+        # of parts of a gathered result, one may grow while another shrinks
+        return any(known) and all(known) and "gather" not in flatten(self.program.returns.ops)[0]
+
     def learn(self, news: Sequence[RankNews]) -> None:
         for rank, item, descriptors in news:
             assert isinstance(item, Returned)  # the world has raised failures already

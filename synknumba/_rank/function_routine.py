@@ -145,6 +145,10 @@ class FunctionRoutine(Routine):
             if isinstance(param, Tree) and reads:
                 self._nested_numbers[name] = reads
 
+    def keep_results(self, *, keeps: bool) -> None:
+        """Called at the beginning of a round; `keeps`: whether its results are kept."""
+        self._writer.keeps = keeps
+
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         rows, bound = values[self._row_values :], self._bound
         follows = bool(bound.gathers)

@@ -2,13 +2,13 @@
 several iterations and stacked.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from typing import Any, Final, final
 
 import numpy as np
 
-from synknumba._call.plan import KernelPlan, Plan
+from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._errors import ReductionError
 from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, NONE, flatten, parts_like, unflatten
@@ -86,6 +86,21 @@ class SequenceResults:
             if handle is not None and not _is_small(handle.result):
                 return handle.label
         return None
+
+    def can_be_kept(self, numbers: Set[int]) -> bool:
+        """Returns whether ranks keep all results of further iterations, as far as is known: those
+        of functions if they were small so far, and are made once in an iteration.
+
+        Args:
+            numbers: of the programs that an iteration calls once.
+        """
+        for handle in (handle for turn in self._turns for handle in turn):
+            if handle is None or _is_small(handle.result):
+                continue
+            plan = handle.plan
+            if not (isinstance(plan, FunctionPlan) and plan.are_small and handle.number in numbers):
+                return False
+        return True
 
     def kept(self, memory: Array, period: int) -> Any:
         """Returns what kept iterations have returned, stacked.

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
 from synknumba._rank.function_routine import FunctionRoutine
+from synknumba._sequence.plan import SequencePlan
 from tests.conformance.conftest import REPLAYED, ROWS
 from tests.conformance.kernels import dot
 from tests.quick import whole
@@ -1168,7 +1169,7 @@ def test_arrays_of_trees(world):
     assert pair.get_value()[0][0] == 1.5
 
 
-@pytest.mark.parametrize("row", [*ROWS[:2], REPLAYED])
+@pytest.mark.parametrize("row", [*ROWS[:2], ROWS[4], REPLAYED])
 @pytest.mark.parametrize("options", [{}, {"num_slices": 2}, {"batch": True}])
 def test_functions_get_the_numbers_of_the_iteration(fork_row, row, options, monkeypatch):
     """Also in dicts, with every dtype, and beside rows; they are bound once for all numbers."""
@@ -1184,7 +1185,8 @@ def test_functions_get_the_numbers_of_the_iteration(fork_row, row, options, monk
     @synk.function(outputs="sum")
     def note(x, log, step, rate, settings):
         assert settings.pop("seen", None) is None
-        log += [step, rate, settings["rate"][0], settings["other"], len(x)]
+        for at, value in enumerate((step, rate, settings["rate"][0], settings["other"], len(x))):
+            log[at] += value
         settings["seen"] = True
         return (x * rate).sum()
 
@@ -1196,10 +1198,10 @@ def test_functions_get_the_numbers_of_the_iteration(fork_row, row, options, monk
         return note(x, log, step, np.cos(step / 7) + beta, settings, **chosen)
 
     @synk.function(record=True)
-    def kinds(log, single, whole, z):
+    def kinds(log, single, whole, z, settings):
         assert type(single) is np.float32
         assert type(whole) is int
-        log[0] += single + whole + z.imag
+        log[0] += single + whole + z.imag + settings["more"]
 
     rows, order = np.arange(12.0), np.arange(40).reshape(10, 4) % 12
     with fork_row() as world:
@@ -1220,9 +1222,10 @@ def test_functions_get_the_numbers_of_the_iteration(fork_row, row, options, monk
             after = sum(log.get_value(rank) for rank in range(size))
             assert_allclose(after - before, told, rtol=1e-12)
         bound.clear()
-        for step in (1, 2, 1, 3):
-            kinds(log, np.float32(step), step, complex(0, step))
-        assert_allclose(log.get_value(0)[0] - after[0] / size, 3 * 7.0)
+        steps = [1, 2, 1, *range(3, 30), 1]  # more kinds than are recorded
+        for step in steps:
+            kinds(log, np.float32(step), step, complex(0, step), {"more": step})
+        assert_allclose(log.get_value(0)[0] - after[0] / size, 4 * sum(steps))
 
 
 @synk.parallel(grid="elements")
@@ -1279,3 +1282,61 @@ def test_calls_beside_an_exchange(world):
 @synk.function(outputs=None)
 def first_row(u):
     return u[0]
+
+
+class TestKeptResultsOfFunctions:
+    """Ranks keep small results of functions; each is the one that a single call returns."""
+
+    @pytest.mark.parametrize("row", [*ROWS[:2], ROWS[4], REPLAYED])
+    def test_rounds_are_few_once_results_were_small(self, world):
+        @synk.function(outputs={"s": "sum", "each": None, "m": ["mean", "max"]})
+        def measure(a, step, rank):
+            a += step
+            whole = {0: 3, 1: step, 2: 0.5 * step}[step % 3]  # ints and floats
+            return {"s": whole, "each": a[:2] * rank, "m": [a.mean(), a.astype("f4") + rank]}
+
+        @synk.sequence
+        def body(a):
+            return measure(a, synk.STEP, synk.RANK), total(a)
+
+        def singly(a, times, every):
+            kept = []
+            for step in range(times):
+                one = measure(a, step, synk.RANK), total(a)
+                if step % every == every - 1:
+                    kept.append(one)
+            return kept
+
+        rounds, run = [], SequencePlan.run
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SequencePlan, "run", lambda *args: rounds.append(1) or run(*args))
+            for times, every in ((7, 1), (1300, 1), (11, 3)):
+                a, b = (synk.variable(np.arange(3.0)) for _ in range(2))
+                rounds.clear()
+                found, told = body(a, times=times, every=every), singly(b, times, every)
+                assert len(rounds) <= 3
+                assert_array_equal(found[1], [one[1] for one in told])
+                for place, key in (("s", "s"), ("each", "each")):
+                    assert_array_equal(found[0][place], [one[0][key] for one in told])
+                for k in range(2):
+                    assert_array_equal(found[0]["m"][k], [one[0]["m"][k] for one in told])
+                assert_array_equal(a.get_value(), b.get_value())
+
+    @pytest.mark.parametrize("row", [*ROWS[:2], ROWS[4], REPLAYED])
+    def test_results_may_become_large(self, world):
+        """Large ones after small ones come with the ranks' messages, in later calls in rounds."""
+
+        @synk.function(outputs="sum")
+        def many(a, n, step):
+            return a[:n] * step
+
+        @synk.sequence
+        def body(a, n):
+            return many(a, n, synk.STEP)
+
+        a = synk.variable(np.arange(9000.0))
+        for n, times in ((3, 5), (3, 5), (9000, 6), (9000, 4), (2, 3)):
+            steps = np.arange(times)[:, None] * world.world_size
+            assert_array_equal(body(a, n, times=times, every=1), np.arange(n) * steps)
+        with pytest.raises(synk.ReductionError, match="the same shapes to be stacked"):
+            synk.sequence(lambda a: many(a, 5 - synk.STEP, 1))(a, times=3, every=1)
