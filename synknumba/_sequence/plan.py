@@ -264,13 +264,17 @@ class SequencePlan:
         return min(KEPT_BYTES // nbytes, SPECS_KEPT // period)
 
     def entries(self, memory: Array, first: int, period: int) -> Iterator[Any]:
-        """Yields the results of kept iterations, each as if its round had ended just now.
+        """Yields the results of kept iterations, each as if its round had ended.
 
         Args:
             memory: the ranks' results, as `run` returns them.
             first: number of the first iteration of the round.
             period: of kept iterations.
         """
+        entries = self.results.entries(memory)
+        if entries is not None:
+            yield from entries
+            return
         results = self.world.ranks.results[:, : self.program.entry_bytes]
         for entry, kept in enumerate(memory):
             results[...] = kept

@@ -4,10 +4,11 @@ several iterations and stacked.
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 
+from synknumba._call.collect import SEQUENTIAL_SUM
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._errors import ReductionError
 from synknumba._ops import reduction
@@ -15,8 +16,6 @@ from synknumba._ops.tree import LEAF, NONE, flatten, parts_like, unflatten
 from synknumba._sequence.symbolic_results import SymbolicResult, handle_of
 from synknumba._types import Array
 from synknumba._wire.program import Result
-
-SEQUENTIAL: Final = 8  # NumPy sums fewer parts than this in order, along any axis
 
 
 @final
@@ -102,6 +101,25 @@ class SequenceResults:
                 return False
         return True
 
+    def entries(self, memory: Array) -> Iterable[Any] | None:
+        """Returns what kept iterations have returned, one after another; None if they have to be
+        collected one by one. `memory` is that of `kept`.
+        """
+        if len(self._turns) > 1:
+            return None
+        columns: list[Iterable[Any]] = []
+        for constant, handle in zip(self._constants, self._handles, strict=True):
+            if handle is None:
+                columns.append([constant] * len(memory))
+            elif isinstance(handle.plan, KernelPlan):
+                columns.append(combined(handle, memory))
+            elif isinstance(handle.plan, FunctionPlan):
+                values = handle.plan.collect_kept(memory, handle.count)
+                if values is None or handle.index is not None:
+                    return None
+                columns.append(values)
+        return [unflatten(self._structure, leaves) for leaves in zip(*columns, strict=True)]
+
     def kept(self, memory: Array, period: int) -> Any:
         """Returns what kept iterations have returned, stacked.
 
@@ -177,7 +195,7 @@ def combined(handle: SymbolicResult, memory: Array) -> Array:
     assert isinstance(plan, KernelPlan)  # results of functions are not kept
     assert result is not None
     assert result.parts is not None
-    if result.op in reduction.UFUNCS and memory.shape[1] < SEQUENTIAL:
+    if result.op in reduction.UFUNCS and memory.shape[1] < SEQUENTIAL_SUM:
         parts = result.parts.in_lines(memory)
         sums: Array = reduction.UFUNCS[result.op].reduce(parts, 1, parts.dtype)
         return sums

@@ -1295,23 +1295,32 @@ class TestKeptResultsOfFunctions:
             whole = {0: 3, 1: step, 2: 0.5 * step}[step % 3]  # ints and floats
             return {"s": whole, "each": a[:2] * rank, "m": [a.mean(), a.astype("f4") + rank]}
 
+        @synk.function(outputs={"m": ["mean", "max"], "s": "sum"})
+        def level(a, x, rank):
+            return {"m": [a.sum() / 3 + rank, a > rank], "s": a.astype("f4") / 7}
+
         @synk.sequence
         def body(a):
             return measure(a, synk.STEP, synk.RANK), total(a)
 
+        @synk.sequence
+        def levels(a, x):
+            measure(a, synk.STEP, synk.RANK)
+            return level(a, x, synk.RANK), total(a), "constant"
+
         def singly(a, times, every):
             kept = []
             for step in range(times):
-                one = measure(a, step, synk.RANK), total(a)
+                one = measure(a, step, synk.RANK), total(a), level(a, x, synk.RANK)
                 if step % every == every - 1:
                     kept.append(one)
             return kept
 
-        rounds, run = [], SequencePlan.run
+        rounds, run, x = [], SequencePlan.run, synk.data(np.zeros(5))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SequencePlan, "run", lambda *args: rounds.append(1) or run(*args))
             for times, every in ((7, 1), (1300, 1), (11, 3)):
-                a, b = (synk.variable(np.arange(3.0)) for _ in range(2))
+                a, b, c = (synk.variable(np.arange(3.0)) for _ in range(3))
                 rounds.clear()
                 found, told = body(a, times=times, every=every), singly(b, times, every)
                 assert len(rounds) <= 3
@@ -1321,6 +1330,13 @@ class TestKeptResultsOfFunctions:
                 for k in range(2):
                     assert_array_equal(found[0]["m"][k], [one[0]["m"][k] for one in told])
                 assert_array_equal(a.get_value(), b.get_value())
+                found = levels(c, x, times=times, every=every)
+                assert found[2] == "constant"
+                assert_array_equal(found[1], [one[1] for one in told])
+                assert_array_equal(found[0]["s"], [one[2]["s"] for one in told])
+                assert found[0]["s"].dtype == told[0][2]["s"].dtype
+                for k in range(2):
+                    assert_array_equal(found[0]["m"][k], [one[2]["m"][k] for one in told])
 
     @pytest.mark.parametrize("row", [*ROWS[:2], ROWS[4], REPLAYED])
     def test_results_may_become_large(self, world):
