@@ -14,7 +14,7 @@ import math
 import struct
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
@@ -376,9 +376,9 @@ class FunctionPlan(Plan):
             combiner = self._combiners[numbers] = self._make_combiner(numbers, count)
         return combiner(count)
 
-    def collect_kept(self, memory: Array, count: Count) -> list[Any] | None:
-        """Returns what `collect` would return for each of several results that ranks have kept;
-        None if they have to be collected one by one.
+    def collect_kept(self, memory: Array, count: Count) -> Any | None:
+        """Returns what `collect` would return for each of several results that ranks have kept,
+        stacked; None if they have to be collected one by one.
 
         Args:
             memory: the ranks' small results: uint8, shape (entries, W, bytes).
@@ -394,7 +394,7 @@ class FunctionPlan(Plan):
         ran = range(memory.shape[1])
         returns = [self._readers[rank].read(number) for rank, number in enumerate(numbers[0])]
         structure = self._common_structure(ran, returns)
-        columns: list[Iterable[Any]] = []
+        columns: list[Any] = []
         for index, op in enumerate(self._leaf_ops(structure)):
             leaves = [part.leaves[index] for part in returns]
             view = self._view(leaves)
@@ -410,7 +410,7 @@ class FunctionPlan(Plan):
                 (len(ran), len(memory), *shape), view.dtype, memory.data, offset, strides
             )
             columns.append(self._combination(op, view.dtype, ran)(parts, count))
-        return [unflatten(structure, leaves) for leaves in zip(*columns, strict=True)] or None
+        return unflatten(structure, columns) if columns else None
 
     def _make_combiner(self, numbers: tuple[int, ...], count: Count) -> Collector:
         ran = [rank for rank, number in enumerate(numbers) if number]

@@ -14,7 +14,7 @@ from synknumba._errors import SynkError
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._sequence.install import InstalledSequence
-from synknumba._sequence.results import SequenceResults
+from synknumba._sequence.results import Columns, SequenceResults
 from synknumba._sequence.rounds import RoundLoop
 from synknumba._sequence.schedule import KEPT_BYTES, LAST_ONLY, NEVER, Schedule, schedule
 from synknumba._types import Array
@@ -271,10 +271,6 @@ class SequencePlan:
             first: number of the first iteration of the round.
             period: of kept iterations.
         """
-        entries = self.results.entries(memory)
-        if entries is not None:
-            yield from entries
-            return
         results = self.world.ranks.results[:, : self.program.entry_bytes]
         for entry, kept in enumerate(memory):
             results[...] = kept
@@ -330,6 +326,8 @@ class CallRounds:
         self._schedule, self._judge = schedule, judge
         # results of kept iterations, at whose ends rounds end
         self._kept: deque[Any] = deque(maxlen=None if schedule.is_stacked else 1)
+        # stacked results of rounds, and of how many iterations; none once others are kept
+        self._stacked: list[tuple[Columns, int]] = []
         # first iteration of the round, how many it has, and the period of results that ranks keep
         self._round = 0, times, schedule.period
         if schedule.round_ends:
@@ -378,16 +376,39 @@ class CallRounds:
         done, period = first + count, self._schedule.period
         if self._schedule.round_ends:
             if memory is not None:
-                self._kept.extend(self._plan.entries(memory, first, period))
+                self._keep(memory, first)
             elif count == period:
+                self._take_apart()
                 self._kept.append(self._plan.results.collect(done - 1))
             if self._judge is not None and count == period and self._judge(self._kept[-1]):
                 return False
             self._round = self._round_from(done)
         return done < self._times
 
+    def _keep(self, memory: Array, first: int) -> None:
+        """Keeps the results of several iterations of a round."""
+        columns = self._plan.results.together(memory)
+        if columns is None:
+            self._take_apart()
+            self._kept.extend(self._plan.entries(memory, first, self._schedule.period))
+            return
+        self._stacked.append((columns, len(memory)))
+        if self._kept:
+            self._take_apart()
+
+    def _take_apart(self) -> None:
+        """Keeps stacked results one by one, after those that are kept so."""
+        for columns, count in self._stacked:
+            self._kept.extend(self._plan.results.apart(columns, count))
+        self._stacked.clear()
+
     def _results(self, memory: Array | None) -> Any:
         results, schedule = self._plan.results, self._schedule
+        if self._stacked:
+            joined = results.joined([columns for columns, _ in self._stacked])
+            if joined is not None:
+                return joined
+            self._take_apart()
         if schedule.round_ends:
             return results.stacked(self._kept) if schedule.is_stacked else self._kept[-1]
         if memory is not None:

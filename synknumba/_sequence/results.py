@@ -2,9 +2,9 @@
 several iterations and stacked.
 """
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from synknumba._ops.tree import LEAF, NONE, flatten, parts_like, unflatten
 from synknumba._sequence.symbolic_results import SymbolicResult, handle_of
 from synknumba._types import Array
 from synknumba._wire.program import Result
+
+Columns: TypeAlias = Mapping[int, Any]
+"""Stacked results of calls, by their places among the leaves of what a body returns."""
 
 
 @final
@@ -101,24 +104,47 @@ class SequenceResults:
                 return False
         return True
 
-    def entries(self, memory: Array) -> Iterable[Any] | None:
-        """Returns what kept iterations have returned, one after another; None if they have to be
-        collected one by one. `memory` is that of `kept`.
+    def together(self, memory: Array) -> Columns | None:
+        """Returns the results of kept iterations, stacked; None if they have to be collected one
+        by one. `memory` is that of `kept`.
         """
         if len(self._turns) > 1:
             return None
-        columns: list[Iterable[Any]] = []
-        for constant, handle in zip(self._constants, self._handles, strict=True):
+        columns: dict[int, Any] = {}
+        for place, handle in enumerate(self._handles):
             if handle is None:
-                columns.append([constant] * len(memory))
-            elif isinstance(handle.plan, KernelPlan):
-                columns.append(combined(handle, memory))
-            elif isinstance(handle.plan, FunctionPlan):
-                values = handle.plan.collect_kept(memory, handle.count)
-                if values is None or handle.index is not None:
+                continue
+            if isinstance(handle.plan, FunctionPlan):
+                columns[place] = handle.plan.collect_kept(memory, handle.count)
+                if columns[place] is None or handle.index is not None:
                     return None
-                columns.append(values)
-        return [unflatten(self._structure, leaves) for leaves in zip(*columns, strict=True)]
+            else:
+                columns[place] = combined(handle, memory)
+        return columns
+
+    def joined(self, pieces: Sequence[Columns]) -> Any | None:
+        """Returns the stacked results of several rounds; None if their shapes differ."""
+        columns: dict[int, Any] = {}
+        for place in pieces[0]:
+            flat = [flatten(piece[place]) for piece in pieces]
+            (_, structure), *_ = flat
+            arrays = list(zip(*(leaves for leaves, _ in flat), strict=False))
+            are_alike = all(len({part.shape[1:] for part in parts}) == 1 for parts in arrays)
+            if not are_alike or any(other != structure for _, other in flat):
+                return None
+            columns[place] = _joined(unflatten(structure, list(map(np.concatenate, arrays))))
+        return self._with_results(lambda place, _: columns[place])
+
+    def apart(self, columns: Columns, count: int) -> Iterator[Any]:
+        """Yields the results of each of so many iterations that are stacked."""
+        flat = {place: flatten(value) for place, value in columns.items()}
+
+        def value_of(entry: int, place: int) -> Any:
+            leaves, structure = flat[place]
+            return unflatten(structure, [leaf[entry] for leaf in leaves])
+
+        for entry in range(count):
+            yield self._with_results(lambda place, _: value_of(entry, place))  # noqa: B023  # at once
 
     def kept(self, memory: Array, period: int) -> Any:
         """Returns what kept iterations have returned, stacked.
