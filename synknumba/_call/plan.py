@@ -359,10 +359,9 @@ class FunctionPlan(Plan):
 
     @property
     def are_small(self) -> bool:
-        """Whether results of the shapes so far lie among the ranks' small results, on all ranks."""
+        """Whether there were results, all among the ranks' small ones."""
         known = [reader.are_small for reader in self._readers if reader.are_small is not None]
-        # of parts of a gathered result, one may grow while another shrinks
-        return any(known) and all(known) and "gather" not in flatten(self.program.returns.ops)[0]
+        return any(known) and all(known)
 
     def learn(self, news: Sequence[RankNews]) -> None:
         for rank, item, descriptors in news:

@@ -22,7 +22,6 @@ from synknumba._wire.messages import Returned
 
 FIRST_LEAF = 64
 LEAF_ALIGNMENT = 16
-WIDEST = np.dtype("V32")  # as wide as the widest complex numbers
 SPECS_KEPT = 1024  # limit, since shapes that differ from call to call make a new spec each
 
 LeafType: TypeAlias = tuple[Any, Shape]
@@ -79,8 +78,7 @@ class ResultReader:
         # more than the rank keeps
         self._specs: Cache[int, RankReturn] = Cache(2 * SPECS_KEPT)
         self._segment: Segment | None = None  # the rank's segment, mapped with its last known size
-        # Whether results of the shapes so far fit in the control block, whatever their dtypes; None
-        # before the first.
+        # whether all results so far were in the control block; None before the first
         self.are_small: bool | None = None
 
     def learn(self, news: Returned, descriptors: Sequence[int]) -> None:
@@ -90,10 +88,8 @@ class ResultReader:
             memory = self._mapped(*news.segment, descriptors[0]).array(np.uint8, (news.nbytes,))
         elif news.packed is not None:
             memory = np.frombuffer(news.packed, np.uint8)
-        if self.are_small is not False:
-            _, nbytes = place_leaves([(WIDEST, shape) for _, shape in news.leaves])
-            are_numbers = all(np.dtype(dtype).kind in "biufc" for dtype, _ in news.leaves)
-            self.are_small = are_numbers and nbytes <= len(self._memory)
+        is_small = news.segment is None and news.packed is None
+        self.are_small = is_small and self.are_small is not False
         self._specs[news.spec] = RankReturn(news.structure, tuple(view_leaves(memory, news.leaves)))
 
     def _mapped(self, segment_id: int, size: int, descriptor: int) -> Segment:

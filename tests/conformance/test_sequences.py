@@ -1350,9 +1350,22 @@ class TestKeptResultsOfFunctions:
         def body(a, n):
             return many(a, n, synk.STEP)
 
+        @synk.function(outputs="gather")
+        def first_few(a, n, rank):
+            return a[: n + rank]
+
+        @synk.sequence
+        def gathered(a):
+            return first_few(a, 4 - synk.STEP // 2, synk.RANK)
+
         a = synk.variable(np.arange(9000.0))
         for n, times in ((3, 5), (3, 5), (9000, 6), (9000, 4), (2, 3)):
             steps = np.arange(times)[:, None] * world.world_size
             assert_array_equal(body(a, n, times=times, every=1), np.arange(n) * steps)
         with pytest.raises(synk.ReductionError, match="the same shapes to be stacked"):
             synk.sequence(lambda a: many(a, 5 - synk.STEP, 1))(a, times=3, every=1)
+        for every in (1, 2):
+            rows = np.concatenate([np.arange(4.0 + rank) for rank in range(world.world_size)])
+            assert_array_equal(gathered(a, times=2, every=every), [rows] * (2 // every))
+        with pytest.raises(synk.ReductionError, match="the same shapes to be stacked"):
+            gathered(a, times=4, every=2)
