@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
 from synknumba._rank.function_routine import FunctionRoutine
+from synknumba._sequence import plan
 from synknumba._sequence.plan import SequencePlan
 from tests.conformance.conftest import REPLAYED, ROWS
 from tests.conformance.kernels import dot
@@ -1308,6 +1309,15 @@ class TestKeptResultsOfFunctions:
             measure(a, synk.STEP, synk.RANK)
             return level(a, x, synk.RANK), total(a), "constant"
 
+        @synk.function(record=True, outputs="mean")
+        def shrunk(a, x, rank):
+            a *= 0.99
+            return a.sum() + rank
+
+        @synk.sequence
+        def recorded(a, x):
+            return shrunk(a, x, synk.RANK), total(a)
+
         def singly(a, times, every):
             kept = []
             for step in range(times):
@@ -1316,14 +1326,20 @@ class TestKeptResultsOfFunctions:
                     kept.append(one)
             return kept
 
-        rounds, run, x = [], SequencePlan.run, synk.data(np.zeros(5))
+        rounds, run = [], SequencePlan.run
+        x, even = synk.data(np.zeros(5)), synk.data(np.zeros(6))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SequencePlan, "run", lambda *args: rounds.append(1) or run(*args))
-            for times, every in ((7, 1), (1300, 1), (11, 3)):
-                a, b, c = (synk.variable(np.arange(3.0)) for _ in range(3))
+            patch.setattr(plan, "SPECS_KEPT", 20)  # iterations in a round
+            for times, every in ((7, 1), (50, 1), (11, 3)):
+                a, b, c, d = (synk.variable(np.arange(3.0)) for _ in range(4))
+                found = recorded(d, even, times=times, every=every)
+                sums = 3.0 * 0.99 ** np.arange(1.0, times + 1)[every - 1 :: every]
+                assert_allclose(found[0], sums + (world.world_size - 1) / 2, rtol=1e-12)
+                assert_allclose(found[1], sums * world.world_size, rtol=1e-12)
                 rounds.clear()
                 found, told = body(a, times=times, every=every), singly(b, times, every)
-                assert len(rounds) <= 3
+                assert len(rounds) <= 8  # of two calls
                 assert_array_equal(found[1], [one[1] for one in told])
                 for place, key in (("s", "s"), ("each", "each")):
                     assert_array_equal(found[0][place], [one[0][key] for one in told])
