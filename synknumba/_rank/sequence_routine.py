@@ -16,6 +16,7 @@ world remains usable.
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -86,9 +87,10 @@ def _execution(context: SequenceContext) -> Execution:
     if not runs_natively(context.place.device):
         fusion = PartFusion(context)
         if not any(program.carried):  # between iterations, numbers are the host's
-            fused = fusion.whole(program.turns(parts), 0)
+            fuse = partial(fusion.whole, program.turns(parts), 0)
+            fused = fuse()
             if fused is not None:
-                queued = QueuedIterations(context, fused)
+                queued = QueuedIterations(context, fused, fuse)
                 return Execution(queued, queued, fusion, turns)
     try:
         rows = RowProgram(context, Lowering(context, fusion).lower(parts))
