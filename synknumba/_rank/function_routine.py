@@ -14,15 +14,25 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from synknumba._device import Gather, LineRows, RecordedCall, SliceSteps, Step, fold_kernel
+from synknumba._device import (
+    Gather,
+    LineRows,
+    RecordedCall,
+    Recorder,
+    SliceSteps,
+    Step,
+    fold_kernel,
+)
 from synknumba._errors import PartitionError, ReductionError
 from synknumba._host.this_process import end_child
 from synknumba._ops import reduction
 from synknumba._ops.tree import Structure, flatten, result_text, spread, unflatten
 from synknumba._rank import spans
 from synknumba._rank.outputs import variable_updates
+from synknumba._rank.replay import Repetition
 from synknumba._rank.result_writer import ResultWriter
 from synknumba._rank.routine import Moves, Outputs, Place, Routine, SliceRows, scalar_reader
+from synknumba._source.array_expressions import is_array_expression
 from synknumba._types import Array, Span, UserOp
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import News, Returned
@@ -37,6 +47,11 @@ from synknumba._wire.program import (
     Tree,
     Update,
 )
+from synknumba._wire.relaunch import Again
+
+# Of the arrays of a function that is recorded unasked: a recording keeps the memory of temporary
+# arrays, and a GPU takes longer than Python for large ones.
+MOST_BYTES = 8 << 20
 
 _NUMBERS = (type(None), bool, int, float, complex, np.generic, np.dtype)
 _OTHERS = (str, bytes, range, slice, type, Enum, FunctionType, BuiltinFunctionType, ModuleType)
@@ -125,7 +140,7 @@ class FunctionRoutine(Routine):
         self._function = function
         first, nbytes = program.returns.small or (0, RESULT_BYTES)
         memory = place.control.results[place.rank, first : first + nbytes]
-        name = getattr(function, "__name__", "the function")
+        self._name = name = getattr(function, "__name__", "the function")
         self._writer = ResultWriter(memory, nbytes, place.device, name)
         self._bound = _Bound()
         self._results: list[tuple[Any, SliceRows | None]] = []
@@ -133,6 +148,12 @@ class FunctionRoutine(Routine):
         # Records the calls, if the function has `record=True` and Python is what its calls wait
         # for.
         self._recorder = place.device.recorder(name) if program.is_recorded else None
+        # Others are recorded if they do nothing but compute, once a call of theirs is repeated.
+        self._may_try = not program.is_recorded
+        self._own_recorder: Recorder | None = None
+        # how often the present values were run, up to 2, and their run that takes no Python
+        self._runs = 0
+        self._repetition: Repetition | None = None
         self._line = program.line_offset
         # what reads the numbers of a call: arguments, and leaves of nested ones
         self._numbers: dict[str, _Read] = {}
@@ -150,6 +171,7 @@ class FunctionRoutine(Routine):
         self._writer.keeps = keeps
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
+        self._let_go()
         rows, bound = values[self._row_values :], self._bound
         follows = bool(bound.gathers)
         if bound.rows != rows[follows:]:
@@ -221,9 +243,9 @@ class FunctionRoutine(Routine):
         """Whether results are not the function's: some of them, or one for each shard."""
         return self.program.returns.subset is not None or self.program.shards is not None
 
-    def apart(self, packed: bytes) -> FunctionBinding | None:
+    def apart(self, packed: bytes, *, is_new: bool = False) -> FunctionBinding | None:
         """Returns the steps of a recorded function that has been called with these values; None
-        if it takes Python.
+        if it takes Python. If `is_new`, it is recorded now.
         """
         values = self._unpack(packed)
         slices = self.slices(values, in_line=self._line is not None)
@@ -235,7 +257,11 @@ class FunctionRoutine(Routine):
         # the steps of other calls refer to the replaced memory
         if self.workspace.replaced != replaced:
             self._packed, self._bound = None, _Bound()
-        if not isinstance(call.make, RecordedCall) or (recording := call.make.step()) is None:
+        if not isinstance(call.make, RecordedCall):
+            return None
+        if is_new:
+            call.make()
+        if (recording := call.make.step()) is None:
             return None
         step, results = recording
         copies = self._writer.copies(results)
@@ -318,6 +344,8 @@ class FunctionRoutine(Routine):
         leaves: list[Any] = []
         for value in arguments.values():
             leaves += value.leaves if isinstance(value, _Nested) else [value]
+        if self._may_try and sum(getattr(leaf, "nbytes", 0) for leaf in leaves) > MOST_BYTES:
+            return self._call_with(arguments)
         params = [leaf for _, param in self.program.parameters for leaf in _leaves(param)]
         pairs = zip(params, leaves, strict=True)
         written = [leaf for param, leaf in pairs if _is_written(param)]
@@ -343,8 +371,69 @@ class FunctionRoutine(Routine):
     def forget_buffers(self) -> None:
         super().forget_buffers()
         self._bound = _Bound()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Forgets the run of the present values."""
+        self._runs = 0
+        if self._repetition is not None:
+            self._repetition.close()
+            self._repetition = None
+
+    @property
+    def again(self) -> Again | None:
+        repetition, packed = self._repetition, self._packed
+        if repetition is None or packed is None:
+            return None
+        return repetition.again(self.program.number, self.place.control.values, packed)
+
+    def _find_repetition(self) -> Repetition | None:
+        """Returns the run of the present values, if they were run before and it takes no Python."""
+        packed = self._packed
+        if self._runs == 1 and packed is not None:
+            self._runs = 2  # it is tried once
+            binding = None
+            if self._may_try:
+                binding = self._try_out(packed)
+            elif self._recorder is not None and not self.program.shows_slices:
+                binding = self.apart(packed)
+            if binding is None or binding.in_line or self._packed is None:
+                return None
+            device = self.place.device
+            self._repetition = Repetition(device, binding.steps, binding.checks)
+        return self._repetition
+
+    def _try_out(self, packed: bytes) -> FunctionBinding | None:
+        """Returns the steps of a call that was made before, if it can be recorded though nobody
+        has asked for it: it certainly does nothing but compute, with arrays so small that its time
+        is Python's.
+        """
+        if self._own_recorder is None:
+            may_record = not self.program.shows_slices and is_array_expression(self._function)
+            self._own_recorder = self.place.device.recorder(self._name) if may_record else None
+        self._recorder = self._own_recorder
+        try:
+            with self.place.device.scope():
+                return self.apart(packed, is_new=True)
+        except Exception:  # noqa: BLE001  # of CuPy, CUDA, the function: it cannot be recorded, or memory is short
+            self._recorder = None
+        finally:
+            self._may_try, self._recorder = self._recorder is not None, None
+        return None
 
     def run(self) -> News | None:
+        if self.place.device.traits.shares_memory:
+            return self._run()
+        repetition = self._find_repetition()
+        if repetition is None:
+            news = self._run()
+            self._runs = max(self._runs, 1)
+            return news
+        repetition()
+        return None
+
+    def _run(self) -> News | None:
+        """Calls the function, on each slice."""
         if self._objects:
             self._objects.clear()
         bound = self._bound
@@ -432,8 +521,9 @@ class FunctionRoutine(Routine):
     def close(self) -> None:
         super().close()
         self._writer.close()
-        if self._recorder is not None:
-            self._recorder.close()
+        for recorder in (self._recorder, self._own_recorder):
+            if recorder is not None:
+                recorder.close()
 
     def _answer(self, results: list[tuple[Any, SliceRows | None]]) -> News | None:
         if not results:
