@@ -3,13 +3,13 @@
 python benchmarks/gpu_sequences.py
 python benchmarks/gpu_sequences.py --ranks 1 2 --json benchmarks/results/h100-gpu_sequences.json
 
-Rows: an empty kernel, without and with the iteration's number as an argument; a kernel, an
-all_reduce of 100 float32, a kernel and the sum of its results; steps of Jacobi's method on n × n
-points, float32, whose ranks exchange rows and swap two arrays; sweeps of an Ising model on 512 ×
-512 sites; and steps of softmax regression, by functions with record=True in the sequence, and
-without in single calls. CuPy's peer has 100 steps in a graph, with NCCL between GPUs; JAX's is
-fori_loop under jit, with ppermute; of the regression, a step under jit, with its loss. Microseconds
-an iteration.
+Rows: an empty kernel and a Python function that does nothing, each without and with the iteration's
+number as an argument; a kernel, an all_reduce of 100 float32, a kernel and the sum of its results;
+steps of Jacobi's method on n × n points, float32, whose ranks exchange rows and swap two arrays;
+sweeps of an Ising model on 512 × 512 sites; and steps of softmax regression, by functions with
+record=True in the sequence, and without in single calls. CuPy's peer has 100 steps in a graph, with
+NCCL between GPUs; JAX's is fori_loop under jit, with ppermute; of the regression, a step under jit,
+with its loss. Microseconds an iteration.
 """
 
 import sys
@@ -29,9 +29,13 @@ from sequences import (
     Result,
     empties,
     empty,
+    functions,
+    nothing,
     per_iteration,
     relaxed,
     repeated,
+    scheduled,
+    schedules,
     start_of,
     sweep,
     sweeps,
@@ -175,6 +179,13 @@ def measure(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result
         rows: list[tuple[str, Callable[[], object], int, Callable[[], object]]] = [
             ("empty kernel", lambda: empties(x, times=TIMES), TIMES, lambda: empty(x)),
             ("empty kernel, STEP", lambda: numbers(x, times=TIMES), TIMES, lambda: numbered(x, 3)),
+            ("Python function", lambda: functions(x, times=TIMES), TIMES, lambda: nothing(x)),
+            (
+                "Python function, STEP",
+                lambda: schedules(x, times=TIMES),
+                TIMES,
+                lambda: scheduled(x, 0.1),
+            ),
             (
                 "kernel, all_reduce, kernel, sum",
                 lambda: steps(x, times=TIMES),

@@ -5,9 +5,10 @@ python benchmarks/sequences.py
 python benchmarks/sequences.py --ranks 2 4 --sides 67 256 --json
 benchmarks/results/cpu-2core-sequences.json
 
-Rows, on 100 float64 for each rank: an empty kernel; a Python function that does nothing; a kernel,
-an all_reduce, a kernel and the sum of its results; the same with every iteration judged by until=;
-and one round of a sequence with an empty kernel, beside one call of that kernel. Then steps of
+Rows, on 100 float64 for each rank: an empty kernel; a Python function that does nothing, without
+and with a number that each iteration computes anew; a kernel, an all_reduce, a kernel and the sum
+of its results; the same with every iteration judged by until=; and one round of a sequence with an
+empty kernel, beside one call of that kernel. Then steps of
 Jacobi's method for the Laplace equation on n × n points, float64, rows divided among the ranks,
 which exchange a row with each neighbour and swap two arrays; and sweeps of an Ising model on 64 ×
 64 sites, two kernels with an exchange after each. Microseconds an iteration; the minimum counts
@@ -75,6 +76,11 @@ def nothing(x):
     pass
 
 
+@synk.function
+def scheduled(x, rate):
+    pass
+
+
 def step(x):
     """An iteration, which brings all elements closer to 2."""
     halve(x)
@@ -90,6 +96,11 @@ def empties(x):
 @synk.sequence
 def functions(x):
     nothing(x)
+
+
+@synk.sequence
+def schedules(x):
+    scheduled(x, 0.1 * synk.STEP)
 
 
 steps = synk.sequence(step)
@@ -167,6 +178,12 @@ def measure(ranks: int, seconds: float) -> Iterator[Result]:
         rows: list[tuple[str, Callable[[], object], int, Callable[[], object]]] = [
             ("empty kernel", lambda: empties(x, times=TIMES), TIMES, lambda: empty(x)),
             ("Python function", lambda: functions(x, times=TIMES), TIMES, lambda: nothing(x)),
+            (
+                "Python function, STEP",
+                lambda: schedules(x, times=TIMES),
+                TIMES,
+                lambda: scheduled(x, 0.1),
+            ),
             (
                 "kernel, all_reduce, kernel, sum",
                 lambda: steps(x, times=TIMES),

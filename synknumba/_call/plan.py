@@ -23,6 +23,7 @@ import numpy as np
 
 from synknumba._call.call import Call
 from synknumba._call.collect import (
+    SEQUENTIAL_SUM,
     Collector,
     Combining,
     Count,
@@ -357,6 +358,12 @@ class FunctionPlan(Plan):
     def nbytes(self) -> int:
         return sum(reader.nbytes for reader in self._readers) + self.update_bytes
 
+    @property
+    def are_small(self) -> bool:
+        """Whether there were results, all among the ranks' small ones."""
+        known = [reader.are_small for reader in self._readers if reader.are_small is not None]
+        return any(known) and all(known)
+
     def learn(self, news: Sequence[RankNews]) -> None:
         for rank, item, descriptors in news:
             assert isinstance(item, Returned)  # the world has raised failures already
@@ -368,6 +375,42 @@ class FunctionPlan(Plan):
         if combiner is None:
             combiner = self._combiners[numbers] = self._make_combiner(numbers, count)
         return combiner(count)
+
+    def collect_kept(self, memory: Array, count: Count) -> Any | None:
+        """Returns what `collect` would return for each of several results that ranks have kept,
+        stacked; None if they have to be collected one by one.
+
+        Args:
+            memory: the ranks' small results: uint8, shape (entries, W, bytes).
+            count: of rows.
+        """
+        assert self.program.returns.small is not None  # the calls of a sequence have it
+        first, _ = self.program.returns.small
+        numbers = memory[:, :, first : first + 8].view(np.int64)[:, :, 0]
+        are_alike = numbers.all() and (numbers == numbers[0]).all()
+        # NumPy sums fewer parts in order, along any axis
+        if not are_alike or self.program.shards is not None or memory.shape[1] >= SEQUENTIAL_SUM:
+            return None
+        ran = range(memory.shape[1])
+        returns = [self._readers[rank].read(number) for rank, number in enumerate(numbers[0])]
+        structure = self._common_structure(ran, returns)
+        columns: list[Any] = []
+        for index, op in enumerate(self._leaf_ops(structure)):
+            leaves = [part.leaves[index] for part in returns]
+            view = self._view(leaves)
+            if view is None or not (op == "mean" or op in reduction.UFUNCS):
+                return None
+            if any(leaf.shape != leaves[0].shape for leaf in leaves):
+                return None
+            reduction.check_dtype(op, view.dtype, self.info.function)
+            offset = leaves[0].ctypes.data - self._results.ctypes.data
+            entry, line, _ = memory.strides
+            shape, strides = view.shape[1:], (line, entry, *view.strides[1:])
+            parts = np.ndarray(
+                (len(ran), len(memory), *shape), view.dtype, memory.data, offset, strides
+            )
+            columns.append(self._combination(op, view.dtype, ran)(parts, count))
+        return unflatten(structure, columns) if columns else None
 
     def _make_combiner(self, numbers: tuple[int, ...], count: Count) -> Collector:
         ran = [rank for rank, number in enumerate(numbers) if number]
@@ -469,19 +512,25 @@ class FunctionPlan(Plan):
             )
         dtype = np.result_type(*leaves)  # dtypes may differ between ranks
         reduction.check_dtype(op, dtype, self.info.function)
-        if isinstance(op, UserOp):
-            fold_kernel.compile_for(op, dtype, f"outputs of {self.info.function}")
-        dtype = reduction.summed_dtype(op, dtype)
         if len(leaves) == 1 and op != "mean":
-            return _converted(leaves[0], dtype)
-        together = self._strided(leaves)
+            if isinstance(op, UserOp):
+                fold_kernel.compile_for(op, dtype, f"outputs of {self.info.function}")
+            return _converted(leaves[0], reduction.summed_dtype(op, dtype))
+        together, combination = self._strided(leaves), self._combination(op, dtype, ran)
+        return lambda count: combination(together(), count)
+
+    def _combination(self, op: Op, dtype: Any, ran: Sequence[int]) -> Callable[[Array, Count], Any]:
+        """Returns what combines the parts of some ranks, along the first axis."""
         if op == "mean":
             ranks = list(ran)
-            return lambda count: reduction.combine("mean", together(), self.weights(count)[ranks])
+            return lambda parts, count: reduction.combine("mean", parts, self.weights(count)[ranks])
         if isinstance(op, UserOp):
-            return lambda _: fold_kernel.fold(op, together().astype(dtype, copy=False))
-        reduce = reduction.UFUNCS[op].reduce
-        return lambda _: reduce(together(), 0, dtype)
+            fold_kernel.compile_for(op, dtype, f"outputs of {self.info.function}")
+            summed = reduction.summed_dtype(op, dtype)
+            return lambda parts, _: fold_kernel.fold(op, parts.astype(summed, copy=False))
+        assert isinstance(op, str)  # the others keep parts apart
+        reduce, summed = reduction.UFUNCS[op].reduce, reduction.summed_dtype(op, dtype)
+        return lambda parts, _: reduce(parts, 0, summed)
 
     def _strided(self, leaves: Sequence[Array]) -> Callable[[], Array]:
         """Returns a function that returns the leaves as one array.

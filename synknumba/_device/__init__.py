@@ -16,6 +16,7 @@ from synknumba._device.base import LineRows as LineRows
 from synknumba._device.base import RecordedCall as RecordedCall
 from synknumba._device.base import Recorder as Recorder
 from synknumba._device.base import Recording as Recording
+from synknumba._device.base import ResultRing as ResultRing
 from synknumba._device.base import SliceSteps as SliceSteps
 from synknumba._device.base import Step as Step
 from synknumba._device.base import StrandedError as StrandedError

@@ -291,6 +291,26 @@ class Recording(ABC):
         """Frees the recording, after its launches have ended; idempotent."""
 
 
+class ResultRing(ABC):
+    """Results of iterations, which stay on the device until the host takes those of all."""
+
+    @abstractmethod
+    def step(self, copies: Sequence[Step]) -> Step:
+        """Returns the step at the end of an iteration, which keeps what these copies to a line of
+        host memory (`Device.only_copies_to`) would bring there.
+        """
+
+    @abstractmethod
+    def begin(self, entries: int, period: int) -> None:
+        """Has the step keep every `period`-th iteration from now on, `entries` in all."""
+
+    @abstractmethod
+    def take(self, lines: Array) -> None:
+        """Copies what was kept to the host, uint8, shape (entries, bytes); bytes that no copy has
+        named are of no use.
+        """
+
+
 class RecordedCall(ABC):
     """A call of a Python function that is recorded when it is first made."""
 
@@ -389,6 +409,12 @@ class Device(ABC):
         copy is not read.
         """
         return False
+
+    def result_ring(self, line: Array) -> ResultRing | None:
+        """Returns what keeps copies to a line of host memory on the device; None if there is no
+        such thing.
+        """
+        return None
 
     def marker(self) -> Callable[[], bool]:
         """Returns a function that tells whether the work now on the stream is done."""

@@ -26,6 +26,7 @@ from synknumba._device.base import (
     DeviceKernel,
     Recorder,
     Recording,
+    ResultRing,
     Step,
     StrandedError,
     Workspace,
@@ -34,7 +35,7 @@ from synknumba._device.base import (
 from synknumba._device.compilers import Compilers
 from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_calls import RecordedFunction
-from synknumba._device.cuda_code import ADD_WEIGHTED, BUSY, DIVIDE, Mailbox, launch_own
+from synknumba._device.cuda_code import ADD_WEIGHTED, BUSY, DIVIDE, CudaRing, Mailbox, launch_own
 from synknumba._device.cuda_graph import record, record_queued
 from synknumba._device.cuda_memory import (
     CudaWorkspace,
@@ -125,6 +126,9 @@ class CudaDevice(Device):
     def only_copies_to(self, host: Array, step: Step) -> bool:
         first = host.ctypes.data
         return isinstance(step, CopyOut) and first <= step.args[0] < first + host.nbytes
+
+    def result_ring(self, line: Array) -> ResultRing:
+        return CudaRing(line, self.stream)
 
     def beside(self) -> tuple[list[Step], list[Step]]:
         return beside(self._streams)

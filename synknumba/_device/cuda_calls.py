@@ -6,9 +6,10 @@ Python.
     later calls          the graph runs; the results lie where they lay
     in sequences         it runs once more, captured with what the other calls do
 
-Kinds differ by the arguments' memory, shapes and dtypes, and by numbers. Temporary arrays come from
-a pool of the recordings' own, so that no other array gets their memory while the graph refers to
-it.
+Kinds differ by the arguments' memory, shapes and dtypes, and by numbers. Where most come once only,
+as with a number that changes in each call, calls of new ones run as they are. Temporary arrays come
+from a pool of the recordings' own, so that no other array gets their memory while the graph refers
+to it.
 
 The comparison finds what a graph cannot repeat: random numbers, counters, anything that Python
 computes anew at each call. Copies from and to the host are refused for themselves: a graph would
@@ -36,6 +37,7 @@ from synknumba._ops.tree import flatten, unflatten
 from synknumba._types import Cache, class_text
 
 MOST_KINDS = 16  # recordings of one function that are kept
+MOST_UNUSED = MOST_KINDS // 2  # of these, before calls of new kinds run as they are
 # Of the largest number of an array. Sums by atomic operations differ by rounding from run to run;
 # random numbers by far more.
 _TOLERANCE = {
@@ -70,9 +72,14 @@ class RecordedFunction(Recorder):
         kind = tuple(_kind(self._name, leaf) for leaf in flatten(arguments)[0])
         graph_call = self._kinds.use(kind)
         if graph_call is None:
-            graph_call = self._kinds[kind] = _GraphCall(
+            unused = sum(not kept.is_used for kept in self._kinds.values())
+            graph_call = _GraphCall(
                 self._name, call, written, self._stream, self._scope, self._pool
             )
+            if unused > MOST_UNUSED:
+                graph_call.records = False
+            else:
+                self._kinds[kind] = graph_call
         return graph_call
 
     def close(self) -> None:
@@ -114,7 +121,12 @@ def _kind(name: str, leaf: Any) -> Any:
 
 @final
 class _GraphCall(RecordedCall):
-    """One call of a function, as a graph once it has been made."""
+    """One call of a function, as a graph once it has been made.
+
+    Attributes:
+        records: whether it is recorded; else the function runs at each call.
+        is_used: whether the graph has replaced the function.
+    """
 
     def __init__(
         self,
@@ -129,10 +141,14 @@ class _GraphCall(RecordedCall):
         self._stream, self._scope, self._pool = stream, scope, pool
         self._recording: GraphRecording | None = None
         self._result: Any = None
+        self.records, self.is_used = True, False
 
     def __call__(self) -> Any:
+        if not self.records:
+            return self._call()
         if self._recording is None:
             return self._first()
+        self.is_used = True
         self._recording.queue()
         return self._result
 
@@ -140,6 +156,7 @@ class _GraphCall(RecordedCall):
         leaves, structure = flatten(self._result)
         if self._recording is None or not all(isinstance(leaf, cupy.ndarray) for leaf in leaves):
             return None
+        self.is_used = True
         with self._stream:
             outputs = [cupy.empty_like(leaf, order="C") for leaf in leaves]
         return OnStream(self._repeat, outputs), unflatten(structure, outputs)

@@ -11,13 +11,13 @@ them on the host first takes 8 to 22 times as long.
 from collections.abc import Sequence
 from functools import cache
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import cupy
 import numpy as np
 
-from synknumba._device.base import Gather
-from synknumba._device.cuda_steps import OnStream, StoreToHost, keeping, make_launch
+from synknumba._device.base import Gather, ResultRing, Step
+from synknumba._device.cuda_steps import CopyOut, OnStream, StoreToHost, keeping, make_launch
 from synknumba._ops.rows import InLine, Range, Rows
 from synknumba._types import Array
 
@@ -89,11 +89,11 @@ extern "C" __global__ void rows_{size}({word}* table, {word}* together, const lo
         for size, word in _WORDS.items()
     )
     + """
-// Small arrays to the host: each line of the table is target, source, bytes. The host knows by its mailbox that all are there.
-extern "C" __global__ void publish(const long long* table, int arrays, volatile unsigned long long* box)
+// Small arrays: each line of the table is target, source, bytes.
+__device__ void copy_arrays(const long long* table, int arrays, long long first)
 {
     for (int k = 0; k < arrays; k++) {
-        const long long target = table[3 * k], source = table[3 * k + 1], bytes = table[3 * k + 2];
+        const long long target = first + table[3 * k], source = table[3 * k + 1], bytes = table[3 * k + 2];
         if ((target | source | bytes) % 8 == 0) {
             for (long long i = threadIdx.x; i < bytes / 8; i += blockDim.x)
                 ((volatile long long*)target)[i] = ((const long long*)source)[i];
@@ -102,6 +102,12 @@ extern "C" __global__ void publish(const long long* table, int arrays, volatile 
                 ((volatile char*)target)[i] = ((const char*)source)[i];
         }
     }
+}
+
+// To the host, which knows by its mailbox that all are there.
+extern "C" __global__ void publish(const long long* table, int arrays, volatile unsigned long long* box)
+{
+    copy_arrays(table, arrays, 0);
     __threadfence_system();
     __syncthreads();
     if (threadIdx.x == 0) *box = 1ull << 32;
@@ -112,14 +118,27 @@ extern "C" __global__ void mail(const unsigned int* const* table, int words, vol
 {
     if (threadIdx.x < words) box[threadIdx.x] = 1ull << 32 | *table[threadIdx.x];
 }
+
+// To the next line of a ring, in some iterations. The state: iterations until then, from one to the next, address and
+// bytes of the line.
+extern "C" __global__ void keep(const long long* table, int arrays, volatile long long* state)
+{
+    const long long left = state[0] - 1;
+    if (left == 0) copy_arrays(table, arrays, state[2]);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        state[0] = left ? left : state[1];
+        if (left == 0) state[2] += state[3];
+    }
+}
 """  # noqa: E501
 )
 
 
 class Copy(NamedTuple):
-    """A copy of a small array to the host."""
+    """A copy of a small array to the host, or to a line of a ring."""
 
-    target: int  # host address, page-locked
+    target: int  # host address, page-locked; or offset in the line
     source: int  # device address
     nbytes: int
 
@@ -234,23 +253,62 @@ def publish(copies: Sequence[Copy], box: Mailbox, stream: Any) -> OnStream:
     """Returns a step that copies small arrays to page-locked memory, then signals it in the
     first word of the mailbox.
     """
-    largest = max((copy.nbytes for copy in copies), default=0)
-    return _to_box("publish", np.array(copies, np.int64).reshape(-1, 3), largest // 8, box, stream)
+    return _one_block("publish", *_table(copies), box.address, stream)
 
 
 def mail(sources: Sequence[int], box: Mailbox, stream: Any) -> OnStream:
     """Returns a step that writes 4 bytes from each device address to the mailbox."""
-    return _to_box("mail", np.array(sources, np.int64), len(sources), box, stream)
+    return _one_block("mail", np.array(sources, np.int64), len(sources), box.address, stream)
 
 
-def _to_box(name: str, rows: Array, work: int, box: Mailbox, stream: Any) -> OnStream:
+@final
+class CudaRing(ResultRing):
+    """Lines of device memory, which a kernel fills one after the other.
+
+    Args:
+        line: host memory of which an iteration's results are a copy.
+        stream: that of the iterations.
+    """
+
+    def __init__(self, line: Array, stream: Any) -> None:
+        self._stream, self._first, self._nbytes = stream, line.ctypes.data, line.nbytes
+        with stream:
+            self._state = cupy.zeros(4, cupy.int64)
+            self._lines = cupy.zeros((0, line.nbytes), cupy.uint8)
+
+    def step(self, copies: Sequence[Step]) -> Step:
+        moves = []
+        for copy in copies:
+            assert isinstance(copy, CopyOut)  # `only_copies_to`
+            target, source, nbytes, *_ = copy.args
+            moves.append(Copy(target - self._first, source, nbytes))
+        step = _one_block("keep", *_table(moves), self._state.data.ptr, self._stream)
+        return keeping(step, *step.keeps, self._state, copies)
+
+    def begin(self, entries: int, period: int) -> None:
+        with self._stream:
+            if len(self._lines) < entries:
+                self._lines = cupy.zeros((entries, self._nbytes), cupy.uint8)
+            self._state.set(np.array([period, period, self._lines.data.ptr, self._nbytes]))
+
+    def take(self, lines: Array) -> None:
+        lines[...] = self._lines[: len(lines)].get(self._stream)
+
+
+def _table(copies: Sequence[Copy]) -> tuple[Array, int]:
+    """Returns the table of copies that one block makes, and the words of the largest."""
+    largest = max((copy.nbytes for copy in copies), default=0)
+    return np.array(copies, np.int64).reshape(-1, 3), largest // 8
+
+
+def _one_block(name: str, rows: Array, work: int, target: int, stream: Any) -> OnStream:
     """Returns a step that launches one block of a kernel that reads a table on the device and
-    writes to the mailbox.
+    writes to the target, such as a mailbox.
     """
     table = cupy.asarray(rows)
     cupy.cuda.Device().synchronize()  # any stream may read the table from now on
     threads = min(max(-(-work // 32), 1) * 32, _THREADS)  # fewer warps start sooner
-    args = (table, np.int32(len(rows)), np.int64(box.address))
+    args = (table, np.int32(len(rows)), np.int64(target))
     return keeping(
         OnStream(launch_own, stream, _module().get_function(name), (1, threads), args), table
     )

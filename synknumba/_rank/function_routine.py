@@ -4,32 +4,55 @@ for the coordinator.
 
 import copy
 import pickle
-import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import groupby
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from synknumba._device import Gather, LineRows, RecordedCall, SliceSteps, Step, fold_kernel
+from synknumba._device import (
+    Gather,
+    LineRows,
+    RecordedCall,
+    Recorder,
+    SliceSteps,
+    Step,
+    fold_kernel,
+)
 from synknumba._errors import PartitionError, ReductionError
 from synknumba._host.this_process import end_child
 from synknumba._ops import reduction
-from synknumba._ops.tree import flatten, result_text, spread, unflatten
+from synknumba._ops.tree import Structure, flatten, result_text, spread, unflatten
 from synknumba._rank import spans
 from synknumba._rank.outputs import variable_updates
+from synknumba._rank.replay import Repetition
 from synknumba._rank.result_writer import ResultWriter
-from synknumba._rank.routine import Moves, Outputs, Place, Routine, SliceRows
+from synknumba._rank.routine import Moves, Outputs, Place, Routine, SliceRows, scalar_reader
+from synknumba._source.array_expressions import is_array_expression
 from synknumba._types import Array, Span, UserOp
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import News, Returned
-from synknumba._wire.program import Constant, Held, HeldRows, Param, Program, Sharded, Tree, Update
+from synknumba._wire.program import (
+    Constant,
+    Dynamic,
+    Held,
+    HeldRows,
+    Param,
+    Program,
+    Sharded,
+    Tree,
+    Update,
+)
+from synknumba._wire.relaunch import Again
 
-_INT64 = struct.Struct("<q")
+# Of the arrays of a function that is recorded unasked: a recording keeps the memory of temporary
+# arrays, and a GPU takes longer than Python for large ones.
+MOST_BYTES = 8 << 20
+
 _NUMBERS = (type(None), bool, int, float, complex, np.generic, np.dtype)
 _OTHERS = (str, bytes, range, slice, type, Enum, FunctionType, BuiltinFunctionType, ModuleType)
 _FIXED = (*_NUMBERS, *_OTHERS)  # types of objects that no function can change
@@ -44,6 +67,8 @@ _NEEDS_NUMBER = (
     "only integer scalar",
 )
 
+_Read: TypeAlias = Callable[[Sequence[Any]], Any]
+
 
 @final
 class _Passed:
@@ -51,6 +76,16 @@ class _Passed:
 
     def __init__(self, slot: object, value: Any) -> None:
         self.slot, self.value = slot, value
+
+
+@dataclass(frozen=True, slots=True)
+class _Nested:
+    """An argument of dicts, lists and objects, which a function may change: each call gets new
+    ones.
+    """
+
+    leaves: Sequence[Any]
+    structure: Structure
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +98,35 @@ class FunctionBinding:
     in_line: Sequence[LineRows] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class _Call:
+    """The call of the function for one slice; replaced when its numbers change."""
+
+    arguments: dict[str, Any]
+    make: Callable[[], Any]
+
+
+@dataclass(slots=True)
 class _Bound:
-    """The steps of a call for one set of values."""
+    """The steps of a call for one selection of rows.
 
-    steps: Sequence[Step] = ()  # through the last slice
-    after: Sequence[Step] = ()  # assignments of updated variables
-    # the only call, if it needs no steps around it: fast path
-    alone: Callable[[], Any] | None = None
-    # gathers of rows of a line, if all that depends on it
+    Attributes:
+        rows: the values that select them, after the number of the line that gathers follow.
+        scalars: bytes of the numbers that the calls pass now; empty if unknown.
+        calls: one for each slice.
+        steps: through the last slice.
+        after: assignments of updated variables.
+        alone: the only call, if it needs no steps around it: fast path.
+        gathers: of rows of a line, if all that depends on it.
+    """
+
+    rows: tuple[Any, ...] | None = None
+    scalars: bytes = b""
+    calls: Sequence[_Call] = ()
+    steps: Sequence[Step] = ()
+    after: Sequence[Step] = ()
+    alone: _Call | None = None
     gathers: Sequence[Gather] = ()
-    # the packed values before and after the number of the line
-    but_line: tuple[bytes, bytes] = (b"", b"")
-
-
-_UNBOUND = _Bound()
 
 
 @final
@@ -91,41 +140,62 @@ class FunctionRoutine(Routine):
         self._function = function
         first, nbytes = program.returns.small or (0, RESULT_BYTES)
         memory = place.control.results[place.rank, first : first + nbytes]
-        name = getattr(function, "__name__", "the function")
+        self._name = name = getattr(function, "__name__", "the function")
         self._writer = ResultWriter(memory, nbytes, place.device, name)
-        self._bound = _UNBOUND
+        self._bound = _Bound()
         self._results: list[tuple[Any, SliceRows | None]] = []
         self._objects: dict[object, Any] = {}  # copies of objects that are arguments, of this run
         # Records the calls, if the function has `record=True` and Python is what its calls wait
         # for.
         self._recorder = place.device.recorder(name) if program.is_recorded else None
+        # Others are recorded if they do nothing but compute, once a call of theirs is repeated.
+        self._may_try = not program.is_recorded
+        self._own_recorder: Recorder | None = None
+        # how often the present values were run, up to 2, and their run that takes no Python
+        self._runs = 0
+        self._repetition: Repetition | None = None
         self._line = program.line_offset
+        # what reads the numbers of a call: arguments, and leaves of nested ones
+        self._numbers: dict[str, _Read] = {}
+        self._nested_numbers: dict[str, list[tuple[int, _Read]]] = {}
+        for name, param in program.parameters:
+            if isinstance(param, Dynamic):
+                self._numbers[name] = scalar_reader(param)
+            leaves = enumerate(_leaves(param))
+            reads = [(at, scalar_reader(leaf)) for at, leaf in leaves if isinstance(leaf, Dynamic)]
+            if isinstance(param, Tree) and reads:
+                self._nested_numbers[name] = reads
 
-    def bind_packed(self, packed: bytes) -> None:
-        line, bound = self._line, self._bound
-        if line is None:
-            self._bound = _UNBOUND
-            super().bind_packed(packed)
-            return
-        but_line = packed[:line], packed[line + 8 :]
-        if bound.gathers and bound.but_line == but_line:
-            self._packed = None  # unknown until the change is complete
-            for gather in bound.gathers:
-                gather.take(_INT64.unpack_from(packed, line)[0])
-            self._packed = packed
-            return
-        self._bound = _UNBOUND
-        super().bind_packed(packed)
-        self._bound = replace(self._bound, but_line=but_line)
+    def keep_results(self, *, keeps: bool) -> None:
+        """Called at the beginning of a round; `keeps`: whether its results are kept."""
+        self._writer.keeps = keeps
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
+        self._let_go()
+        rows, bound = values[self._row_values :], self._bound
+        follows = bool(bound.gathers)
+        if bound.rows != rows[follows:]:
+            self._bound = _Bound()
+            self._bound = self._make_binding(values, scalars)
+            return
+        if follows:
+            for gather in bound.gathers:
+                gather.take(rows[0])
+        if bound.scalars != scalars:
+            bound.scalars = b""  # unknown until the change is complete
+            for call in bound.calls:
+                self._renumber(call, values)
+            bound.scalars = scalars
+
+    def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> _Bound:
         program = self.program
         slices = self.slices(values, in_line=self._line is not None)
         updates = Outputs(variable_updates(self, slices))
         parts: list[SliceSteps] = []
+        calls: list[_Call] = []
         checks: list[Step] = []
         gathers: list[Gather] = []
-        alone: Callable[[], Any] | None = None
+        alone: _Call | None = None
         needs_steps = (
             self.place.device.traits.queues_work
             or len(slices) != 1
@@ -138,6 +208,7 @@ class FunctionRoutine(Routine):
             done = self.done_after(slices)
         for number, rows in enumerate(slices):
             call, moves = self._call_of(number, rows, values, updates)
+            calls.append(call)
             moves.loads += [line.gather.step for line in moves.in_line]
             if not needs_steps and moves.is_empty:
                 alone = call
@@ -148,16 +219,33 @@ class FunctionRoutine(Routine):
             parts.append(moves.around(run))
             checks += moves.checks
         steps = [*checks, *updates.before, *self.workspace.in_order(parts)]
-        self._bound = _Bound(steps, updates.after, alone, gathers)
+        selecting = values[self._row_values + bool(gathers) :]
+        return _Bound(selecting, scalars, calls, steps, updates.after, alone, gathers)
+
+    def _renumber(self, call: _Call, values: tuple[Any, ...]) -> None:
+        """Replaces the numbers that a call passes."""
+        arguments = call.arguments
+        if self._recorder is not None:  # recordings keep the calls that they have made
+            arguments = arguments.copy()
+        for name, read in self._numbers.items():
+            arguments[name] = read(values)
+        for name, reads in self._nested_numbers.items():
+            nested = arguments[name]
+            leaves = [*nested.leaves]
+            for position, read in reads:
+                leaves[position] = read(values)
+            arguments[name] = _Nested(leaves, nested.structure)
+        if self._recorder is not None:
+            call.arguments, call.make = arguments, self._recorded(arguments)
 
     @property
     def _selects_or_splits(self) -> bool:
         """Whether results are not the function's: some of them, or one for each shard."""
         return self.program.returns.subset is not None or self.program.shards is not None
 
-    def apart(self, packed: bytes) -> FunctionBinding | None:
+    def apart(self, packed: bytes, *, is_new: bool = False) -> FunctionBinding | None:
         """Returns the steps of a recorded function that has been called with these values; None
-        if it takes Python.
+        if it takes Python. If `is_new`, it is recorded now.
         """
         values = self._unpack(packed)
         slices = self.slices(values, in_line=self._line is not None)
@@ -168,8 +256,12 @@ class FunctionRoutine(Routine):
         call, moves = self._call_of(0, rows, values, updates)
         # the steps of other calls refer to the replaced memory
         if self.workspace.replaced != replaced:
-            self._packed = None
-        if not isinstance(call, RecordedCall) or (recording := call.step()) is None:
+            self._packed, self._bound = None, _Bound()
+        if not isinstance(call.make, RecordedCall):
+            return None
+        if is_new:
+            call.make()
+        if (recording := call.make.step()) is None:
             return None
         step, results = recording
         copies = self._writer.copies(results)
@@ -185,20 +277,25 @@ class FunctionRoutine(Routine):
         rows: SliceRows | None,
         values: tuple[Any, ...],
         updates: Outputs,
-    ) -> tuple[Callable[[], Any], Moves]:
+    ) -> tuple[_Call, Moves]:
         """Returns the call of the function for one slice, and the steps around it."""
         moves = Moves(number, self.workspace.turns, updates)
-        arguments = {
-            name: self.argument(name, param, rows, values, moves)
-            for name, param in self.program.parameters
-        }
+        arguments: dict[str, Any] = {}
+        for name, param in self.program.parameters:
+            argument = self.argument(name, param, rows, values, moves)
+            if isinstance(param, Tree) or isinstance(argument, _Passed):
+                argument = _Nested(*flatten(argument))
+            arguments[name] = argument
         moves.after += updates.fold(rows)
-        return self._recorded(self._call_with(arguments), arguments), moves
+        if self._recorder is not None:
+            return _Call(arguments, self._recorded(arguments)), moves
+        make = self._call_with(arguments)
+        if isinstance(make, partial):
+            arguments = make.keywords  # those that it passes
+        return _Call(arguments, make), moves
 
-    def _call_slice(
-        self, call: Callable[[], Any], rows: SliceRows | None, done: int, *, alone: bool
-    ) -> None:
-        result, subset = call(), self.program.returns.subset
+    def _call_slice(self, call: _Call, rows: SliceRows | None, done: int, *, alone: bool) -> None:
+        result, subset = call.make(), self.program.returns.subset
         end_child()
         if subset is not None:
             result = self._selected(result, subset)
@@ -233,36 +330,34 @@ class FunctionRoutine(Routine):
         return range(*rows_or_array) if isinstance(rows_or_array, Span) else rows_or_array
 
     def _call_with(self, arguments: dict[str, Any]) -> Callable[[], Any]:
-        """Returns a callable that calls the function, which may modify dicts, lists and objects:
-        it gets new ones.
-        """
-        renewed = [name for name, param in self.program.parameters if isinstance(param, Tree)]
-        renewed += [name for name, argument in arguments.items() if isinstance(argument, _Passed)]
-        if not renewed:
+        """Returns a callable that calls the function with what the arguments are then."""
+        names = [name for name, value in arguments.items() if isinstance(value, _Nested)]
+        if not names:
             return partial(self._function, **arguments)
         return lambda: self._function(
-            **arguments | {name: self._renewed(arguments[name]) for name in renewed}
+            **arguments | {name: self._renewed(arguments[name]) for name in names}
         )
 
-    def _recorded(self, call: Callable[[], Any], arguments: dict[str, Any]) -> Callable[[], Any]:
-        """Returns a call that is recorded, if the function is."""
-        if self._recorder is None:
-            return call
-        leaves, structure = flatten(list(arguments.values()))
+    def _recorded(self, arguments: dict[str, Any]) -> Callable[[], Any]:
+        """Returns a call with these arguments that is recorded."""
+        assert self._recorder is not None  # the caller has seen to it
+        leaves: list[Any] = []
+        for value in arguments.values():
+            leaves += value.leaves if isinstance(value, _Nested) else [value]
+        if self._may_try and sum(getattr(leaf, "nbytes", 0) for leaf in leaves) > MOST_BYTES:
+            return self._call_with(arguments)
+        params = [leaf for _, param in self.program.parameters for leaf in _leaves(param)]
+        pairs = zip(params, leaves, strict=True)
+        written = [leaf for param, leaf in pairs if _is_written(param)]
         values = [leaf.value if isinstance(leaf, _Passed) else leaf for leaf in leaves]
-        plain = unflatten(structure, values)
-        written = []
-        for name, param in self.program.parameters:
-            arrays = flatten(arguments[name])[0]
-            pairs = zip(_leaves(param), arrays, strict=True)
-            written += [array for leaf, array in pairs if _is_written(leaf)]
-        return self._recorder.recorded(call, plain, written)
+        return self._recorder.recorded(self._call_with(arguments), values, written)
 
-    def _renewed(self, argument: Any) -> Any:
+    def _renewed(self, argument: _Nested) -> Any:
         """Returns a tree with new dicts, lists and tuples, and this run's objects."""
-        leaves, structure = flatten(argument)
-        values = [self._object(leaf) if isinstance(leaf, _Passed) else leaf for leaf in leaves]
-        return unflatten(structure, values)
+        leaves = [
+            self._object(leaf) if isinstance(leaf, _Passed) else leaf for leaf in argument.leaves
+        ]
+        return unflatten(argument.structure, leaves)
 
     def _object(self, passed: "_Passed") -> Any:
         """Returns this run's copy of an object: the next call is to get what the script passes."""
@@ -275,9 +370,70 @@ class FunctionRoutine(Routine):
 
     def forget_buffers(self) -> None:
         super().forget_buffers()
-        self._bound = _UNBOUND
+        self._bound = _Bound()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Forgets the run of the present values."""
+        self._runs = 0
+        if self._repetition is not None:
+            self._repetition.close()
+            self._repetition = None
+
+    @property
+    def again(self) -> Again | None:
+        repetition, packed = self._repetition, self._packed
+        if repetition is None or packed is None:
+            return None
+        return repetition.again(self.program.number, self.place.control.values, packed)
+
+    def _find_repetition(self) -> Repetition | None:
+        """Returns the run of the present values, if they were run before and it takes no Python."""
+        packed = self._packed
+        if self._runs == 1 and packed is not None:
+            self._runs = 2  # it is tried once
+            binding = None
+            if self._may_try:
+                binding = self._try_out(packed)
+            elif self._recorder is not None and not self.program.shows_slices:
+                binding = self.apart(packed)
+            if binding is None or binding.in_line or self._packed is None:
+                return None
+            device = self.place.device
+            self._repetition = Repetition(device, binding.steps, binding.checks)
+        return self._repetition
+
+    def _try_out(self, packed: bytes) -> FunctionBinding | None:
+        """Returns the steps of a call that was made before, if it can be recorded though nobody
+        has asked for it: it certainly does nothing but compute, with arrays so small that its time
+        is Python's.
+        """
+        if self._own_recorder is None:
+            may_record = not self.program.shows_slices and is_array_expression(self._function)
+            self._own_recorder = self.place.device.recorder(self._name) if may_record else None
+        self._recorder = self._own_recorder
+        try:
+            with self.place.device.scope():
+                return self.apart(packed, is_new=True)
+        except Exception:  # noqa: BLE001  # of CuPy, CUDA, the function: it cannot be recorded, or memory is short
+            self._recorder = None
+        finally:
+            self._may_try, self._recorder = self._recorder is not None, None
+        return None
 
     def run(self) -> News | None:
+        if self.place.device.traits.shares_memory:
+            return self._run()
+        repetition = self._find_repetition()
+        if repetition is None:
+            news = self._run()
+            self._runs = max(self._runs, 1)
+            return news
+        repetition()
+        return None
+
+    def _run(self) -> News | None:
+        """Calls the function, on each slice."""
         if self._objects:
             self._objects.clear()
         bound = self._bound
@@ -285,9 +441,9 @@ class FunctionRoutine(Routine):
         if alone is not None:
             try:
                 if spans.active is None:
-                    result = alone()
+                    result = alone.make()
                 else:
-                    result = spans.active.run_one(alone, "function")
+                    result = spans.active.run_one(alone.make, "function")
             except (ValueError, TypeError, pickle.PicklingError) as error:
                 self._explain(error)
                 raise
@@ -365,8 +521,9 @@ class FunctionRoutine(Routine):
     def close(self) -> None:
         super().close()
         self._writer.close()
-        if self._recorder is not None:
-            self._recorder.close()
+        for recorder in (self._recorder, self._own_recorder):
+            if recorder is not None:
+                recorder.close()
 
     def _answer(self, results: list[tuple[Any, SliceRows | None]]) -> News | None:
         if not results:

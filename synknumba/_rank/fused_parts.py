@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
-from synknumba._device import Device, Recording, Step
+from synknumba._device import Device, Recording, ResultRing, Step
 from synknumba._formulas import Formula, fold
 from synknumba._rank import spans
 from synknumba._rank.recordable_parts import (
@@ -40,6 +40,9 @@ SIZES = 64, 8  # recordings are of so many iterations, or of one
 MOST_STEPS = 5000  # in a recording
 WORTH = 4  # a recording of several iterations is made for so many launches
 UNDER_WAY = 2  # recordings that are queued
+# Of kept results that stay on the device: a kernel in each iteration takes 1 µs, a wait for the
+# results of one 14 µs.
+MOST_PERIOD = 16
 MOST_SECONDS = 0.02  # that a recording of several iterations takes
 
 
@@ -314,15 +317,14 @@ class FusedParts:
             ends = layouts.prefetch.last, layouts.prefetch.between
             self._ends = [_FinalIteration(device, layout) for layout in ends]
         self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
+        self._is_loaded = False  # in this round
         self._queue = _Queue(device, partial(context.board.report, depth))
         self._recordings = _Recordings(self._arguments, self._turns, self._queue)
 
     def begin(self) -> None:
-        """Loads what a run does not load itself; called at the beginning of a round."""
+        """Called at the beginning of a round."""
         self._gathered = None
-        for scheduled in itertools.chain.from_iterable(self._turns):
-            for check in scheduled.recordable.checks:
-                check()
+        self._is_loaded = False
 
     def run(self, first: int, count: int, *, goes_on: bool = False) -> None:
         """Runs iterations `first`, `first + 1`, …, copies the results of the last one to the host,
@@ -331,6 +333,8 @@ class FusedParts:
         If it `goes_on`, more iterations of the round follow at once.
         """
         done, turn = 0, (first + count - 1) % len(self._turns)
+        if not self._is_loaded:
+            self._load()
         self._queue.begin()
         last = self._last[turn]
         if self._prefetch is not None and (count > 1 or goes_on or self._gathered == first):
@@ -344,6 +348,13 @@ class FusedParts:
         last.run()
         self._recordings.note_run(turn)
         self._gathered = first + count if goes_on and self._ends else None
+
+    def _load(self) -> None:
+        """Loads what iterations do not load themselves."""
+        for scheduled in itertools.chain.from_iterable(self._turns):
+            for check in scheduled.recordable.checks:
+                check()
+        self._is_loaded = True
 
     def again(self, number: int, values: Array, packed: bytes, step: int) -> Again | None:
         """Returns the `Again` that repeats a round of one iteration; None if it would not do what
@@ -479,15 +490,22 @@ class PartFusion:
         self._context, self._part_steps = context, PartSteps(context.place, context.routines)
         self._all: list[FusedParts] = []
 
-    def whole(self, turns: Sequence[Sequence[Part | Loop]], depth: int) -> FusedParts | None:
-        """Returns all parts of a loop, fused; None if the host must act in between."""
+    def whole(
+        self,
+        turns: Sequence[Sequence[Part | Loop]],
+        depth: int,
+        ring: ResultRing | None = None,
+    ) -> FusedParts | None:
+        """Returns all parts of a loop, fused; None if the host must act in between. A ring keeps
+        the results of each iteration.
+        """
         plain = [
             [part for part in parts if isinstance(part, Part) and self._is_free(part)]
             for parts in turns
         ]
         if not any(turns) or list(map(len, plain)) != list(map(len, turns)):
             return None
-        layouts = self._part_steps.layouts(plain, separate_copies=True)
+        layouts = self._part_steps.layouts(plain, separate_copies=True, ring=ring)
         return None if layouts is None else self._note(layouts, depth)
 
     def groups(
@@ -557,28 +575,55 @@ class PartFusion:
 
 @final
 class QueuedIterations:
-    """Iterations of fused parts, queued on the device, which is waited for where results are
-    kept.
+    """Iterations of fused parts, queued on the device.
+
+    Results of many iterations stay on the device until the end; for those of few, it is waited for.
+
+    Args:
+        context: what the parts refer to.
+        fuse: returns the parts, whose results a ring keeps; None if the host must act in between.
     """
 
-    def __init__(self, context: SequenceContext, fused: FusedParts) -> None:
-        self._context, self._fused = context, fused
+    def __init__(
+        self,
+        context: SequenceContext,
+        fused: FusedParts,
+        fuse: Callable[[ResultRing], FusedParts | None],
+    ) -> None:
+        self._context, self._fused, self._fuse = context, fused, fuse
+        control, rank = context.place.control, context.place.rank
+        self._results: Array = control.results[rank, : context.program.entry_bytes]
+        # what keeps results, and the parts that it is for; made when results are kept first
+        self._kept: tuple[ResultRing, FusedParts] | None = None
 
     def run(self, first: int, iterations: range, period: int, history: Array | None) -> None:
         """Runs iterations, as `RowProgram.run` does."""
-        context, done, end = self._context, iterations.start, iterations.stop
-        context.board.position[AT] = -1
-        results = context.place.control.results[context.place.rank, : context.program.entry_bytes]
+        done, end = iterations.start, iterations.stop
+        self._context.board.position[AT] = -1
+        if history is not None and period <= MOST_PERIOD and not done % period:
+            kept = self._keeping()
+            if kept is not None:
+                ring, fused = kept
+                lines = history[done // period :]
+                ring.begin(len(lines), period)
+                _run(fused, first, range(done, end))
+                ring.take(lines)
+                return
         while done < end:
             after = min(done - done % period + period, end) if period else end
-            run = partial(self._fused.run, first + done, after - done, goes_on=after < end)
-            if spans.active is None:
-                run()
-            else:
-                spans.active.run_one(run, f"{after - done} iterations", at=first + done)
+            _run(self._fused, first, range(done, after), goes_on=after < end)
             if history is not None and after % period == 0:
-                history[after // period - 1] = results
+                history[after // period - 1] = self._results
             done = after
+
+    def _keeping(self) -> tuple[ResultRing, FusedParts] | None:
+        """Returns what keeps results on the device; None if there is no such thing."""
+        if self._kept is None:
+            ring = self._context.place.device.result_ring(self._results)
+            fused = None if ring is None else self._fuse(ring)
+            if ring is not None and fused is not None:
+                self._kept = ring, fused
+        return self._kept
 
     def may_repeat(self, first: int, count: int) -> bool:
         """Whether compiled code may repeat a round that returns nothing and keeps no results."""
@@ -591,3 +636,13 @@ class QueuedIterations:
         first = int.from_bytes(packed[:8], "little", signed=True)
         program, values = self._context.program, self._context.place.control.values
         return self._fused.again(program.number, values, packed, first)
+
+
+def _run(fused: FusedParts, first: int, iterations: range, *, goes_on: bool = False) -> None:
+    """Runs some of the iterations from the first on; notes it if the rank is traced."""
+    begin, count = first + iterations.start, len(iterations)
+    run = partial(fused.run, begin, count, goes_on=goes_on)
+    if spans.active is None:
+        run()
+    else:
+        spans.active.run_one(run, f"{count} iterations", at=begin)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeGuard, final
 
-from synknumba._device import Gather, LineRows, Step
+from synknumba._device import Gather, LineRows, ResultRing, Step
 from synknumba._rank.collective_routine import Steps
 from synknumba._rank.function_routine import FunctionRoutine
 from synknumba._rank.kernel_routine import KernelRoutine
@@ -165,11 +165,17 @@ class PartSteps:
             return all(offset < routine.scalar_bytes for offset in scalars)
         return isinstance(routine, Steps)
 
-    def layouts(self, turns: Sequence[Sequence[Part]], *, separate_copies: bool) -> Layouts | None:
+    def layouts(
+        self,
+        turns: Sequence[Sequence[Part]],
+        *,
+        separate_copies: bool,
+        ring: ResultRing | None = None,
+    ) -> Layouts | None:
         """Returns the steps of the parts of each iteration; None if the host is needed for one.
 
         With `separate_copies` they are all that is done in a loop, and the steps have no copies of
-        results to the host.
+        results to the host. A ring then keeps them at the end of each iteration.
         """
         parts = list(itertools.chain.from_iterable(turns))
         calls = self._calls(parts, separate_copies=separate_copies)
@@ -177,6 +183,10 @@ class PartSteps:
             return None
         rest = iter(calls)
         turns_of_calls = [list(itertools.islice(rest, len(turn))) for turn in turns]
+        if ring is not None:
+            for turn_calls in turns_of_calls:
+                copies = [copy for call in turn_calls for copy in call.call.copies]
+                turn_calls.append(_Call(None, _between([ring.step(copies)]), ()))
         prefetch = None
         if separate_copies and len(turns) == 1:
             prefetch = self._prefetch(turns_of_calls[0])

@@ -2,7 +2,7 @@
 `_wire/results.py`.
 """
 
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +21,10 @@ _Spec: TypeAlias = tuple[int, list[Array]]  # number, views of the leaves
 class ResultWriter:
     """Packs the results of one program on a rank.
 
+    Attributes:
+        keeps: whether results of a round are kept, so that one in a segment may not replace
+            another: such results are sent.
+
     Args:
         memory: the rank's small results in the control block: uint8, 1-D.
         capacity: number of bytes of `memory` that may be used.
@@ -31,6 +35,7 @@ class ResultWriter:
     def __init__(
         self, memory: Array, capacity: int, device: Device, name: str = "a function"
     ) -> None:
+        self.keeps = False
         self._name = name
         self._device = device
         self._number: Array = memory[:8].view(np.int64)
@@ -41,6 +46,7 @@ class ResultWriter:
         self._plain: dict[type, _Spec] = {}
         self._made = 0
         self._segment: Segment | None = None
+        self._in_segment: set[int] = set()  # numbers of specs
 
     def write_nothing(self) -> None:
         """Records that this rank did not run."""
@@ -52,17 +58,24 @@ class ResultWriter:
         """
         spec = self._plain.get(type(result))
         if spec is not None:
-            with suppress(OverflowError):  # the int needs a wider dtype than earlier ones
-                number, views = spec
+            number, views = spec
+            try:
                 if result is not None:
                     views[0][()] = result
                 self._number[0] = number
+            except OverflowError:  # the int needs a wider dtype than earlier ones
+                pass
+            else:
                 return None
         leaves, structure = flatten(result)
         arrays = [_checked(self._device.leaf(leaf), self._name) for leaf in leaves]
         types = tuple((array.dtype, array.shape) for array in arrays)
         spec = self._specs.get((structure, types))
         news = None
+        if self.keeps and (spec is None or spec[0] in self._in_segment):
+            news = self._sent(structure, types, arrays)
+            if news is not None:
+                return news
         if spec is None:
             spec, news = self._new_spec(structure, types)
             if result is None or isinstance(result, float | int | np.number | np.bool_):
@@ -89,17 +102,35 @@ class ResultWriter:
         pairs = [*zip(spec[1], leaves, strict=True), (self._number, number)]
         return [self._device.download(view, leaf) for view, leaf in pairs if view.size]
 
+    def _sent(
+        self, structure: Structure, types: tuple[LeafType, ...], arrays: Sequence[Array]
+    ) -> Returned | None:
+        """Returns the news of a result that is too large for the control block; None if it is
+        not.
+        """
+        _, nbytes = place_leaves(types)
+        if nbytes <= self._capacity:
+            return None
+        memory = np.zeros(nbytes, np.uint8)
+        for view, array in zip(view_leaves(memory, types), arrays, strict=True):
+            view[...] = self._device.to_host(array)
+        self._made += 1
+        self._number[0] = self._made
+        return Returned(self._made, structure, types, nbytes, packed=memory.tobytes())
+
     def _new_spec(
         self, structure: Structure, types: tuple[LeafType, ...]
     ) -> tuple[_Spec, Returned]:
         if len(self._specs) >= SPECS_KEPT:
             self._specs.clear()
             self._plain.clear()
+            self._in_segment.clear()
         _, nbytes = place_leaves(types)
         self._made += 1
         memory, segment = self._memory, None
         if nbytes > self._capacity:
             memory, segment = self._own_memory(nbytes)
+            self._in_segment.add(self._made)
         spec = self._specs[structure, types] = self._made, view_leaves(memory, types)
         return spec, Returned(self._made, structure, types, nbytes, segment)
 

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -459,12 +460,19 @@ def _between(rows: Any, low: int, high: int) -> Any:
     return rows.between(low, high) if high > low else Range(0, 1, 0)
 
 
-def scalar_value(param: wire.Dynamic, values: tuple[Any, ...]) -> Any:
+def scalar_value(param: wire.Dynamic, values: Sequence[Any]) -> Any:
     """Returns the value of a scalar parameter in this call."""
     value = values[param.index]
     if param.is_complex:
         value = complex(value, values[param.index + 1])
     return value if param.dtype is None else np.dtype(param.dtype).type(value)
+
+
+def scalar_reader(param: wire.Dynamic) -> Callable[[Sequence[Any]], Any]:
+    """Returns what gets the value of a scalar parameter from the values of a call."""
+    if param.is_complex or param.dtype is not None:
+        return partial(scalar_value, param)
+    return itemgetter(param.index)
 
 
 def _index_bounds(rows: SliceRows | None) -> tuple[int, int]:

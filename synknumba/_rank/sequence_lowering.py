@@ -27,6 +27,7 @@ from synknumba._rank.fused_parts import FusedParts, PartFusion, wait_of
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Routine
 from synknumba._rank.sequence_context import SequenceContext
+from synknumba._rank.sequence_numbers import INNER_TIMES
 from synknumba._rank.sequence_rows import FormulaRows, PythonOnlyError
 from synknumba._types import Array
 from synknumba._wire import sequence
@@ -103,8 +104,7 @@ class Lowering(FormulaRows):
 
     Args:
         context: what the parts refer to.
-        fusion: finds parts that are launched together; None if compiled code runs steps, and
-            computes numbers.
+        fusion: finds parts that are launched together; None if compiled code runs steps.
     """
 
     def __init__(self, context: SequenceContext, fusion: PartFusion | None) -> None:
@@ -117,8 +117,7 @@ class Lowering(FormulaRows):
 
     def lower(self, parts: Sequence[Part | Loop]) -> Lowered:
         """Returns the rows of parts; an exception is about the part in progress."""
-        if self._is_native:
-            self._declare(parts)
+        self._declare(parts)
         self._fill_state()
         begins = self._add_iterations(parts)
         meeting = len(self._rows)
@@ -201,16 +200,9 @@ class Lowering(FormulaRows):
 
     def _next_value(self, letter: str, formula: Formula) -> int:
         """Adds rows that compute a number; returns the address of its value."""
-        cell = np.zeros(1, np.int64)
-        address = cell.ctypes.data
-
-        def compute() -> None:
-            cell[:] = np.frombuffer(self._numbers.packed(letter, formula, CARRIED), np.int64)
-
-        store = self._store_float if letter == "d" else self._store_int
-        self._store(formula, compute, partial(store, address))
-        self._kept.append(cell)
-        return address
+        cell = np.zeros(8, np.uint8)
+        self._store_packed(letter, formula, cell, CARRIED)
+        return int(cell.ctypes.data)
 
     def _add(
         self, parts: Sequence[Part | Loop], first: int = 0, depth: int = 0, *, counts: bool = True
@@ -287,13 +279,8 @@ class Lowering(FormulaRows):
 
     def _add_iterations_of(self, loop: Loop) -> None:
         step, word = self._numbers.steps[loop.depth :].ctypes.data, _inner_word(loop.depth)
-        times = np.zeros(1, np.int64)
-        self._kept.append(times)
-
-        def count() -> None:
-            times[0] = self._numbers.count(loop.times)
-
-        self._store(loop.times, count, partial(self._store_int, times.ctypes.data))
+        times = np.zeros(8, np.uint8)
+        self._store_packed("q", loop.times, times, INNER_TIMES)
         enter = len(self._rows)
         self._row(table.ENTER, step, times.ctypes.data, 0, word)
         self._add(loop.parts, 0, loop.depth, counts=loop.meets)
@@ -311,31 +298,29 @@ class Lowering(FormulaRows):
             return
         routine = self._context.routines[part.number]
         if not self._is_native:
-            steps = self._numbers.steps.data
-            self._in_python(_traced(self._call_of(part), part.name, steps, 0))
+            steps, call = self._numbers.steps.data, self._add_call(part)
+            self._in_python(_traced(call, part.name, steps, 0))
         elif isinstance(routine, StagedRoutine):
             self._add_turns(routine)
         else:
             native_steps = self._steps(part)
             if native_steps is None:
-                self._in_python(self._call_of(part))
+                self._in_python(self._add_call(part))
             else:
                 self._add_steps(native_steps)
 
-    def _call_of(self, part: Part) -> Action:
-        """Returns what Python does for a part."""
-        routine, numbers, news = (
-            self._context.routines[part.number],
-            self._numbers,
-            self._context.news,
-        )
+    def _add_call(self, part: Part) -> Action:
+        """Adds rows that compute the numbers of a part; returns what Python does for it then."""
+        routine, news = self._context.routines[part.number], self._context.news
         if not isinstance(routine, Routine):
             return routine  # type: ignore[return-value]  # collectives and transfers have no news
-        values = bytearray(part.values)
+        values = np.frombuffer(bytearray(part.values), np.uint8)
+        for offset, letter, formula in part.formulas:
+            self._store_packed(letter, formula, values[offset : offset + 8], part.name)
+        memory = values.data
 
         def call() -> None:
-            numbers.fill(values, part.name, part.formulas)
-            returned = routine.call(bytes(values))
+            returned = routine.call(memory.tobytes())
             if isinstance(returned, Returned):
                 news.add(part.number, routine, returned)
 
@@ -386,7 +371,7 @@ class Lowering(FormulaRows):
         if isinstance(shared.op, str):
             codes = _COMBINATIONS.get((shared.op, dtype.char))
         is_small = self._context.place.world_size < _SEQUENTIAL
-        if codes is None or not (self._is_native and is_small and dtype.isnative):
+        if codes is None or not (is_small and dtype.isnative):
             self._in_python(partial(self._combine, shared))
             return
         self._row(
@@ -481,13 +466,23 @@ class Lowering(FormulaRows):
 
         self._store(formula, renew, store)
 
+    def _store_packed(self, letter: str, formula: Formula, target: Array, name: str) -> None:
+        """Adds rows that store a number, packed by a `struct` letter, in the 8 bytes of `target`;
+        `name` is that of the part that it is for.
+        """
+        self._kept.append(target)
+
+        def compute() -> None:
+            packed = self._numbers.packed(letter, formula, name)
+            target[:] = np.frombuffer(packed, np.uint8)
+
+        store = self._store_float if letter == "d" else self._store_int
+        self._store(formula, compute, partial(store, target.ctypes.data))
+
     def _store(self, formula: Formula, action: Action, store: Callable[[int, bool], None]) -> None:
         """Adds rows that compute a formula and store its value; `action` does both in Python,
         where these rows cannot.
         """
-        if not self._is_native:
-            self._in_python(action)
-            return
         begin = len(self._rows)
         try:
             store(*self._number(formula))

@@ -15,6 +15,8 @@ from synknumba._formulas import Formula, as_float, computed, fold
 from synknumba._types import Array, shown
 from synknumba._wire.sequence import Formulas, SequenceProgram, depth
 
+INNER_TIMES = "times= of an inner sequence"
+
 
 @final
 class Numbers:
@@ -99,9 +101,7 @@ class Numbers:
         """Returns the value of a formula for the number of iterations of an inner sequence;
         raises as `packed` does.
         """
-        return int.from_bytes(
-            self.packed("q", formula, "times= of an inner sequence"), "little", signed=True
-        )
+        return int.from_bytes(self.packed("q", formula, INNER_TIMES), "little", signed=True)
 
     def fill(self, values: bytearray, name: str, formulas: Formulas) -> None:
         """Writes what formulas give into the packed values of a part; raises as `packed` does."""

@@ -16,11 +16,13 @@ world remains usable.
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 import numpy as np
 
 from synknumba._rank.collective_routine import StagedRoutine
+from synknumba._rank.function_routine import FunctionRoutine
 from synknumba._rank.fused_parts import PartFusion, QueuedIterations
 from synknumba._rank.repeated_rounds import RepeatedRounds, begin_turns
 from synknumba._rank.routine import Place, Repeated
@@ -85,9 +87,10 @@ def _execution(context: SequenceContext) -> Execution:
     if not runs_natively(context.place.device):
         fusion = PartFusion(context)
         if not any(program.carried):  # between iterations, numbers are the host's
-            fused = fusion.whole(program.turns(parts), 0)
+            fuse = partial(fusion.whole, program.turns(parts), 0)
+            fused = fuse()
             if fused is not None:
-                queued = QueuedIterations(context, fused)
+                queued = QueuedIterations(context, fused, fuse)
                 return Execution(queued, queued, fusion, turns)
     try:
         rows = RowProgram(context, Lowering(context, fusion).lower(parts))
@@ -133,6 +136,7 @@ class SequenceRoutine(Repeated):
         scalars = place.control.values[_HEAD.size :][:nbytes]
         self._scalars: Array = scalars.view(np.int64)  # of a round
         self._execution: Execution | None = None
+        self._numbers = sorted(_numbers(program.parts))  # of the parts' programs
         # values of the last round, if compiled code may repeat it
         self._repeatable: bytes | None = None
         self._trials = TRIALS if program.free and not runs_natively(place.device) else 0
@@ -166,6 +170,10 @@ class SequenceRoutine(Repeated):
         self._repeatable = None
         history = self._kept(segment, count // period) if period else None
         progress.part = None
+        for number in self._numbers:
+            routine = self._context.routines[number]
+            if isinstance(routine, FunctionRoutine):
+                routine.keep_results(keeps=period > 0)
         try:
             execution = self._execution or self._decide(first)
             begin_turns(execution.turns)

@@ -15,6 +15,7 @@ _FLOAT_OPERATIONS = {
     "-": table.SUB,
     "*": table.MUL,
     "/": table.DIV,
+    "**": table.POW,
     "neg": table.NEG,
     "abs": table.ABS,
 }

@@ -2,7 +2,7 @@
 
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as AnySequence
 from functools import partial
 from typing import Any, final
@@ -14,17 +14,19 @@ from synknumba._errors import SynkError
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._sequence.install import InstalledSequence
-from synknumba._sequence.results import SequenceResults
+from synknumba._sequence.results import Columns, SequenceResults
 from synknumba._sequence.rounds import RoundLoop
-from synknumba._sequence.schedule import LAST_ONLY, NEVER, Schedule, schedule
+from synknumba._sequence.schedule import KEPT_BYTES, LAST_ONLY, NEVER, Schedule, schedule
 from synknumba._types import Array
 from synknumba._wire.messages import Install, ReturnedInSequence
 from synknumba._wire.program import Transfer, next_number
+from synknumba._wire.results import SPECS_KEPT
 from synknumba._wire.sequence import (
     HEAD,
     ITERATION,
     LINE,
     NOT_BEGUN,
+    Part,
     SequenceProgram,
     place_text,
     position_word,
@@ -249,6 +251,31 @@ class SequencePlan:
 
     # ---- kept results
 
+    def most_entries(self, period: int) -> int:
+        """Returns how many iterations of a period a round may keep whose results are collected one
+        by one; 1 if ranks cannot keep them.
+
+        Of what functions return that is new, a round brings no more than readers remember.
+        """
+        numbers = {part.number for part in self.program.parts if isinstance(part, Part)}
+        if self.world.spans_machines or not self.results.can_be_kept(numbers):
+            return 1
+        nbytes = max(self.program.entry_bytes * self.world.world_size, 1)
+        return min(KEPT_BYTES // nbytes, SPECS_KEPT // period)
+
+    def entries(self, memory: Array, first: int, period: int) -> Iterator[Any]:
+        """Yields the results of kept iterations, each as if its round had ended.
+
+        Args:
+            memory: the ranks' results, as `run` returns them.
+            first: number of the first iteration of the round.
+            period: of kept iterations.
+        """
+        results = self.world.ranks.results[:, : self.program.entry_bytes]
+        for entry, kept in enumerate(memory):
+            results[...] = kept
+            yield self.results.collect(first + (entry + 1) * period - 1)
+
     def _kept_segment(self, entries: int) -> Segment:
         nbytes = entries * self.world.world_size * self.program.entry_bytes
         if self._ring is None or self._ring.size < nbytes:
@@ -299,10 +326,12 @@ class CallRounds:
         self._schedule, self._judge = schedule, judge
         # results of kept iterations, at whose ends rounds end
         self._kept: deque[Any] = deque(maxlen=None if schedule.is_stacked else 1)
+        # stacked results of rounds, and of how many iterations; none once others are kept
+        self._stacked: list[tuple[Columns, int]] = []
         # first iteration of the round, how many it has, and the period of results that ranks keep
         self._round = 0, times, schedule.period
         if schedule.round_ends:
-            self._round = 0, schedule.period, NEVER
+            self._round = self._round_from(0)
 
     def run(self, show: Callable[[], None]) -> Any:
         """Makes the rounds, and returns the results; calls `show` after each round."""
@@ -310,7 +339,7 @@ class CallRounds:
             first, count, period = self._round
             memory = self._plan.run(first, count, self._times, self._scalars, period)
             show()
-            if not self._next_round():
+            if not self._next_round(memory):
                 return self._results(memory)
 
     def launch(self, flight: Flight) -> None:
@@ -324,26 +353,64 @@ class CallRounds:
         with the next one launched.
         """
         memory = self._plan.finish(*self._round)
-        if self._next_round():
+        if self._next_round(memory):
             self.launch(flight)
             return GOES_ON
         return self._results(memory)
 
-    def _next_round(self) -> bool:
+    def _round_from(self, first: int) -> tuple[int, int, int]:
+        """Returns the next round, if rounds end on the way: up to the next kept iteration, or of
+        several where ranks keep their results.
+        """
+        left, period = self._times - first, self._schedule.period
+        entries = 1
+        if self._judge is None:
+            entries = min(self._plan.most_entries(period), left // period)
+        if entries > 1:
+            return first, entries * period, period
+        return first, min(period, left), NEVER
+
+    def _next_round(self, memory: Array | None) -> bool:
         """Keeps the results of a round that has ended; returns whether there is another."""
-        first, count, period = self._round
-        done = first + count
-        if self._schedule.round_ends and count == self._schedule.period:
-            self._kept.append(self._plan.results.collect(done - 1))
-            if self._judge is not None and self._judge(self._kept[-1]):
+        first, count, _ = self._round
+        done, period = first + count, self._schedule.period
+        if self._schedule.round_ends:
+            if memory is not None:
+                self._keep(memory, first)
+            elif count == period:
+                self._take_apart()
+                self._kept.append(self._plan.results.collect(done - 1))
+            if self._judge is not None and count == period and self._judge(self._kept[-1]):
                 return False
-        self._round = done, min(count, self._times - done), period
+            self._round = self._round_from(done)
         return done < self._times
+
+    def _keep(self, memory: Array, first: int) -> None:
+        """Keeps the results of several iterations of a round."""
+        columns = self._plan.results.together(memory)
+        if columns is None:
+            self._take_apart()
+            self._kept.extend(self._plan.entries(memory, first, self._schedule.period))
+            return
+        self._stacked.append((columns, len(memory)))
+        if self._kept:
+            self._take_apart()
+
+    def _take_apart(self) -> None:
+        """Keeps stacked results one by one, after those that are kept so."""
+        for columns, count in self._stacked:
+            self._kept.extend(self._plan.results.apart(columns, count))
+        self._stacked.clear()
 
     def _results(self, memory: Array | None) -> Any:
         results, schedule = self._plan.results, self._schedule
+        if self._stacked:
+            joined = results.joined([columns for columns, _ in self._stacked])
+            if joined is not None:
+                return joined
+            self._take_apart()
+        if schedule.round_ends:
+            return results.stacked(self._kept) if schedule.is_stacked else self._kept[-1]
         if memory is not None:
             return results.kept(memory, schedule.period)
-        if not schedule.round_ends:
-            return results.collect(self._times - 1)
-        return results.stacked(self._kept) if schedule.is_stacked else self._kept[-1]
+        return results.collect(self._times - 1)

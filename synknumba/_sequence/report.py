@@ -145,7 +145,7 @@ class SequenceReport:
             without.
         times: number of iterations; at most, with `until=`.
         rounds: number of rounds, at each of whose ends the script waits for the ranks; at most,
-            with `until=`.
+            with `until=` and for results of Python functions.
         round_ends: why there is more than one round; "" for one.
         kept_bytes: bytes of the small results of an iteration, on all ranks together.
         carries: whether `synk.carry` replaces numbers at the end of an iteration.

@@ -2,13 +2,14 @@
 several iterations and stacked.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from synknumba._call.plan import KernelPlan, Plan
+from synknumba._call.collect import SEQUENTIAL_SUM
+from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._errors import ReductionError
 from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, NONE, flatten, parts_like, unflatten
@@ -16,7 +17,8 @@ from synknumba._sequence.symbolic_results import SymbolicResult, handle_of
 from synknumba._types import Array
 from synknumba._wire.program import Result
 
-SEQUENTIAL: Final = 8  # NumPy sums fewer parts than this in order, along any axis
+Columns: TypeAlias = Mapping[int, Any]
+"""Stacked results of calls, by their places among the leaves of what a body returns."""
 
 
 @final
@@ -86,6 +88,63 @@ class SequenceResults:
             if handle is not None and not _is_small(handle.result):
                 return handle.label
         return None
+
+    def can_be_kept(self, numbers: Set[int]) -> bool:
+        """Returns whether ranks keep all results of further iterations, as far as is known: those
+        of functions if they were small so far, and are made once in an iteration.
+
+        Args:
+            numbers: of the programs that an iteration calls once.
+        """
+        for handle in (handle for turn in self._turns for handle in turn):
+            if handle is None or _is_small(handle.result):
+                continue
+            plan = handle.plan
+            if not (isinstance(plan, FunctionPlan) and plan.are_small and handle.number in numbers):
+                return False
+        return True
+
+    def together(self, memory: Array) -> Columns | None:
+        """Returns the results of kept iterations, stacked; None if they have to be collected one
+        by one. `memory` is that of `kept`.
+        """
+        if len(self._turns) > 1:
+            return None
+        columns: dict[int, Any] = {}
+        for place, handle in enumerate(self._handles):
+            if handle is None:
+                continue
+            if isinstance(handle.plan, FunctionPlan):
+                columns[place] = handle.plan.collect_kept(memory, handle.count)
+                if columns[place] is None or handle.index is not None:
+                    return None
+            else:
+                columns[place] = combined(handle, memory)
+        return columns
+
+    def joined(self, pieces: Sequence[Columns]) -> Any | None:
+        """Returns the stacked results of several rounds; None if their shapes differ."""
+        columns: dict[int, Any] = {}
+        for place in pieces[0]:
+            flat = [flatten(piece[place]) for piece in pieces]
+            (_, structure), *_ = flat
+            arrays = list(zip(*(leaves for leaves, _ in flat), strict=False))
+            are_alike = all(len({part.shape[1:] for part in parts}) == 1 for parts in arrays)
+            if not are_alike or any(other != structure for _, other in flat):
+                return None
+            columns[place] = _joined(unflatten(structure, list(map(np.concatenate, arrays))))
+        return self._with_results(lambda place, _: columns[place])
+
+    def apart(self, columns: Columns, count: int) -> Iterator[Any]:
+        """Yields the results of each of so many iterations that are stacked."""
+        flat = {place: flatten(value) for place, value in columns.items()}
+
+        def value_of(entry: int, place: int) -> Any:
+            leaves, structure = flat[place]
+            return unflatten(structure, [leaf[entry] for leaf in leaves])
+
+        for entry in range(count):
+            yield self._with_results(lambda place, _: value_of(entry, place))  # noqa: B023  # at once
 
     def kept(self, memory: Array, period: int) -> Any:
         """Returns what kept iterations have returned, stacked.
@@ -162,7 +221,7 @@ def combined(handle: SymbolicResult, memory: Array) -> Array:
     assert isinstance(plan, KernelPlan)  # results of functions are not kept
     assert result is not None
     assert result.parts is not None
-    if result.op in reduction.UFUNCS and memory.shape[1] < SEQUENTIAL:
+    if result.op in reduction.UFUNCS and memory.shape[1] < SEQUENTIAL_SUM:
         parts = result.parts.in_lines(memory)
         sums: Array = reduction.UFUNCS[result.op].reduce(parts, 1, parts.dtype)
         return sums

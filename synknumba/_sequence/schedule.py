@@ -101,7 +101,8 @@ def schedule(
         times: number of iterations.
         every: period of kept results, if given.
         is_judged: whether `until=` is given.
-        large: name of a result that the ranks cannot keep; None if there is none.
+        large: name of a result that the ranks cannot keep, or of a Python function's, which has to
+            be seen first; None if there is none.
         nbytes: bytes of the small results of an iteration, on all ranks.
     """
     if every is None:
@@ -111,7 +112,7 @@ def schedule(
         return Schedule(period, f"{each}, for until=")
     if large is not None:
         return Schedule(
-            period, f"{each}, as ranks keep small results of kernels only, and {large} is none"
+            period, f"{each}, as ranks keep results known to be small, and {large} is not"
         )
     total = times // period * nbytes
     if total > KEPT_BYTES:

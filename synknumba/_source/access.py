@@ -20,14 +20,13 @@ result is the same.
 import ast
 import builtins
 import inspect
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from types import CodeType, FunctionType
+from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
+from synknumba._source.definition import is_current
 from synknumba._source.grid_names import GridNames, grid_names
 from synknumba._source.kernel_facts import KernelFacts, Kind, Use, facts_of, facts_of_code, parts_of
 
@@ -92,7 +91,7 @@ def read_parameters(function: Callable[..., Any], dimensions: Mapping[str, int])
     """
     if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
         return frozenset()
-    if not _is_current(function.__code__):
+    if not is_current(function.__code__):
         return frozenset()
     facts = facts_of_code(function.__code__)
     if facts is None or any(isinstance(node, _SCOPES) for node in facts.definition.nodes):
@@ -224,29 +223,3 @@ def _is_type_of_numbers(value: object) -> bool:
     if isinstance(value, type):
         return issubclass(value, np.number)
     return isinstance(value, Number)
-
-
-def _is_current(code: CodeType) -> bool:
-    """Returns whether the source of code is available, and has not changed since it was
-    compiled.
-    """
-    try:
-        codes = _codes_of("".join(inspect.findsource(code)[0]), code.co_filename)
-    except (OSError, TypeError, ValueError, SyntaxError):
-        return False
-    return codes.count(code) == 1
-
-
-@lru_cache(maxsize=4)  # files; compiling one of 200 lines takes 3 ms
-def _codes_of(text: str, filename: str) -> list[CodeType]:
-    """Returns the code of all functions of a file."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return [*_codes(compile(text, filename, "exec", dont_inherit=True))]
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            yield from _codes(value)

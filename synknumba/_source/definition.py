@@ -5,6 +5,7 @@ of it.
 import ast
 import inspect
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
 from tokenize import TokenError
@@ -112,3 +113,29 @@ def _strings(node: ast.AST) -> Iterator[str]:
         for text in values:
             if isinstance(text, str):
                 yield text
+
+
+def is_current(code: CodeType) -> bool:
+    """Returns whether the source of code is available, and has not changed since it was
+    compiled.
+    """
+    try:
+        codes = _codes_of("".join(inspect.findsource(code)[0]), code.co_filename)
+    except (OSError, TypeError, ValueError, SyntaxError):
+        return False
+    return codes.count(code) == 1
+
+
+@lru_cache(maxsize=4)  # files; compiling one of 200 lines takes 3 ms
+def _codes_of(text: str, filename: str) -> list[CodeType]:
+    """Returns the code of all functions of a file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [*_codes(compile(text, filename, "exec", dont_inherit=True))]
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _codes(value)

@@ -131,6 +131,7 @@ class Returned:
     """Structure, dtypes and shapes of a Python function's result, sent when they are new.
 
     If the control block is too small, the rank has created a segment; its descriptor is attached.
+    Where later results of a round would replace those in a segment, they come with the message.
     """
 
     spec: int  # number that denotes them from now on, in the first word of the rank's results
@@ -138,6 +139,7 @@ class Returned:
     leaves: tuple[tuple[Any, Shape], ...]  # (dtype, shape)
     nbytes: int  # of the packed leaves
     segment: tuple[int, int] | None = None  # (id, bytes)
+    packed: bytes | None = None  # the leaves, of this result alone
 
 
 @dataclass(frozen=True, slots=True)

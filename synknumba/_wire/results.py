@@ -78,12 +78,18 @@ class ResultReader:
         # more than the rank keeps
         self._specs: Cache[int, RankReturn] = Cache(2 * SPECS_KEPT)
         self._segment: Segment | None = None  # the rank's segment, mapped with its last known size
+        # whether all results so far were in the control block; None before the first
+        self.are_small: bool | None = None
 
     def learn(self, news: Returned, descriptors: Sequence[int]) -> None:
         """Adds a new spec, and maps the segment that comes with it."""
         memory = self._memory
         if news.segment is not None:
             memory = self._mapped(*news.segment, descriptors[0]).array(np.uint8, (news.nbytes,))
+        elif news.packed is not None:
+            memory = np.frombuffer(news.packed, np.uint8)
+        is_small = news.segment is None and news.packed is None
+        self.are_small = is_small and self.are_small is not False
         self._specs[news.spec] = RankReturn(news.structure, tuple(view_leaves(memory, news.leaves)))
 
     def _mapped(self, segment_id: int, size: int, descriptor: int) -> Segment:

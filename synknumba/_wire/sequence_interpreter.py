@@ -64,7 +64,7 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
 ) = range(19)
 
 # Operations: on floats, then on ints. What they take is float64 or int64.
-TO_FLOAT, ADD, SUB, MUL, DIV, NEG, ABS = range(7)
+TO_FLOAT, ADD, SUB, MUL, DIV, NEG, ABS, POW = range(8)
 INT_ADD, INT_SUB, INT_MUL, INT_DIV, INT_FLOORDIV, INT_MOD, INT_NEG, INT_ABS, INT_MIN, INT_MAX = (
     range(10, 20)
 )
@@ -162,6 +162,8 @@ def operate(operation: int, target: int, left: int, right: int) -> int:
             store_double(target, x - y)
         elif operation == MUL:
             store_double(target, x * y)
+        elif operation == POW:
+            store_double(target, x**y)
         else:
             if y == 0.0:
                 return 0

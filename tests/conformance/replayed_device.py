@@ -26,6 +26,7 @@ from synknumba._device import (
     RecordedCall,
     Recorder,
     Recording,
+    ResultRing,
     Step,
     Workspace,
 )
@@ -391,6 +392,33 @@ class RepeatedCalls(Recorder):
         self._made.clear()
 
 
+class CopiedRing(ResultRing):
+    """Runs the copies of an iteration, and copies the line to a list."""
+
+    def __init__(self, line: Any) -> None:
+        self._line = line
+        self._kept: list[Any] = []
+        self._left = self._period = 0
+
+    def step(self, copies: Sequence[Step]) -> Step:
+        return partial(self._keep, copies)
+
+    def _keep(self, copies: Sequence[Step]) -> None:
+        self._left -= 1
+        if not self._left:
+            for copy in copies:
+                copy()
+            self._kept.append(self._line.copy())
+            self._left = self._period
+
+    def begin(self, entries: int, period: int) -> None:
+        self._kept.clear()
+        self._left = self._period = period
+
+    def take(self, lines: Any) -> None:
+        lines[...] = self._kept
+
+
 class ReplayedDevice(PrivateDevice):
     def workspace(self, *, sliced: bool = False) -> Workspace:
         return OwnWorkspace()
@@ -418,6 +446,9 @@ class ReplayedDevice(PrivateDevice):
 
     def can_queue(self, steps: Sequence[Step]) -> bool:
         return True
+
+    def result_ring(self, line: Any) -> ResultRing:
+        return CopiedRing(line)
 
     def beside(self) -> tuple[list[Step], list[Step]]:
         return [], []

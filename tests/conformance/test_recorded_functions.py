@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
+from tests.conformance.conftest import spans_machines
 
 
 def softmax(z):
@@ -124,6 +125,61 @@ def test_in_a_sequence(world):
         mine -= 0.001 * slope
     assert_allclose(losses, wanted, rtol=1e-10)
     assert_allclose(w.get_value(), mine, rtol=1e-9, atol=1e-12)
+
+
+def describe(x, v):
+    return {"total": (v * x).sum(), "mean": x.mean(0) + v, "most": (x + v).max(0)}
+
+
+DESCRIBED = {"total": "sum", "mean": "mean", "most": "max"}
+described = synk.function(record=True, outputs=DESCRIBED)(describe)
+
+
+@pytest.mark.parametrize("record", [True, False])  # recorded unasked
+def test_repeated_calls(world, record):
+    """From the third on they take no Python; other contents, rows, numbers and memory do."""
+    described = synk.function(record=record, outputs=DESCRIBED)(describe)
+    rows = np.arange(30.0).reshape(10, 3)
+    x, v, numbers = synk.data(rows), synk.variable(np.zeros(3)), np.zeros(3)
+    for batch in (None, slice(2, 9), slice(0, 2), None):
+        chosen = slice(None) if batch is None else batch
+        for turn in range(6):
+            update(v, -1.0, 1.0)
+            numbers += 1
+            got = described(x, v, batch=batch)
+            wanted = x.data[chosen]
+            assert_allclose(got["total"], (wanted * numbers).sum(), rtol=1e-12)
+            assert_allclose(got["mean"], wanted.mean(0) + numbers, rtol=1e-12)
+            assert_allclose(got["most"], wanted.max(0) + numbers, rtol=1e-12)
+            if turn == 3:
+                x[:] = x.data * 1.5
+        if batch is None:
+            x.freeze()
+            described(x, v)
+            x.thaw()
+            v.set_value(numbers + 1)
+            numbers += 1
+
+
+@synk.sequence
+def growing(x, v):
+    update(v, 1, -0.5)
+    return described(x, v)
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+def test_results_of_all_iterations_in_one_round(world, rows):
+    """Once their shapes are known; ranks may be without rows."""
+    x, v = synk.data(np.arange(3.0 * rows).reshape(rows, 3)), synk.variable(np.zeros(3))
+    for first in (0, 40, 80):
+        before = world.statistics().rounds
+        kept = growing(x, v, times=40, every=1)
+        if not spans_machines():
+            assert world.statistics().rounds - before < 20  # with those that install it
+        values = np.arange(first + 1, first + 41)[:, None] / 2
+        assert_allclose(kept["total"], (values * x.data.sum(0)).sum(1), rtol=1e-12)
+        assert_allclose(kept["mean"], x.data.mean(0) + values, rtol=1e-12)
+        assert_allclose(kept["most"], x.data.max(0) + values, rtol=1e-12)
 
 
 @synk.function(outputs=None)

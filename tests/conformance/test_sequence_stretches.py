@@ -182,6 +182,7 @@ def test_functions(world, record):
             (1, None),
             (1, None),
             (7, 2),
+            (150, 1),
         ):
             found = learn(x, y, w, slope, times=times, every=every)
             losses, most = learned(x.data, y.data, mine, times)
@@ -417,6 +418,19 @@ class TestRecordings:
             found = learn(x, y, w, slope)
         losses, _ = learned(x.data, y.data, mine, 21)
         assert found["loss"] == losses[-1]
+        assert min(count_served()[0]) >= 4  # some are late
+
+    @pytest.mark.parametrize("record", [True, False])  # without, as it does nothing but compute
+    def test_recorded_functions_are_served_without_python(self, world, record):
+        x, v = synk.data(np.arange(12.0).reshape(4, 3)), synk.variable(np.ones(3))
+
+        @synk.function(record=record, outputs="sum")
+        def total(x, v):
+            return (x * v).sum()
+
+        count_served()
+        for _ in range(20):
+            assert total(x, v) == 66
         assert min(count_served()[0]) >= 4  # some are late
 
     def test_a_body_without_the_host_is_one(self, world):

@@ -9,7 +9,10 @@ from numba import cuda
 from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
-from tests.conformance.conftest import ROWS
+from synknumba._rank.function_routine import FunctionRoutine
+from synknumba._sequence import plan
+from synknumba._sequence.plan import SequencePlan
+from tests.conformance.conftest import REPLAYED, ROWS
 from tests.conformance.kernels import dot
 from tests.quick import whole
 
@@ -1167,6 +1170,65 @@ def test_arrays_of_trees(world):
     assert pair.get_value()[0][0] == 1.5
 
 
+@pytest.mark.parametrize("row", [*ROWS[:2], ROWS[4], REPLAYED])
+@pytest.mark.parametrize("options", [{}, {"num_slices": 2}, {"batch": True}])
+def test_functions_get_the_numbers_of_the_iteration(fork_row, row, options, monkeypatch):
+    """Also in dicts, with every dtype, and beside rows; they are bound once for all numbers."""
+
+    def bound_once(self, *args):
+        assert self not in bound
+        bound.append(self)
+        return make_binding(self, *args)
+
+    bound, make_binding = [], FunctionRoutine._make_binding
+    monkeypatch.setattr(FunctionRoutine, "_make_binding", bound_once)
+
+    @synk.function(outputs="sum")
+    def note(x, log, step, rate, settings):
+        assert settings.pop("seen", None) is None
+        for at, value in enumerate((step, rate, settings["rate"][0], settings["other"], len(x))):
+            log[at] += value
+        settings["seen"] = True
+        return (x * rate).sum()
+
+    @synk.sequence
+    def body(x, order, log, beta, narrow):
+        step = synk.STEP
+        settings = {"rate": [beta * 0.5**step, narrow], "other": 3.0}
+        chosen = {"batch": order[step]} if "batch" in options else options
+        return note(x, log, step, np.cos(step / 7) + beta, settings, **chosen)
+
+    @synk.function(record=True)
+    def kinds(log, single, whole, z, settings):
+        assert type(single) is np.float32
+        assert type(whole) is int
+        log[0] += single + whole + z.imag + settings["more"]
+
+    rows, order = np.arange(12.0), np.arange(40).reshape(10, 4) % 12
+    with fork_row() as world:
+        size = world.world_size
+        x, lines, log = synk.data(rows), synk.data(order), synk.variable(np.zeros(5))
+        slices = options.get("num_slices", 1)
+        for beta in (0.25, -3.0):
+            before = sum(log.get_value(rank) for rank in range(size))
+            kept = body(x, lines, log, beta, np.float32(0.1), times=10, every=3)
+            told, sums = np.zeros(5), []
+            for step in range(10):
+                chosen = rows[order[step]] if "batch" in options else rows
+                rate = np.cos(step / 7) + beta
+                sums.append((chosen * rate).sum())
+                line = np.array([step, rate, beta * 0.5**step, 3.0, 0.0])
+                told += size * slices * line + [0, 0, 0, 0, len(chosen)]
+            assert_allclose(kept, sums[2::3], rtol=1e-12)
+            after = sum(log.get_value(rank) for rank in range(size))
+            assert_allclose(after - before, told, rtol=1e-12)
+        bound.clear()
+        steps = [1, 2, 1, *range(3, 30), 1]  # more kinds than are recorded
+        for step in steps:
+            kinds(log, np.float32(step), step, complex(0, step), {"more": step})
+        assert_allclose(log.get_value(0)[0] - after[0] / size, 4 * sum(steps))
+
+
 @synk.parallel(grid="elements")
 @cuda.jit
 def edges(u, v, own):
@@ -1221,3 +1283,105 @@ def test_calls_beside_an_exchange(world):
 @synk.function(outputs=None)
 def first_row(u):
     return u[0]
+
+
+class TestKeptResultsOfFunctions:
+    """Ranks keep small results of functions; each is the one that a single call returns."""
+
+    @pytest.mark.parametrize("row", [*ROWS[:2], ROWS[4], REPLAYED])
+    def test_rounds_are_few_once_results_were_small(self, world):
+        @synk.function(outputs={"s": "sum", "each": None, "m": ["mean", "max"]})
+        def measure(a, step, rank):
+            a += step
+            whole = {0: 3, 1: step, 2: 0.5 * step}[step % 3]  # ints and floats
+            return {"s": whole, "each": a[:2] * rank, "m": [a.mean(), a.astype("f4") + rank]}
+
+        @synk.function(outputs={"m": ["mean", "max"], "s": "sum"})
+        def level(a, x, rank):
+            return {"m": [a.sum() / 3 + rank, a > rank], "s": a.astype("f4") / 7}
+
+        @synk.sequence
+        def body(a):
+            return measure(a, synk.STEP, synk.RANK), total(a)
+
+        @synk.sequence
+        def levels(a, x):
+            measure(a, synk.STEP, synk.RANK)
+            return level(a, x, synk.RANK), total(a), "constant"
+
+        @synk.function(record=True, outputs="mean")
+        def shrunk(a, x, rank):
+            a *= 0.99
+            return a.sum() + rank
+
+        @synk.sequence
+        def recorded(a, x):
+            return shrunk(a, x, synk.RANK), total(a)
+
+        def singly(a, times, every):
+            kept = []
+            for step in range(times):
+                one = measure(a, step, synk.RANK), total(a), level(a, x, synk.RANK)
+                if step % every == every - 1:
+                    kept.append(one)
+            return kept
+
+        rounds, run = [], SequencePlan.run
+        x, even = synk.data(np.zeros(5)), synk.data(np.zeros(6))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SequencePlan, "run", lambda *args: rounds.append(1) or run(*args))
+            patch.setattr(plan, "SPECS_KEPT", 20)  # iterations in a round
+            for times, every in ((7, 1), (50, 1), (11, 3)):
+                a, b, c, d = (synk.variable(np.arange(3.0)) for _ in range(4))
+                found = recorded(d, even, times=times, every=every)
+                sums = 3.0 * 0.99 ** np.arange(1.0, times + 1)[every - 1 :: every]
+                assert_allclose(found[0], sums + (world.world_size - 1) / 2, rtol=1e-12)
+                assert_allclose(found[1], sums * world.world_size, rtol=1e-12)
+                rounds.clear()
+                found, told = body(a, times=times, every=every), singly(b, times, every)
+                assert len(rounds) <= 8  # of two calls
+                assert_array_equal(found[1], [one[1] for one in told])
+                for place, key in (("s", "s"), ("each", "each")):
+                    assert_array_equal(found[0][place], [one[0][key] for one in told])
+                for k in range(2):
+                    assert_array_equal(found[0]["m"][k], [one[0]["m"][k] for one in told])
+                assert_array_equal(a.get_value(), b.get_value())
+                found = levels(c, x, times=times, every=every)
+                assert found[2] == "constant"
+                assert_array_equal(found[1], [one[1] for one in told])
+                assert_array_equal(found[0]["s"], [one[2]["s"] for one in told])
+                assert found[0]["s"].dtype == told[0][2]["s"].dtype
+                for k in range(2):
+                    assert_array_equal(found[0]["m"][k], [one[2]["m"][k] for one in told])
+
+    @pytest.mark.parametrize("row", [*ROWS[:2], ROWS[4], REPLAYED])
+    def test_results_may_become_large(self, world):
+        """Large ones after small ones come with the ranks' messages, in later calls in rounds."""
+
+        @synk.function(outputs="sum")
+        def many(a, n, step):
+            return a[:n] * step
+
+        @synk.sequence
+        def body(a, n):
+            return many(a, n, synk.STEP)
+
+        @synk.function(outputs="gather")
+        def first_few(a, n, rank):
+            return a[: n + rank]
+
+        @synk.sequence
+        def gathered(a):
+            return first_few(a, 4 - synk.STEP // 2, synk.RANK)
+
+        a = synk.variable(np.arange(9000.0))
+        for n, times in ((3, 5), (3, 5), (9000, 6), (9000, 4), (2, 3)):
+            steps = np.arange(times)[:, None] * world.world_size
+            assert_array_equal(body(a, n, times=times, every=1), np.arange(n) * steps)
+        with pytest.raises(synk.ReductionError, match="the same shapes to be stacked"):
+            synk.sequence(lambda a: many(a, 5 - synk.STEP, 1))(a, times=3, every=1)
+        for every in (1, 2):
+            rows = np.concatenate([np.arange(4.0 + rank) for rank in range(world.world_size)])
+            assert_array_equal(gathered(a, times=2, every=every), [rows] * (2 // every))
+        with pytest.raises(synk.ReductionError, match="the same shapes to be stacked"):
+            gathered(a, times=4, every=2)

@@ -264,13 +264,13 @@ def test_what_ends_a_round():
             average,
             {"times": 7, "every": 7},
             1,
-            "as ranks keep small results of kernels only, and the result of shrink is none",
+            "as ranks keep results known to be small, and the result of shrink is not",
         ),
         (
             listed,
             {"times": 7, "every": 1},
             7,
-            "after each iteration, as ranks keep small results of kernels only, and the result",
+            "after each iteration, as ranks keep results known to be small, and the result",
         ),
         (
             measure,
