@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 from _common import Timing, arguments, print_table, save, summarise, time_calls
-from _prange import lists_of, table_of, waves
+from _prange import exact_sum, lists_of, table_of, waves
 from numba import cuda, float64
 
 import synknumba as synk
@@ -127,11 +127,10 @@ def measure_starts(ranks: int) -> Iterator[Result]:
     yield Result("synknumba", "private memory of a rank", ranks, mib=min(memory))
 
 
-def measure(ranks: int, settings: Settings) -> Iterator[Result]:
-    """Calls in one world."""
-    table = synk.data(table_of(settings.table, settings.columns))
-    lists, sums = lists_of(settings.table, settings.batch), column_sums(settings.columns)
-    arrays = {count: synk.data(waves(count)) for count in {*settings.samples, *settings.rows}}
+def measure(ranks: int, settings: Settings, arrays: dict[str | int, synk.Data]) -> Iterator[Result]:
+    """Calls in one world; arrays: those of the settings' lengths, and the table."""
+    table, lists = arrays["table"], lists_of(settings.table, settings.batch)
+    sums = column_sums(settings.columns)
 
     def row(what: str, call: Callable[[], object]) -> Result:
         timing = time_calls(call, settings.seconds, at_least=AT_LEAST)
@@ -141,8 +140,7 @@ def measure(ranks: int, settings: Settings) -> Iterator[Result]:
         yield row("empty call", nothing)
         for count in settings.samples:
             x = arrays[count]
-            exact = (np.exp(-BETA * x.data * x.data) * np.cos(x.data)).sum()
-            np.testing.assert_allclose(sum_of_waves(x, BETA), exact, rtol=1e-9)
+            np.testing.assert_allclose(sum_of_waves(x, BETA), exact_sum(count), rtol=1e-9)
             yield row(f"kernel and sum, {count}", lambda x=x: sum_of_waves(x, BETA))
         for count in settings.rows:
             x = arrays[count]
@@ -219,20 +217,26 @@ def main() -> None:
         args.batch,
         args.columns,
     )
+    arrays: dict[str | int, synk.Data] = {
+        count: synk.data(waves(count)) for count in {*args.samples, *args.rows}
+    }
+    arrays["table"] = synk.data(table_of(args.table, args.columns))
+    sizes = {"samples": args.samples, "rows": args.rows, "elements": args.elements}
+    table = {"table": args.table, "batch": args.batch, "columns": args.columns}
     results: list[Result] = []
     for ranks in args.ranks or [ranks for ranks in RANKS if ranks <= cores]:
         results += measure_starts(ranks)
-        results += measure(ranks, settings)
+        results += measure(ranks, settings, arrays)
         if not args.no_peers:
             results += measure_peers(ranks, settings)
+        results = with_ratios(results)
+        # after each world, for a run of many may be ended
+        save(args.json, "many_ranks", results, {"seconds": args.seconds, **sizes, **table})
     order = {what: place for place, what in enumerate(dict.fromkeys(row.what for row in results))}
-    results = sorted(with_ratios(results), key=lambda row: (order[row.what], row.ranks))
+    results = sorted(results, key=lambda row: (order[row.what], row.ranks))
     print(f"ranks on {cores} cores, microseconds; ratio: to synknumba with as many ranks")
     head = ("", "", "ranks", "median", "p99", "minimum", "ratio")
     print_table(head, [cells(row) for row in results])
-    sizes = {"samples": args.samples, "rows": args.rows, "elements": args.elements}
-    table = {"table": args.table, "batch": args.batch, "columns": args.columns}
-    save(args.json, "many_ranks", results, {"seconds": args.seconds, **sizes, **table})
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ RUNS = [
     ),
     (
         "minibatch.py",
-        "--ranks 3 --rows 100 --columns 5 --batches 1 40 --seconds 0.01",
-        {"synknumba", "numpy"},
+        "--ranks 3 --rows 100 --columns 5 --batches 1 42 --seconds 0.01",
+        {"synknumba", "numpy", "numba"},
     ),
     (
         "montecarlo.py",
