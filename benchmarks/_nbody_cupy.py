@@ -84,6 +84,7 @@ class Part:
             self.targets = self.sources[own].copy()
             self.out = cupy.empty((len(self.targets), 3), np.float32)
             self.stream = cupy.cuda.Stream(non_blocking=True)
+            self.device.synchronize()
 
     def launch(self) -> None:
         n, s = len(self.targets), len(self.sources)
@@ -107,7 +108,6 @@ def cupy_rows(settings: Settings) -> Iterator[Row]:
             places, masses = bodies_of(count, "float32")
             bodies = np.concatenate([places, masses[:, None]], axis=1)
             parts = [Part(rank, bodies, rows_of(rank, ranks, count)) for rank in range(ranks)]
-            cupy.cuda.Device().synchronize()
 
             def step(parts: list[Part] = parts) -> Any:
                 for part in parts:

@@ -197,7 +197,7 @@ def start_of(side: int) -> np.ndarray:
 
 def steps_of(side: int) -> int:
     """How many steps are long beside a round."""
-    return max(20, TIMES * SIDES[0] ** 2 // side**2)
+    return min(TIMES, max(20, TIMES * SIDES[0] ** 2 // side**2))
 
 
 def relaxed(u: np.ndarray, times: int) -> np.ndarray:
