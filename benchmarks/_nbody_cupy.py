@@ -12,14 +12,14 @@ from _common import summarise
 from _gpu_call_peers import Row, Settings, print_rows, rows_of, time_steps
 from _nbody import INSTRUCTIONS, SOFTENING, bodies_of, check
 
-THREADS, EACH = 128, 4
+THREADS, EACH, TILE = 128, 4, 512
 LANES = 128  # float32 units of a multiprocessor, since compute capability 8.6 and in 9.0
 KERNEL = cupy.RawKernel(
     f"""
 extern "C" __global__ void accelerations(
     const float4* targets, const float4* sources, int n, int s, float soft, float* out)
 {{
-    __shared__ float4 tile[{THREADS}];
+    __shared__ float4 tile[{TILE}];
     float3 place[{EACH}];
     float total[{EACH}][3] = {{}};
     int begin = blockIdx.x * {THREADS * EACH} + threadIdx.x;
@@ -28,14 +28,16 @@ extern "C" __global__ void accelerations(
         float4 body = targets[min(begin + e * {THREADS}, n - 1)];
         place[e] = make_float3(body.x, body.y, body.z);
     }}
-    for (int first = 0; first < s; first += {THREADS}) {{
-        int j = first + threadIdx.x;
-        float4 body = sources[min(j, s - 1)];
-        tile[threadIdx.x] = make_float4(body.x, body.y, body.z, j < s ? body.w : 0.0f);
+    for (int first = 0; first < s; first += {TILE}) {{
+        #pragma unroll
+        for (int k = threadIdx.x; k < {TILE}; k += {THREADS}) {{
+            float4 body = sources[min(first + k, s - 1)];
+            tile[k] = make_float4(body.x, body.y, body.z, first + k < s ? body.w : 0.0f);
+        }}
         __syncthreads();
         float pull[{EACH}][3] = {{}};
         #pragma unroll 8
-        for (int k = 0; k < {THREADS}; ++k) {{
+        for (int k = 0; k < {TILE}; ++k) {{
             float4 source = tile[k];
             #pragma unroll
             for (int e = 0; e < {EACH}; ++e) {{

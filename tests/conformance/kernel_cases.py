@@ -155,7 +155,7 @@ def _(n, rng, options):
 
 @case(nbody.accelerations_float32, rtol=1e-6)
 def _(n, rng, options):
-    bodies = rng.normal(size=(n, 3)), rng.normal(size=(300, 3)), rng.random(300)
+    bodies = rng.normal(size=(n, 3)), rng.normal(size=(600, 3)), rng.random(600)
     bodies = [array.astype(np.float32) for array in bodies]
     return nbody.accelerations(*bodies, 0.1, **options), nbody.accelerations_reference(*bodies, 0.1)
 

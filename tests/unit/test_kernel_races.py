@@ -11,7 +11,7 @@ from synknumba.kernels import ising, matmul, nbody, reduce, statistics, stencil
 RNG = np.random.default_rng(0)
 ROWS = RNG.random(70)
 SPINS = np.ones((3, 4, 4), np.int8)
-BODIES = (150, 3), (130, 3), 130  # two tiles, and threads with one, two and no targets
+BODIES = (150, 3), (513, 3), 513  # two tiles, and threads with one and two targets
 
 # kernel, grid, block (as it is declared; smaller where it may be), arguments with the outputs
 LAUNCHES = [
