@@ -124,6 +124,17 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print("  ".join(cells).rstrip())
 
 
+def print_timing(form: str, what: str, timing: Timing) -> None:
+    """Tells the script what a peer in a process of its own has measured, as soon as it has.
+
+    Args:
+        form: which of several programs of the library, or "".
+        what: it computed.
+        timing: of one call.
+    """
+    print(json.dumps({"form": form, "what": what, "timing": asdict(timing)}), flush=True)
+
+
 def save(
     path: Path | None, benchmark: str, results: Sequence[Any], settings: dict[str, Any]
 ) -> None:

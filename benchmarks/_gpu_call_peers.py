@@ -7,8 +7,8 @@ for nothing. synknumba is not imported, nor is Numba but by its own peer: torch 
 another environment.
 
 Works. "sum": the sum of a few float64 numbers that lie on the devices. "pairs": the mean of
-y·exp(−x²) over float32 arrays that lie on the devices. "pi" and "option": see `_montecarlo`; the
-others: see `_vectorize`. What is made is there at the end of each step, and right.
+y·exp(−x²) over float32 arrays that lie on the devices. "pi" and "option": see `_montecarlo`;
+"nbody": see `_nbody`; the others: see `_vectorize`. What is made is there at the end of each step, and right.
 """  # noqa: E501
 
 import contextlib
@@ -41,6 +41,7 @@ AT_MOST = {
     "linear": 2000,
     "wave": 2000,
     "sum of rows": 2000,
+    "nbody": 2000,
 }
 FAMILIES = {  # of scripts, but for "sum" and "pairs"
     "pi": "_montecarlo",
@@ -48,6 +49,7 @@ FAMILIES = {  # of scripts, but for "sum" and "pairs"
     "linear": "_vectorize",
     "wave": "_vectorize",
     "sum of rows": "_vectorize",
+    "nbody": "_nbody",
 }
 TOLERANCE = {"sum": 1e-12, "pairs": 1e-3}  # float32 sums of many terms differ in the fourth digit
 # random pairs, which are repeated to make more: random numbers take longer than copies
@@ -65,7 +67,7 @@ START_SECONDS = (
 class Settings:
     """What is measured, for each number of ranks and each number of rows."""
 
-    work: Literal["sum", "pairs", "pi", "option", "linear", "wave", "sum of rows"]
+    work: Literal["sum", "pairs", "pi", "option", "linear", "wave", "sum of rows", "nbody"]
     device: Literal["cpu", "cuda"]
     ranks: tuple[int, ...]
     rows: tuple[int, ...]

@@ -32,6 +32,7 @@ LISTS = 16  # of random rows, drawn beforehand and used in turns
 PATTERN = 1_000_003  # values that repeat: no part begins where another does
 # the values are whole numbers up to this, so that float32 and float64 sums are exact in any order
 HIGHEST = 15
+ON_DEVICES = "table on the devices: "  # begins the names of rows without copies of rows
 THREADS = 8  # that fill memory: its first touch takes longer than the copy
 
 

@@ -5,11 +5,12 @@ bring a host's rows to devices.
     python _gpu_moves_peers.py scatter torch SETTINGS       one process: copies from pinned memory, and from pageable
     python _gpu_moves_peers.py scatter jax SETTINGS         one process: device_put onto a sharding
     python _gpu_moves_peers.py minibatch take SETTINGS      np.take into pinned memory, CuPy copies it: a process per GPU
-    python _gpu_moves_peers.py minibatch torch SETTINGS     index_select into pinned memory, .to(device): a process per GPU
-    python _gpu_moves_peers.py minibatch jax SETTINGS       one process: device_put of x[indices]
+    python _gpu_moves_peers.py minibatch torch SETTINGS     index_select into pinned memory, .to(device), and of a table on the device: a process per GPU
+    python _gpu_moves_peers.py minibatch jax SETTINGS       one process: device_put of x[indices], and jnp.take of a table on the devices
+    python _gpu_moves_peers.py minibatch prange SETTINGS    Numba's threads on cores
 
-SETTINGS are JSON; rows are printed as JSON. Neither synknumba nor Numba is imported: the packages
-may be elsewhere.
+SETTINGS are JSON; rows are printed as JSON. synknumba is not imported, nor is Numba but by its own
+peer: the packages may be elsewhere.
 """  # noqa: E501
 
 import json
@@ -26,7 +27,16 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 from _common import Timing
-from _gpu_moves import Kind, Row, Settings, fill, index_lists, part, time_rounds
+from _gpu_moves import (
+    ON_DEVICES,
+    Kind,
+    Row,
+    Settings,
+    fill,
+    index_lists,
+    part,
+    time_rounds,
+)
 from numpy.typing import NDArray
 
 CHECKED = 1 << 24  # bytes at each end of a part that are compared
@@ -342,33 +352,89 @@ def minibatch_torch(team: Team, settings: Settings) -> Iterator[Row]:
 
         return work
 
-    what = (
-        "index_select into pinned memory, .to(device)"
-        if cuda
-        else "index_select, a process per rank"
-    )
-    yield from steps(team, settings, ("torch", what), prepare)
+    what = "index_select into pinned memory, .to(device)"
+    if cuda:
+        yield from steps(team, settings, ("torch", what), prepare)
+    there = table.to(device)
+
+    def prepare_there(count: int) -> Sums:
+        def work(indices: NDArray[np.int64]) -> Any:
+            numbers = torch.from_numpy(indices).to(device)
+            return there.index_select(0, numbers).sum(dim=0).cpu().numpy()
+
+        return work
+
+    what = f"{ON_DEVICES}index_select, a process for each"
+    yield from steps(team, settings, ("torch", what), prepare_there)
 
 
 def minibatch_jax(settings: Settings) -> Iterator[Row]:
-    """One process, one thread that gathers."""
+    """One process: rows that NumPy gathers, and rows of a table that lies on the devices, a part
+    or all of it on each.
+    """
     import jax
+    import jax.numpy as jnp
 
-    sharding, table = row_sharding(settings), settings.table()
+    by_rows, table = row_sharding(settings), settings.table()
+    everywhere = jax.sharding.NamedSharding(by_rows.mesh, jax.sharding.PartitionSpec())
+    # JAX divides into equal parts
+    divided = jax.device_put(np.pad(table, ((0, -len(table) % settings.ranks), (0, 0))), by_rows)
+    copied = jax.device_put(table, everywhere)
     sums = jax.jit(lambda rows: rows.sum(axis=0))
+    taken = jax.jit(lambda table, indices: jnp.take(table, indices, axis=0).sum(axis=0))
+
+    def by_numpy(indices: NDArray[np.int64]) -> Any:
+        return sums(jax.device_put(table[indices], by_rows))
+
+    def of_parts(indices: NDArray[np.int64]) -> Any:
+        return taken(divided, indices)
+
+    def of_copies(indices: NDArray[np.int64]) -> Any:
+        return taken(copied, jax.device_put(indices, by_rows))
+
+    ways = {
+        "device_put(x[indices]), NamedSharding": by_numpy,
+        f"{ON_DEVICES}jnp.take, a part on each": of_parts,
+        f"{ON_DEVICES}jnp.take, all of it on each": of_copies,
+    }
     for size in settings.sizes:
         lists = index_lists(len(table), size)
+        for what, way in ways.items():
+            if size % settings.ranks and way is not of_parts:
+                print(f"jax: {size} rows are not divisible: {what} left out", file=sys.stderr)
+                continue
 
-        def step(indices: NDArray[np.int64]) -> NDArray[np.float32]:
-            return np.asarray(sums(jax.device_put(table[indices], sharding)))
+            def step(indices: NDArray[np.int64], way: Sums = way) -> NDArray[np.float32]:
+                return np.asarray(way(indices))
 
+            for indices in lists[:2]:
+                np.testing.assert_array_equal(
+                    step(indices), table[indices].sum(axis=0, dtype=np.float64)
+                )
+            turns = cycle(lists)
+            timing = time_rounds(lambda step=step, turns=turns: step(next(turns)), settings.seconds)
+            yield Row("jax", what, "sum", size, timing)
+
+
+def minibatch_prange(settings: Settings) -> Iterator[Row]:
+    """One process: threads that read rows where they lie."""
+    import numba
+    from _prange import sum_of_rows
+
+    threads = min(settings.ranks, numba.config.NUMBA_NUM_THREADS)
+    numba.set_num_threads(threads)
+    table = settings.table()
+    for size in settings.sizes:
+        lists = index_lists(len(table), size)
         for indices in lists[:2]:
             np.testing.assert_array_equal(
-                step(indices), table[indices].sum(axis=0, dtype=np.float64)
+                sum_of_rows(table, indices, threads), table[indices].sum(axis=0, dtype=np.float64)
             )
         turns = cycle(lists)
-        timing = time_rounds(lambda step=step, turns=turns: step(next(turns)), settings.seconds)
-        yield Row("jax", "device_put(x[indices]), NamedSharding", "sum", size, timing)
+        timing = time_rounds(
+            lambda turns=turns: sum_of_rows(table, next(turns), threads), settings.seconds
+        )
+        yield Row("numba", "prange, threads that read rows in place", "sum", size, timing)
 
 
 # ---- all of it -----------------------------------------------------------------------------------
@@ -380,6 +446,7 @@ PEERS: dict[tuple[str, str], tuple[str, Callable[[Settings], Iterable[Row]]]] = 
     ("minibatch", "take"): ("cupy", partial(together, minibatch_take)),
     ("minibatch", "torch"): ("torch", partial(together, minibatch_torch)),
     ("minibatch", "jax"): ("jax", minibatch_jax),
+    ("minibatch", "prange"): ("numba", minibatch_prange),
 }
 
 

@@ -1,22 +1,22 @@
 """The softmax regression of gpu_sequences.py, and what its peers run in processes of their own.
 Prints JSON.
 
-python benchmarks/_gpu_regression.py RANKS SECONDS torch|graph|jax
+python benchmarks/_gpu_regression.py RANKS SECONDS torch|jax
 
-"torch" launches step by step, "graph" a CUDA graph of a step with NCCL inside; "jax" is jit with
-psum. The loss of each step goes to the script.
+torch has several forms, of which the fastest is the peer: with an all_reduce for the gradient and
+one for the loss, or one for both in a buffer; launched by Python or in a CUDA graph with NCCL
+inside; with torch.compile. "jax" is jit with psum. The loss of each step goes to the script.
 """
 
-import dataclasses
-import json
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from _common import Timing, summarise
+from _common import Timing, print_timing, summarise
 
 ROWS, FEATURES, CLASSES, RATE = 4096, 784, 10, 1e-5
 WHAT = f"softmax regression {ROWS} × {FEATURES}"
@@ -55,27 +55,62 @@ def timed(step: Callable[[], float], runs: int) -> Timing:
     return summarise(times)
 
 
-def torch_rank(rank: int, ranks: int, seconds: float, how: str, meeting: str) -> None:
-    import torch
-    from torch import distributed
+class Regression:
+    """One process's rows in torch, and steps of regression on them."""
 
-    torch.cuda.set_device(rank)
-    distributed.init_process_group("nccl", f"file://{meeting}", rank=rank, world_size=ranks)
-    mine = slice(ROWS * rank // ranks, ROWS * (rank + 1) // ranks)
-    x, onehot = (torch.from_numpy(one[mine].copy()).cuda() for one in problem())
-    w = torch.zeros((FEATURES, CLASSES), device="cuda")
-    loss = torch.zeros((), device="cuda")
+    def __init__(self, rank: int, ranks: int) -> None:
+        import torch
 
-    def launch() -> None:
-        p = torch.log_softmax(x @ w, 1)
-        loss.copy_(-(p * onehot).sum() / ROWS)
-        distributed.all_reduce(loss)
-        slope = x.T @ (p.exp() - onehot)
-        distributed.all_reduce(slope)
-        w.sub_(RATE * slope)
+        own = slice(ROWS * rank // ranks, ROWS * (rank + 1) // ranks)
+        self.x, self.onehot = (torch.from_numpy(one[own].copy()).cuda() for one in problem())
+        self.w = torch.zeros((FEATURES, CLASSES), device="cuda")
 
-    run = launch
-    if how == "graph":
+    def gradient(self) -> tuple[Any, Any]:
+        """This process's part of the loss and of the slope."""
+        import torch
+
+        p = torch.log_softmax(self.x @ self.w, 1)
+        return -(p * self.onehot).sum() / ROWS, self.x.T @ (p.exp() - self.onehot)
+
+    def two(self) -> tuple[Callable[[], None], Any]:
+        """Two all_reduces; what launches a step, and where its loss is."""
+        import torch
+        from torch import distributed
+
+        total = torch.zeros((), device="cuda")
+
+        def launch() -> None:
+            loss, slope = self.gradient()
+            total.copy_(loss)
+            distributed.all_reduce(total)
+            distributed.all_reduce(slope)
+            self.w.sub_(slope, alpha=RATE)
+
+        return launch, total
+
+    def flat(self, compiled: bool = False) -> tuple[Callable[[], None], Any]:
+        """One all_reduce of a buffer with the slope and the loss."""
+        import torch
+        from torch import distributed
+
+        buffer = torch.zeros(self.w.numel() + 1, device="cuda")
+        slope = buffer[:-1].view_as(self.w)
+        gradient = self.gradient
+        if compiled:
+            gradient = torch.compile(gradient, dynamic=False, fullgraph=True)
+
+        def launch() -> None:
+            loss, own = gradient()
+            torch.cat([own.reshape(-1), loss.reshape(1)], out=buffer)
+            distributed.all_reduce(buffer)
+            self.w.sub_(slope, alpha=RATE)
+
+        return launch, buffer[-1]
+
+    def captured(self, launch: Callable[[], None], total: Any) -> tuple[Callable[[], None], Any]:
+        """The step in a CUDA graph, and the weights as they were."""
+        import torch
+
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
             for _ in range(3):
@@ -84,26 +119,51 @@ def torch_rank(rank: int, ranks: int, seconds: float, how: str, meeting: str) ->
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             launch()
-        w.zero_()
-        run = graph.replay
+        self.w.zero_()
+        return graph.replay, total
 
-    def step() -> float:
-        run()
-        return loss.item()
 
-    timing = timed(step, max(4, int(seconds * 20)))
-    if rank == 0:
-        print(json.dumps({WHAT: dataclasses.asdict(timing)}), flush=True)
+# those with graphs last: a capture that fails may leave NCCL unusable
+FORMS: dict[str, Callable[[Regression], tuple[Callable[[], None], Any]]] = {
+    "": Regression.two,
+    "one all_reduce": Regression.flat,
+    "one all_reduce, CUDA graph": lambda problem: problem.captured(*problem.flat()),
+    "CUDA graph": lambda problem: problem.captured(*problem.two()),
+    "one all_reduce, torch.compile, CUDA graph": lambda problem: problem.captured(
+        *problem.flat(compiled=True)
+    ),
+}
+
+
+def torch_rank(rank: int, ranks: int, seconds: float, meeting: str) -> None:
+    import torch
+    from torch import distributed
+
+    torch.cuda.set_device(rank)
+    distributed.init_process_group("nccl", f"file://{meeting}", rank=rank, world_size=ranks)
+    for form, make in FORMS.items():
+        try:
+            launch, total = make(Regression(rank, ranks))
+
+            def step(launch: Callable[[], None] = launch, total: Any = total) -> float:
+                launch()
+                return float(total.item())
+
+            timing = timed(step, max(4, int(seconds * 20)))
+        except Exception as error:  # noqa: BLE001  # of many kinds: no compiler, no Triton
+            print(f"torch, {form} left out: {error!r:.300}", file=sys.stderr)
+            continue
+        if rank == 0:
+            print_timing(form, WHAT, timing)
+    sys.stderr.flush()
     os._exit(0)  # a captured graph may keep NCCL from ending
 
 
-def by_torch(ranks: int, seconds: float, how: str) -> None:
+def by_torch(ranks: int, seconds: float) -> None:
     from torch import multiprocessing
 
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(
-            torch_rank, (ranks, seconds, how, os.path.join(folder, "meeting")), ranks
-        )
+        multiprocessing.spawn(torch_rank, (ranks, seconds, os.path.join(folder, "meeting")), ranks)
 
 
 def by_jax(ranks: int, seconds: float) -> None:
@@ -140,7 +200,7 @@ def by_jax(ranks: int, seconds: float) -> None:
         w, loss = compiled(x, onehot, w)
         return float(loss)
 
-    print(json.dumps({WHAT: dataclasses.asdict(timed(step, max(4, int(seconds * 20))))}))
+    print_timing("", WHAT, timed(step, max(4, int(seconds * 20))))
 
 
 def main() -> None:
@@ -148,7 +208,7 @@ def main() -> None:
     if how == "jax":
         by_jax(ranks, seconds)
     else:
-        by_torch(ranks, seconds, how)
+        by_torch(ranks, seconds)
 
 
 if __name__ == "__main__":

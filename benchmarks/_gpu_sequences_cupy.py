@@ -5,8 +5,6 @@ On several GPUs each process has its rows and those next to them, which it excha
 same graph.
 """
 
-import dataclasses
-import json
 import multiprocessing
 import sys
 import time
@@ -14,7 +12,7 @@ from multiprocessing.connection import Connection
 
 import cupy
 import numpy as np
-from _common import Timing, summarise
+from _common import Timing, print_timing, summarise
 from cupy.cuda import nccl
 from sequences import per_iteration, relaxed, start_of
 
@@ -117,7 +115,7 @@ def rank_main(rank: int, ranks: int, seconds: float, sides: list[int], pipe: Con
             pipe.send(nccl.get_unique_id())
         communicator = nccl.NcclCommunicator(ranks, pipe.recv(), rank)
     found = {f"Jacobi {side}²": measure(side, rank, ranks, seconds, communicator) for side in sides}
-    pipe.send({what: dataclasses.asdict(timing) for what, timing in found.items()})
+    pipe.send(found)
 
 
 def main() -> None:
@@ -137,7 +135,8 @@ def main() -> None:
     for _, theirs in pipes:
         theirs.close()  # so that the end of a process is seen
     told = [mine.recv() for mine, _ in pipes]
-    print(json.dumps(told[0]))
+    for what, timing in told[0].items():
+        print_timing("", what, timing)
     for process in processes:
         process.join()
 

@@ -1,4 +1,4 @@
-"""Numba's own way on one GPU: a hand-written kernel with the generator of numba.cuda.random.
+"""Numba's own way: a hand-written kernel with the generator of numba.cuda.random.
 Started by `_gpu_call_peers`.
 
 Every thread has a state of xoroshiro128+, walks over the samples in strides of the grid, and the
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from _gpu_call_peers import Row, Settings, print_rows, time_steps
+from _gpu_call_peers import Row, Settings, print_rows, rows_of, time_steps
 from _montecarlo import DISCOUNT, DRIFT, SPOT, SPREAD, STRIKE, affordable, check
 from numba import cuda, float64
 from numba.cuda.random import (
@@ -73,29 +73,52 @@ def kernel_of(sample: Any) -> Any:
     return add_up
 
 
+class Part:
+    """A device with its states and sums; `sample` is a device function."""
+
+    def __init__(self, number: int, blocks: int, sample: Any) -> None:
+        self.device, self.blocks = cuda.gpus[number], blocks
+        self.kernel = kernel_of(sample)
+        with self.device:
+            self.states = create_xoroshiro128p_states(blocks * THREADS, seed=1 + number)
+            self.sums = cuda.device_array(blocks, np.float64)
+
+    def launch(self, samples: int) -> None:
+        with self.device:
+            self.kernel[self.blocks, THREADS](self.states, samples, self.sums)
+
+    def total(self) -> float:
+        with self.device:
+            return float(self.sums.copy_to_host().sum())
+
+
 def numba_rows(settings: Settings) -> Iterator[Row]:
-    """One GPU, for a program with several would have to be another one."""
-    most = max(settings.rows)
-    blocks = min(BLOCKS, -(-most // THREADS))
-    for dtype in DRAWS:
-        kernel = kernel_of(sample_of(settings.work, dtype))
-        states = create_xoroshiro128p_states(blocks * THREADS, seed=1)
-        sums = cuda.device_array(blocks, np.float64)
+    """One process, which launches on every GPU, then waits for all."""
+    for ranks in settings.ranks:
+        most = max(settings.rows)
+        blocks = min(BLOCKS, -(-most // (THREADS * ranks)))
+        for dtype in DRAWS:
+            sample = sample_of(settings.work, dtype)
+            parts = [Part(rank, blocks, sample) for rank in range(ranks)]
 
-        def mean(
-            samples: int, kernel: Any = kernel, states: Any = states, sums: Any = sums
-        ) -> float:
-            kernel[blocks, THREADS](states, samples, sums)
-            return float(sums.copy_to_host().sum()) / samples
+            def mean(samples: int, parts: list[Part] = parts) -> float:
+                for rank, part in enumerate(parts):
+                    share = rows_of(rank, len(parts), samples)
+                    part.launch(share.stop - share.start)
+                return sum(part.total() for part in parts) / samples
 
-        samples = affordable(mean, min(most, BLOCKS * THREADS), most, settings.seconds)
+            samples = affordable(mean, min(most, BLOCKS * THREADS * ranks), most, settings.seconds)
 
-        def step(mean: Callable[[int], float] = mean, samples: int = samples) -> None:
-            check(settings.work, mean(samples), samples)
+            def step(mean: Callable[[int], float] = mean, samples: int = samples) -> None:
+                check(settings.work, mean(samples), samples)
 
-        yield Row(
-            "numba-cuda", f"kernel, xoroshiro128p, {dtype}", 1, samples, time_steps(step, settings)
-        )
+            yield Row(
+                "numba-cuda",
+                f"kernel, xoroshiro128p, {dtype}",
+                ranks,
+                samples,
+                time_steps(step, settings),
+            )
 
 
 if __name__ == "__main__":

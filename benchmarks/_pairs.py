@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from _common import Timing, summarise
+from _common import Timing
+from _copies import COPY_BYTES, copies
 from _gpu_call_peers import BLOCK, Row, Settings, pairs, sum_of_pairs, time_steps
 from numba import cuda, float64
 
@@ -20,8 +21,6 @@ import synknumba as synk
 
 ROWS = {"cuda": tuple(2**k for k in range(12, 31, 3)), "cpu": tuple(2**k for k in range(12, 22, 3))}
 PAIR_BYTES = 8
-COPY_BYTES = {"cuda": 2 << 30, "cpu": 64 << 20}  # many times the caches
-COPIES = 30
 # rows; larger variables take seconds to scatter, and their calls are those of frozen Data
 MOST_SCATTERED = 1 << 24
 
@@ -104,40 +103,6 @@ of_variables = synk.parallel(grid=blocks, block=THREADS, outputs=_OUTPUTS, slice
 )
 
 
-@synk.function(outputs=None)
-def time_copies(device, nbytes, copies):
-    """Copies device memory to device memory; nanoseconds that each copy took, shape (copies,)."""
-    import time
-
-    import numpy as np
-
-    if device == "cpu":
-        source, target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
-        times = []
-        for _ in range(copies):
-            start = time.perf_counter_ns()
-            target[...] = source
-            times.append(time.perf_counter_ns() - start)
-        return np.array(times)
-
-    from itertools import pairwise
-
-    import cupy
-
-    source, target = cupy.ones(nbytes, np.uint8), cupy.ones(nbytes, np.uint8)
-    events = [cupy.cuda.Event() for _ in range(copies + 1)]
-    target.data.copy_from_device_async(source.data, nbytes)
-    for event in events[:-1]:
-        event.record()
-        target.data.copy_from_device_async(source.data, nbytes)
-    events[-1].record()
-    events[-1].synchronize()
-    times = [cupy.cuda.get_elapsed_time(first, second) * 1e6 for first, second in pairwise(events)]
-    del source, target
-    cupy.get_default_memory_pool().free_all_blocks()
-    return np.array(times)
-
-
 def measure(
     device: str, worlds: Sequence[int], all_rows: Sequence[int], seconds: float
 ) -> Iterator[Result]:
@@ -184,19 +149,10 @@ def measure_call(what: str, call: Callable[[], float], settings: Settings) -> Re
 
 
 def measure_copies(device: str, ranks: int) -> Result:
-    """Of all ranks at the same time; the mean over ranks of each one's median."""
-    nbytes = COPY_BYTES[device]
-    times = time_copies(device, nbytes, COPIES)
-    bandwidth = float(np.mean([2 * nbytes / np.median(own) for own in times]))
-    return Result(
-        "device memory",
-        "copy",
-        nbytes // PAIR_BYTES,
-        ranks,
-        device,
-        summarise(np.concatenate(times)),
-        bandwidth,
-    )
+    """Of all ranks at the same time."""
+    timing, bandwidth = copies(device)
+    rows = COPY_BYTES[device] // PAIR_BYTES
+    return Result("device memory", "copy", rows, ranks, device, timing, bandwidth)
 
 
 def of_row(row: Row, device: str) -> Result:

@@ -2,13 +2,11 @@
 Prints JSON on the root.
 """
 
-import dataclasses
-import json
 import sys
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from _common import Timing, summarise
+from _common import Timing, print_timing, summarise
 from mpi4py import MPI
 from numba import njit
 from sequences import COUNT, TIMES, per_iteration, relaxed, start_of, steps_of
@@ -119,7 +117,8 @@ def main() -> None:
     results = {what: time_iterations(iterate, TIMES, seconds) for what, iterate in rows.items()}
     results |= dict(lattices(seconds, sides))
     if WORLD.rank == 0:
-        print(json.dumps({what: dataclasses.asdict(timing) for what, timing in results.items()}))
+        for what, timing in results.items():
+            print_timing("", what, timing)
 
 
 main()

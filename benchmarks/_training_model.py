@@ -1,15 +1,16 @@
 """The network of training.py, and what its peers run in processes of their own. Prints JSON.
 
-python benchmarks/_training_model.py RANKS SECONDS ddp|graph|jax
+python benchmarks/_training_model.py RANKS SECONDS torch|jax DEVICE
 
 A perceptron with two hidden layers of 512, 784 inputs and 10 classes, on 4,096 rows, with adam; the
-loss of each step goes to the script. "ddp" is torch's DistributedDataParallel, "graph" a CUDA graph
-of a step with NCCL inside, "jax" jit with psum and optax.
+loss of each step goes to the script. torch has several forms, of which the fastest is the peer:
+DistributedDataParallel; an all_reduce for each gradient, in a CUDA graph; and all gradients with
+the loss in one buffer, for which a step has one all_reduce: launched by Python, in a CUDA graph,
+and the same with the network by torch.compile. "jax" is jit with pmean.
 """
 
 import dataclasses
 import itertools
-import json
 import os
 import sys
 import tempfile
@@ -18,11 +19,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from _common import Timing, summarise
+from _common import Timing, print_timing, summarise
 
 ROWS, LAYERS, RATE = 4096, (784, 512, 512, 10), 1e-3
 WHAT = "MLP " + "-".join(map(str, LAYERS)) + ", adam"
-STEPS = 50
+STEPS = {"cuda": 50, "cpu": 2}  # of one measurement
 
 
 def problem() -> tuple[np.ndarray, np.ndarray]:
@@ -74,93 +75,201 @@ def losses_by_numpy(count: int) -> list[float]:
     return found
 
 
-def timed(step: Callable[[], float], runs: int) -> Timing:
-    """Times of a step, `STEPS` at a time; the first steps are checked."""
+def timed(step: Callable[[], float], seconds: float, device: str) -> Timing:
+    """Times of a step, several at a time; the first steps are checked."""
     assert np.allclose([step() for _ in range(4)], losses_by_numpy(4), rtol=2e-3)
-    times = []
-    for _ in range(runs):
+    times, steps = [], STEPS[device]
+    for _ in range(max(4, int(seconds * 10))):
         began = time.perf_counter_ns()
-        for _ in range(STEPS):
+        for _ in range(steps):
             step()
-        times.append((time.perf_counter_ns() - began) // STEPS)
+        times.append((time.perf_counter_ns() - began) // steps)
     return summarise(times)
 
 
-def torch_rank(rank: int, ranks: int, seconds: float, how: str, meeting: str) -> None:
-    import torch
-    from torch import distributed
-    from torch.nn import functional
+class Network:
+    """One process's network in torch, and its rows.
 
-    torch.cuda.set_device(rank)
-    distributed.init_process_group(
-        "nccl",
-        f"file://{meeting}",
-        rank=rank,
-        world_size=ranks,
-        device_id=torch.device("cuda", rank),
-    )
-    mine = slice(ROWS * rank // ranks, ROWS * (rank + 1) // ranks)
-    x, labels = (torch.from_numpy(one[mine].copy()).cuda() for one in problem())
-    layers: list[Any] = []
-    for w, b in zip(start()[::2], start()[1::2], strict=True):
-        layers += [torch.nn.Linear(*w.shape), torch.nn.ReLU()]
-        layers[-2].weight.data.copy_(torch.from_numpy(w.T))
-        layers[-2].bias.data.copy_(torch.from_numpy(b))
-    model = torch.nn.Sequential(*layers[:-1]).cuda()
-    total = torch.zeros((), device="cuda")
-    if how == "ddp":
-        model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])
-    optimizer = torch.optim.Adam(model.parameters(), RATE, fused=True, capturable=how == "graph")
+    Args:
+        rank: of this process.
+        ranks: how many processes have rows.
+        device: of torch.
+    """
 
-    def launch() -> None:
-        optimizer.zero_grad(set_to_none=how == "ddp")
-        loss = functional.cross_entropy(model(x), labels)
-        loss.backward()
-        if how == "graph":
-            for one in model.parameters():
-                distributed.all_reduce(one.grad, distributed.ReduceOp.AVG)
-        optimizer.step()
-        total.copy_(loss.detach())
-        distributed.all_reduce(total, distributed.ReduceOp.AVG)
+    def __init__(self, rank: int, ranks: int, device: Any) -> None:
+        import torch
 
-    run = launch
-    if how == "graph":
-        kept = [one.detach().clone() for one in model.parameters()]
+        own = slice(ROWS * rank // ranks, ROWS * (rank + 1) // ranks)
+        self.x, self.labels = (torch.from_numpy(one[own].copy()).to(device) for one in problem())
+        layers: list[Any] = []
+        for w, b in zip(start()[::2], start()[1::2], strict=True):
+            layers += [torch.nn.Linear(*w.shape), torch.nn.ReLU()]
+            layers[-2].weight.data.copy_(torch.from_numpy(w.T))
+            layers[-2].bias.data.copy_(torch.from_numpy(b))
+        self.model = torch.nn.Sequential(*layers[:-1]).to(device)
+        self.params = list(self.model.parameters())
+        self.ranks, self.device = ranks, device
+        self.optimizer = torch.optim.Adam(
+            self.params, RATE, fused=True, capturable=device.type == "cuda"
+        )
+
+    def loss_of(self, x: Any, labels: Any) -> Any:
+        """This process's share of the mean over all rows."""
+        from torch.nn import functional
+
+        return functional.cross_entropy(self.model(x), labels) / self.ranks
+
+    def ddp(self) -> "Step":
+        """DistributedDataParallel, which sums gradients in buckets while it computes others."""
+        import torch
+        from torch import distributed
+
+        self.model = torch.nn.parallel.DistributedDataParallel(
+            self.model, gradient_as_bucket_view=True, static_graph=True
+        )
+        total = torch.zeros((), device=self.device)
+
+        def launch() -> None:
+            self.optimizer.zero_grad()
+            loss = self.loss_of(self.x, self.labels)
+            (loss * self.ranks).backward()
+            self.optimizer.step()
+            total.copy_(loss.detach())
+            distributed.all_reduce(total)
+
+        return Step(launch, total)
+
+    def each(self) -> "Step":
+        """An all_reduce for each gradient, and one for the loss."""
+        import torch
+        from torch import distributed
+
+        total = torch.zeros((), device=self.device)
+
+        def launch() -> None:
+            self.optimizer.zero_grad(set_to_none=False)
+            loss = self.loss_of(self.x, self.labels)
+            loss.backward()
+            for param in self.params:
+                distributed.all_reduce(param.grad)
+            self.optimizer.step()
+            total.copy_(loss.detach())
+            distributed.all_reduce(total)
+
+        return Step(launch, total)
+
+    def flat(self, compiled: bool = False) -> "Step":
+        """One buffer, whose parts are the gradients and the loss, and one all_reduce."""
+        import torch
+        from torch import distributed
+
+        sizes = [param.numel() for param in self.params]
+        buffer = torch.zeros(sum(sizes) + 1, device=self.device)
+        for param, part in zip(self.params, buffer.split([*sizes, 1]), strict=False):
+            param.grad = part.view_as(param)
+        loss_of = self.loss_of
+        if compiled:
+            loss_of = torch.compile(loss_of, dynamic=False, fullgraph=True)
+
+        def launch() -> None:
+            loss = loss_of(self.x, self.labels)
+            slopes = torch.autograd.grad(loss, self.params)
+            parts = [part.reshape(-1) for part in (*slopes, loss.detach())]
+            torch.cat(parts, out=buffer)
+            distributed.all_reduce(buffer)
+            self.optimizer.step()
+
+        return Step(launch, buffer[-1])
+
+    def captured(self, step: "Step") -> "Step":
+        """The step in a CUDA graph, and the network as it was."""
+        import torch
+
+        kept = [param.detach().clone() for param in self.params]
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
             for _ in range(3):
-                launch()
+                step.launch()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            launch()
-        for one, old in zip(model.parameters(), kept, strict=True):
-            one.data.copy_(old)
-        for state in optimizer.state.values():
+            step.launch()
+        for param, old in zip(self.params, kept, strict=True):
+            param.data.copy_(old)
+        for state in self.optimizer.state.values():
             for one in state.values():
                 one.zero_()
-        run = graph.replay
+        return Step(graph.replay, step.total)
 
-    def step() -> float:
-        run()
-        return total.item()
 
-    timing = timed(step, max(4, int(seconds * 10)))
-    if rank == 0:
-        print(json.dumps({WHAT: dataclasses.asdict(timing)}), flush=True)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """What launches a step, and where its loss is afterwards."""
+
+    launch: Callable[[], None]
+    total: Any
+
+    def __call__(self) -> float:
+        self.launch()
+        return float(self.total.item())
+
+
+FORMS: dict[str, Callable[[Network], Step]] = {
+    "DDP": Network.ddp,
+    "flat gradients": Network.flat,
+}
+# after the others: a capture that fails may leave NCCL unusable, and compiling may take too long
+GRAPHS: dict[str, Callable[[Network], Step]] = {
+    "flat gradients, CUDA graph": lambda network: network.captured(network.flat()),
+    "CUDA graph": lambda network: network.captured(network.each()),
+    "flat gradients, torch.compile, CUDA graph": lambda network: network.captured(
+        network.flat(compiled=True)
+    ),
+    "flat gradients, torch.compile": lambda network: network.flat(compiled=True),
+}
+
+
+def torch_rank(rank: int, ranks: int, seconds: float, kind: str, meeting: str) -> None:
+    import torch
+    from torch import distributed
+
+    cuda = kind == "cuda"
+    device = torch.device("cuda", rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    else:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
+    distributed.init_process_group(
+        "nccl" if cuda else "gloo",
+        f"file://{meeting}",
+        rank=rank,
+        world_size=ranks,
+        device_id=device if cuda else None,
+    )
+    for form, make in (FORMS | GRAPHS if cuda else FORMS).items():
+        try:
+            timing = timed(make(Network(rank, ranks, device)), seconds, kind)
+        except Exception as error:  # noqa: BLE001  # of many kinds: no compiler, no Triton
+            print(f"torch, {form} left out: {error!r:.300}", file=sys.stderr)
+            continue
+        if rank == 0:
+            print_timing(form, WHAT, timing)
+    sys.stderr.flush()
     os._exit(0)  # a captured graph may keep NCCL from ending
 
 
-def by_torch(ranks: int, seconds: float, how: str) -> None:
+def by_torch(ranks: int, seconds: float, kind: str) -> None:
     from torch import multiprocessing
 
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # there is one small network
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.spawn(
-            torch_rank, (ranks, seconds, how, os.path.join(folder, "meeting")), ranks
+            torch_rank, (ranks, seconds, kind, os.path.join(folder, "meeting")), ranks
         )
 
 
-def by_jax(ranks: int, seconds: float) -> None:
+def by_jax(ranks: int, seconds: float, device: str) -> None:
     import jax
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
@@ -208,15 +317,15 @@ def by_jax(ranks: int, seconds: float) -> None:
         state, loss = compiled(state, x, labels)
         return float(loss)
 
-    print(json.dumps({WHAT: dataclasses.asdict(timed(step, max(4, int(seconds * 10))))}))
+    print_timing("", WHAT, timed(step, seconds, device))
 
 
 def main() -> None:
-    ranks, seconds, how = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-    if how == "jax":
-        by_jax(ranks, seconds)
+    ranks, seconds, library, device = sys.argv[1:]
+    if library == "jax":
+        by_jax(int(ranks), float(seconds), device)
     else:
-        by_torch(ranks, seconds, how)
+        by_torch(int(ranks), float(seconds), device)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ adds up its half of 100 numbers that it has already, and the sum of the sums is 
 
 Peers are measured in the same run; those that are not installed are left out and named. For every
 number of ranks, on either
-device: torch in lockstep, JAX, and a hand-made loop, which is the floor. On CPUs also, for the
-first number of ranks, multiprocessing, joblib, mpi4py and Numba's threads, which have nothing on
-GPUs.
+device: torch in lockstep, JAX, and a hand-made loop, which is the floor. On CPUs also
+multiprocessing, joblib, mpi4py with objects (bcast + gather) and with buffers (Bcast + Reduce), and
+Numba's threads, which have nothing on GPUs.
 """
 
 import json
@@ -299,7 +299,9 @@ def main() -> None:
     if not args.no_peers:
         results += measure_lockstep(args.device, ranks, args.seconds, args.peer_python)
     if not args.no_peers and args.device == "cpu":
-        results += [result for peer in peers() for result in peer(ranks[0], args.seconds)]
+        for peer in peers():
+            for size in ranks:
+                results += peer(size, args.seconds)
     results = with_ratios(results)
 
     def cells(result: Result) -> list[str]:

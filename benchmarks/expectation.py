@@ -8,7 +8,9 @@
 
 On CPUs: the mean of exp(−0.5·x²) over float64 rows that are read where they lie in memory, beside a
 plain @njit loop. The call and the loop are timed in turns, so that whatever else the machine does
-is in both. "ratio" is the median of the loop over that of the call.
+is in both. "prange" has as many threads as there are ranks, and is timed when the ranks have ended,
+for those that wait spin. "ratio" is the median of the loop over that of the call, "to prange" that
+of the threads.
 
 On GPUs, and with --pairs: the mean of y·exp(−x²) over float32 pairs that lie on the ranks already,
 as frozen Data or scattered variables, beside JAX and torch in processes of their own. "GB/s each":
@@ -20,13 +22,15 @@ the call with frozen Data, for as many rows and ranks.
 import argparse
 import math
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import _pairs
+import numba
 import numpy as np
-from _common import Timing, arguments, print_table, save, time_in_turns
+from _common import Timing, arguments, print_table, save, time_calls, time_in_turns
 from _gpu_call_peers import Settings, peer_rows
+from _prange import energy as energy_threads
 from numba import cuda, njit
 
 import synknumba as synk
@@ -45,6 +49,8 @@ class Result:
     call: Timing
     njit: Timing
     ratio: float
+    prange: Timing | None = None
+    to_prange: float | None = None
 
 
 def blocks(rows):
@@ -83,6 +89,21 @@ def measure(args: argparse.Namespace) -> Iterator[Result]:
                 calls = (lambda x=x: energy(x, BETA), lambda v=values: energy_loop(v, BETA))
                 call, loop = time_in_turns(calls, args.seconds)
                 yield Result(rows, ranks, args.device, call, loop, loop.median / call.median)
+
+
+def beside_threads(results: Sequence[Result], seconds: float) -> Iterator[Result]:
+    """With the times of Numba's threads. After the last fork: they would be in its way."""
+    for result in results:
+        if result.ranks > numba.config.NUMBA_NUM_THREADS:
+            yield result
+            continue
+        numba.set_num_threads(result.ranks)
+        values = np.random.default_rng(0).random(result.rows)
+        np.testing.assert_allclose(
+            energy_threads(values, BETA), energy_loop(values, BETA), rtol=1e-9
+        )
+        timing = time_calls(lambda values=values: energy_threads(values, BETA), seconds, at_least=7)
+        yield replace(result, prange=timing, to_prange=timing.median / result.call.median)
 
 
 def measure_pairs(args: argparse.Namespace) -> list[_pairs.Result]:
@@ -133,15 +154,20 @@ def main() -> None:
         return
     args.rows = args.rows or ROWS
     results = list(measure(args))
+    if not args.no_peers:
+        results = list(beside_threads(results, args.seconds))
 
     def cells(result: Result) -> list[str]:
-        times = [f"{timing.median / 1e3:.3f}" for timing in (result.call, result.njit)]
-        return [f"{result.rows:,}", str(result.ranks), *times, f"{result.ratio:.2f}"]
+        timings = (result.call, result.njit, result.prange)
+        times = ["" if timing is None else f"{timing.median / 1e3:.3f}" for timing in timings]
+        ratios = [
+            "" if ratio is None else f"{ratio:.2f}" for ratio in (result.ratio, result.to_prange)
+        ]
+        return [f"{result.rows:,}", str(result.ranks), *times, *ratios]
 
     print(f"mean of exp(-{BETA} x²), {args.device}, milliseconds, medians; ratio: njit loop / call")
-    print_table(
-        ["rows", "ranks", "call", "njit loop", "ratio"], [cells(result) for result in results]
-    )
+    head = ["rows", "ranks", "call", "njit loop", "prange", "ratio", "to prange"]
+    print_table(head, [cells(result) for result in results])
     save(
         args.json,
         "expectation",

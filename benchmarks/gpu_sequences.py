@@ -7,9 +7,12 @@ Rows: an empty kernel and a Python function that does nothing, each without and 
 number as an argument; a kernel, an all_reduce of 100 float32, a kernel and the sum of its results;
 steps of Jacobi's method on n × n points, float32, whose ranks exchange rows and swap two arrays;
 sweeps of an Ising model on 512 × 512 sites; and steps of softmax regression, by functions with
-record=True in the sequence, and without in single calls. CuPy's peer has 100 steps in a graph, with
-NCCL between GPUs; JAX's is fori_loop under jit, with ppermute; of the regression, a step under jit,
-with its loss. Microseconds an iteration.
+record=True in the sequence, and without in single calls. Microseconds an iteration.
+
+CuPy's peer has 100 steps in a graph, with NCCL between GPUs; JAX's is fori_loop under jit, with
+ppermute, in two forms; of the regression, a step under jit, with its loss, beside several forms of
+torch. The fastest form is the peer. "limit: copies" is the time in which the GPUs copy as many
+bytes as a step of a large lattice reads and writes.
 """
 
 import sys
@@ -20,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import sequences
 from _common import arguments, save, time_in_turns
+from _copies import copies, limit
 from _gpu_regression import CLASSES, FEATURES, RATE, WHAT, losses_by_numpy, problem
 from numba import cuda
 from sequences import (
@@ -45,6 +49,7 @@ import synknumba as synk
 
 SIDES = (1024, 4096, 16384)
 LATTICE = 512
+CACHES = 200e6  # bytes, more than a GPU has
 ROWS_OF_BLOCK = 64  # of Jacobi's method: 8 for each thread
 CUPY_PEER, REGRESSION = (
     Path(__file__).with_name(name) for name in ("_gpu_sequences_cupy.py", "_gpu_regression.py")
@@ -198,8 +203,13 @@ def measure(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result
         for what, sequence, iterations, single in rows:
             yield from both(what, ranks, sequence, iterations, single, seconds)
         assert np.isclose(steps(x, times=100), 2.0 * COUNT * ranks)  # x = x / 2 + 1
+        _, bandwidth = copies("cuda")
         for side in sides:
             yield from measure_jacobi(ranks, seconds, side)
+            nbytes = 8 * side**2 / ranks  # each point is read and written, as float32
+            if nbytes > CACHES:
+                what = f"Jacobi {side}²"
+                yield Result("limit: copies", what, ranks, limit(nbytes, bandwidth))
         s = synk.scatter(synk.variable(np.ones((LATTICE, LATTICE), np.int8)), halo=1, periodic=True)
         yield from measure_regression(ranks, seconds)
         yield from both(
@@ -276,10 +286,9 @@ def peers(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result]:
     """Those that are installed."""
     name = "CuPy, graph" if ranks == 1 else "CuPy and NCCL, graph"
     yield from sequences.results_of(name, [], CUPY_PEER, ranks, seconds, sides, "cuda")
-    for module, how in (("torch", "torch"), ("torch", "graph"), ("jax", "jax")):
+    for module, name in (("torch", "torch"), ("jax", "JAX")):
         if find_spec(module):
-            name = {"graph": "torch, CUDA graph", "jax": "JAX"}.get(how, how)
-            yield from sequences.results_of(name, [], REGRESSION, ranks, seconds, [how], "cuda")
+            yield from sequences.results_of(name, [], REGRESSION, ranks, seconds, [module], "cuda")
     if find_spec("jax"):
         yield from sequences.results_of(
             "JAX", [], sequences.JAX_PEER, ranks, seconds, ["float32", *sides], "cuda"
@@ -299,18 +308,19 @@ def main() -> None:
         help="points along a side, for Jacobi's method",
     )
     options = given.parse_args()
+    settings = {
+        "count": COUNT,
+        "times": TIMES,
+        "sides": options.sides,
+        "seconds": options.seconds,
+    }
     results: list[Result] = []
     for ranks in options.ranks or [1]:
         results += measure(ranks, options.seconds, options.sides)
         if not options.no_peers:
             results += peers(ranks, options.seconds, options.sides)
+        save(options.json, "gpu_sequences", results, settings)  # a run of several may be ended
     sequences.show(results, "median", digits=2)
-    save(
-        options.json,
-        "gpu_sequences",
-        results,
-        {"count": COUNT, "times": TIMES, "sides": options.sides, "seconds": options.seconds},
-    )
 
 
 if __name__ == "__main__":

@@ -9,9 +9,16 @@ and brings sums back.
 The table is float32 in the host's memory. Every step has another list of row numbers, drawn
 beforehand; its rows are divided among the ranks, which add up the columns; the sums of all ranks
 are added in the script. Peers do the same: NumPy gathers into pinned memory that CuPy copies, torch
-likewise, each in a process per GPU, and JAX in one process. On a CPU there is NumPy's
-x[indices].sum(axis=0) as well. "GB/s" is of the gathered rows, "ratio" the step's median over that
-of the first row here.
+likewise, each in a process per GPU, and JAX in one process. On a CPU there are NumPy's
+x[indices].sum(axis=0) as well, and a loop of Numba's prange.
+
+"table on the devices": the same where each GPU has the table, or a part of it, and gets the row
+numbers only; here they are divided among the ranks, and the table is a broadcast argument. On cores
+that is memory that all ranks read.
+
+The limit is the time in which all ranks copy as many bytes as the rows have, read and written.
+"GB/s" is of the rows that are read, "ratio" the step's median over that of the row here whose table
+is in the same place. prange is beside the latter.
 """
 
 import sys
@@ -21,18 +28,29 @@ from itertools import cycle
 
 import numpy as np
 from _common import Timing, arguments, gpus, print_table, save
-from _gpu_moves import LISTS, Row, Settings, ask, fill, index_lists, make_memory, time_rounds
+from _copies import copies, limit
+from _gpu_moves import (
+    LISTS,
+    ON_DEVICES,
+    Row,
+    Settings,
+    ask,
+    fill,
+    index_lists,
+    make_memory,
+    time_rounds,
+)
 from numba import cuda
 from numpy.typing import NDArray
 
 import synknumba as synk
 
 BATCHES = (4096, 65_536)
-# two for each multiprocessor of an H200: the rows are few, and each block adds its sums to the
-# others'
-BLOCKS = 264
+# two for each multiprocessor of an H200, for rows are few, and each block adds its sums to the
+# others'; on cores a block for each rank
+BLOCKS = {"cuda": 264, "cpu": 1}
 LONGEST = 60.0  # seconds that a call may take before the ranks are ended
-PEERS = {"cuda": ("take", "torch", "jax"), "cpu": ("torch", "jax")}
+PEERS = {"cuda": ("take", "torch", "jax"), "cpu": ("torch", "jax", "prange")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +66,11 @@ class Result:
     ratio: float | None = None
 
 
-def column_sums(columns):
+def column_sums(columns, blocks):
     """A kernel for so many columns: the shape of a result is part of its declaration."""
 
     @synk.parallel(
-        grid=BLOCKS, outputs={"total": synk.output("sum", shape=(columns,), dtype="float64")}
+        grid=blocks, outputs={"total": synk.output("sum", shape=(columns,), dtype="float64")}
     )
     def add_columns(x, total):
         """Adds up the columns; x: float32, shape (n, columns)."""
@@ -65,6 +83,25 @@ def column_sums(columns):
     return add_columns
 
 
+def numbered_sums(columns, blocks):
+    """The same of rows with these numbers."""
+
+    @synk.parallel(
+        grid=blocks,
+        broadcast=("x",),
+        outputs={"total": synk.output("sum", shape=(columns,), dtype="float64")},
+    )
+    def add_columns_of(numbers, x, total):
+        """Adds up the columns; numbers: int64, shape (n,); x: float32, shape (m, columns)."""
+        for column in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
+            acc = 0.0
+            for row in range(cuda.blockIdx.x, numbers.shape[0], cuda.gridDim.x):
+                acc += x[numbers[row], column]
+            cuda.atomic.add(total, column, acc)
+
+    return add_columns_of
+
+
 def expected(table: NDArray[np.float32], indices: NDArray[np.int64]) -> NDArray[np.float64]:
     return table[indices].sum(axis=0, dtype=np.float64)
 
@@ -72,7 +109,8 @@ def expected(table: NDArray[np.float32], indices: NDArray[np.int64]) -> NDArray[
 def measure_here(settings: Settings) -> Iterator[Result]:
     """Calls from the script."""
     table = settings.table()
-    kernel = column_sums(settings.columns)
+    blocks = BLOCKS[settings.device]
+    kernel, numbered = (make(settings.columns, blocks) for make in (column_sums, numbered_sums))
     with synk.fork(settings.ranks, device=settings.device, timeout=LONGEST):
         x = synk.data(shape=table.shape, dtype=table.dtype)
         fill(x.data.reshape(-1), table.reshape(-1))
@@ -83,6 +121,19 @@ def measure_here(settings: Settings) -> Iterator[Result]:
             turns = cycle(lists)
             timing = time_rounds(lambda turns=turns: kernel(x, batch=next(turns)), settings.seconds)
             yield result(Row("synknumba", "Data, batch=indices", "sum", batch, timing), settings)
+        x.freeze()
+        _, bandwidth = copies(settings.device)
+        for batch in settings.sizes:
+            nbytes = 4 * settings.columns * batch / settings.ranks
+            row = Row("limit", f"{ON_DEVICES}copies", "sum", batch, limit(nbytes, bandwidth))
+            yield result(row, settings)
+            lists = index_lists(len(table), batch)
+            for indices in lists[:2]:
+                np.testing.assert_array_equal(numbered(indices, x), expected(table, indices))
+            turns = cycle(lists)
+            timing = time_rounds(lambda turns=turns: numbered(next(turns), x), settings.seconds)
+            what = f"{ON_DEVICES}frozen Data, row numbers divided"
+            yield result(Row("synknumba", what, "sum", batch, timing), settings)
 
 
 def measure_numpy(settings: Settings) -> Iterator[Result]:
@@ -110,19 +161,18 @@ def result(row: Row, settings: Settings) -> Result:
 
 
 def with_ratios(results: list[Result], worlds: list[int]) -> list[Result]:
-    """Every row beside the one here of the same batch and ranks; NumPy's, on one core, beside
-    the first world's.
+    """Every row beside the one here of the same batch, ranks and place of the table; NumPy's, on
+    one core, beside the first world's.
     """
-    own = {
-        (row.batch, row.ranks): row.timing.median for row in results if row.library == "synknumba"
-    }
-    found = [
-        (row, own.get((row.batch, worlds[0] if row.library == "numpy" else row.ranks)))
-        for row in results
-    ]
+
+    def key(row: Result) -> tuple[int, int, bool]:
+        ranks = worlds[0] if row.library == "numpy" else row.ranks
+        return row.batch, ranks, row.library == "numba" or row.what.startswith(ON_DEVICES)
+
+    own = {key(row): row.timing.median for row in results if row.library == "synknumba"}
     return [
-        replace(row, ratio=None if base is None else row.timing.median / base)
-        for row, base in found
+        replace(row, ratio=row.timing.median / own[key(row)]) if key(row) in own else row
+        for row in results
     ]
 
 

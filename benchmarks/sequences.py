@@ -18,6 +18,7 @@ where other programs share the cores.
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,7 @@ COUNT = 100  # elements
 TIMES = 2000  # iterations of a sequence; long beside a round
 CALLS = 50  # single calls in one measurement
 SIDES = (67, 256, 1024)
+LONGEST = 150.0  # seconds that a peer may take
 LATTICE = 64  # sites along a side of the Ising model
 MPI_PEER = Path(__file__).with_name("_sequences_peer.py")
 JAX_PEER = Path(__file__).with_name("_sequences_jax.py")
@@ -212,7 +214,7 @@ def start_of(side: int) -> np.ndarray:
 
 def steps_of(side: int) -> int:
     """How many steps are long beside a round."""
-    return max(20, TIMES * SIDES[0] ** 2 // side**2)
+    return min(TIMES, max(20, TIMES * SIDES[0] ** 2 // side**2))
 
 
 def relaxed(u: np.ndarray, times: int) -> np.ndarray:
@@ -283,17 +285,41 @@ def results_of(
     rest: Sequence[object],
     platform: str = "cpu",
 ) -> Iterator[Result]:
-    """What a peer's script prints: the times of an iteration, by what it does."""
+    """What a peer's script prints: the times of an iteration, by its form and what it does. One
+    that fails or takes too long is named, and what it has measured counts.
+    """
     command = [*starter, sys.executable, str(script), str(ranks), str(seconds), *map(str, rest)]
     environment = os.environ | {"JAX_PLATFORMS": platform}
     if platform == "cpu":
         environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={ranks}"
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode != 0:
-        print(f"{library} left out: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-        return
-    for what, timing in json.loads(done.stdout).items():
-        yield Result(library, what, ranks, Timing(**timing))
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,  # so that its own processes end with it
+    )
+    late = ""
+    try:
+        out, err = process.communicate(timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        late = f"it took longer than {LONGEST:g} s"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+    err += late
+    said = err.strip().splitlines()
+    for line in dict.fromkeys(line for line in said if " left out: " in line):
+        print(line, file=sys.stderr)
+    if process.returncode != 0:
+        print(f"{library} left out: {said[-1:]}", file=sys.stderr)
+    for line in out.splitlines():
+        if line.startswith('{"form"'):
+            row = json.loads(line)
+            name = ", ".join(filter(None, (library, row["form"])))
+            yield Result(name, row["what"], ranks, Timing(**row["timing"]))
 
 
 def show(

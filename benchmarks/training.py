@@ -7,7 +7,8 @@ benchmarks/results/h100x2-training.json
 
 Rows: a step of a perceptron of 784-512-512-10 on 4,096 rows that lie on the ranks, with adam, its
 loss to the script: the gradient by torch in a recorded function on GPUs, by NumPy on cores; peers
-are torch's DistributedDataParallel, torch in a CUDA graph with NCCL inside, and JAX. Then a step of
+are torch in several forms, of which the fastest counts (DistributedDataParallel, one buffer of
+gradients, torch.compile, CUDA graphs with NCCL inside), and JAX. Then a step of
 adam alone over many parameters, beside seven times the time in which as many are read or written by
 a copy, which is what it reads and writes: gradient, parameters and two states, of which three are
 written. On cores, a step of a smaller network on 1 and more ranks, rows by row numbers.
@@ -149,20 +150,21 @@ def measure_batches(ranks: int, seconds: float) -> Iterator[Result]:
 
 def peers(ranks: int, device: str, seconds: float) -> Iterator[Result]:
     """Those that are installed."""
-    known = [
-        ("torch", "ddp", "torch DDP"),
-        ("torch", "graph", "torch, CUDA graph"),
-        ("jax", "jax", "JAX"),
-    ]
-    for module, how, name in known if device == "cuda" else known[2:]:
+    for module, name in (("torch", "torch"), ("jax", "JAX")):
         if find_spec(module):
-            yield from sequences.results_of(name, [], PEER, ranks, seconds, [how], device)
+            arguments = [module, device]
+            yield from sequences.results_of(name, [], PEER, ranks, seconds, arguments, device)
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--no-peers", action="store_true", help="leave the other libraries out")
     args = parser.parse_args()
+    settings = {
+        "seconds": args.seconds,
+        "rows": len(problem()[0]),
+        "parameters": PARAMETERS[args.device],
+    }
     results: list[Result] = []
     for ranks in args.ranks or [1, 2]:
         results += measure_step(ranks, args.device, args.seconds)
@@ -173,13 +175,8 @@ def main() -> None:
             results += measure_host_rows(ranks, args.seconds)
         if not args.no_peers:
             results += peers(ranks, args.device, args.seconds)
+        save(args.json, "training", results, settings)  # a run of several may be ended
     sequences.show(results, "median", digits=1, base="synknumba")
-    save(
-        args.json,
-        "training",
-        results,
-        {"seconds": args.seconds, "rows": len(problem()[0]), "parameters": PARAMETERS[args.device]},
-    )
 
 
 if __name__ == "__main__":

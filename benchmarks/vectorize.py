@@ -12,9 +12,13 @@ All in float64.
 of variables, which lie on the GPUs, beside arrays of CuPy's and Numba's that lie on one. Otherwise
 rows are `Data`, and on GPUs are copied there and back.
 
-On CPUs all of one kind are timed in turns: NumPy, `numba.vectorize` for one core, and for
-`target="parallel"` with as many threads as there are ranks, beside the largest world. On GPUs peers
-run in a process of their own, on one GPU.
+On CPUs those of one kind are timed in turns: NumPy and `numba.vectorize` for one core, which is
+`target="cpu"`. With `target="parallel"`, and with loops of prange for reductions, it is timed when
+the ranks have ended, since those that wait spin, with as many threads as there are ranks. On GPUs
+peers run in a process of their own, on one GPU.
+
+"limit: copies" is the time in which all ranks copy as many bytes as the function reads and writes,
+by their speed in the same run, where those do not fit the caches.
 
 "GB/s": bytes that the function reads and writes, by the median. "ratio": that row's median over
 that of synknumba of the same kind, on as many ranks where it was measured there; above 1, synknumba
@@ -29,6 +33,7 @@ from typing import Any
 import numba
 import numpy as np
 from _common import Timing, arguments, gpus, print_table, save, time_calls, time_in_turns
+from _copies import COPY_BYTES, copies, limit
 from _gpu_call_peers import Peer, Settings, peer_rows
 from _vectorize import BYTES, FACTOR, FORMULAS, How, Work, check, exact, rows_of
 
@@ -126,8 +131,8 @@ def own(work: Work, hosts: Sequence[Any], ranks: int, device: str) -> Iterator[C
         )
 
 
-def on_cores(work: Work, hosts: Sequence[Any], threads: int) -> Iterator[Candidate]:
-    """NumPy, and Numba's ufuncs: on threads too, if there are to be any."""
+def on_cores(work: Work, hosts: Sequence[Any]) -> Iterator[Candidate]:
+    """NumPy, and Numba's ufuncs, on one core."""
     x, y = hosts
     single = numba.vectorize(SIGNATURE)(FUNCTIONS[work])
     if work == "sum of rows":
@@ -139,13 +144,27 @@ def on_cores(work: Work, hosts: Sequence[Any], threads: int) -> Iterator[Candida
     yield Candidate("numpy", "gathered", 1, lambda: exact(work, x, y))
     yield Candidate("numba: vectorize", "out=", 1, lambda: single(x, y, out=out))
     yield Candidate("numba: vectorize", "gathered", 1, lambda: single(x, y))
-    if threads > 1:
-        numba.set_num_threads(threads)
-        parallel = numba.vectorize(SIGNATURE, target="parallel")(FUNCTIONS[work])
-        yield Candidate(
-            "numba: vectorize, parallel", "out=", threads, lambda: parallel(x, y, out=out)
-        )
-        yield Candidate("numba: vectorize, parallel", "gathered", threads, lambda: parallel(x, y))
+
+
+@numba.njit(parallel=True, fastmath=True)
+def sum_on_threads(x):
+    total = 0.0
+    for i in numba.prange(x.shape[0]):
+        total += x[i]
+    return total
+
+
+def on_threads(work: Work, hosts: Sequence[Any], threads: int) -> Iterator[Candidate]:
+    """Numba's threads."""
+    x, y = hosts
+    if work == "sum of rows":
+        yield Candidate("numba: prange", "reduce", threads, lambda: sum_on_threads(x))
+        return
+    out = np.zeros_like(x)
+    parallel = numba.vectorize(SIGNATURE, target="parallel")(FUNCTIONS[work])
+    library = "numba: vectorize, parallel"
+    yield Candidate(library, "out=", threads, lambda: parallel(x, y, out=out))
+    yield Candidate(library, "gathered", threads, lambda: parallel(x, y))
 
 
 # ---- measuring -----------------------------------------------------------------------------------
@@ -154,31 +173,62 @@ def on_cores(work: Work, hosts: Sequence[Any], threads: int) -> Iterator[Candida
 def measure(
     device: str, worlds: Sequence[int], sizes: Sequence[int], seconds: float, *, peers: bool
 ) -> Iterator[Result]:
-    """Every world. Threads come in the last one: they would be in the way of a fork."""
-    threads = min(worlds[-1], numba.config.NUMBA_NUM_THREADS)
+    """Every world, beside what runs on one core."""
     for ranks in worlds:
         with synk.fork(ranks, device=device):
+            _, bandwidth = copies(device)
             for work in FUNCTIONS:
                 for rows in sizes:
+                    yield from limits(work, device, rows, ranks, bandwidth)
                     hosts = rows_of(rows)
                     candidates = list(own(work, hosts, ranks, device))
                     if peers and device == "cpu":
-                        candidates += on_cores(work, hosts, threads if ranks == worlds[-1] else 1)
-                    wanted = exact(work, *hosts)
-                    for candidate in candidates:
-                        for _ in range(3):  # compiles, and records a graph
-                            check(candidate.library, candidate.result(candidate.call()), wanted)
-                    timings = timed(candidates, device, seconds)
-                    for candidate, timing in zip(candidates, timings, strict=True):
-                        yield result(
-                            candidate.library,
-                            candidate.how,
-                            work,
-                            device,
-                            rows,
-                            (ranks, candidate.workers),
-                            timing,
-                        )
+                        candidates += on_cores(work, hosts)
+                    yield from compare((work, device, rows, ranks), hosts, candidates, seconds)
+
+
+def limits(work: Work, device: str, rows: int, ranks: int, gb_per_s: float) -> Iterator[Result]:
+    """What copies of as many bytes on all ranks take, where the bytes are not in the caches."""
+    nbytes = BYTES[work] * rows / ranks
+    how: How = "reduce" if work == "sum of rows" else "out="
+    if device == "cuda":
+        how = "on devices, reduce" if how == "reduce" else "on devices, out="
+    if nbytes >= COPY_BYTES["cpu"]:
+        timing = limit(nbytes, gb_per_s)
+        yield result("limit: copies", how, work, device, rows, (ranks, ranks), timing)
+
+
+def measure_threads(
+    worlds: Sequence[int], sizes: Sequence[int], seconds: float
+) -> Iterator[Result]:
+    """Numba's threads. After the last fork: they would be in its way."""
+    for threads in worlds:
+        if threads > numba.config.NUMBA_NUM_THREADS:
+            continue
+        numba.set_num_threads(threads)
+        for work in FUNCTIONS:
+            for rows in sizes:
+                hosts = rows_of(rows)
+                candidates = list(on_threads(work, hosts, threads))
+                yield from compare((work, "cpu", rows, threads), hosts, candidates, seconds)
+
+
+def compare(
+    case: tuple[Work, str, int, int],
+    hosts: Sequence[Any],
+    candidates: Sequence[Candidate],
+    seconds: float,
+) -> Iterator[Result]:
+    """Checks and times what computes the same; case: function, device, rows, ranks."""
+    work, device, rows, ranks = case
+    wanted = exact(work, *hosts)
+    for candidate in candidates:
+        for _ in range(3):  # compiles, and records a graph
+            check(candidate.library, candidate.result(candidate.call()), wanted)
+    timings = timed(candidates, device, seconds)
+    for candidate, timing in zip(candidates, timings, strict=True):
+        workers = ranks, candidate.workers
+        yield result(candidate.library, candidate.how, work, device, rows, workers, timing)
 
 
 def timed(candidates: Sequence[Candidate], device: str, seconds: float) -> list[Timing]:
@@ -270,6 +320,8 @@ def main() -> None:
     results = list(measure(args.device, worlds, sizes, args.seconds, peers=not args.no_peers))
     if args.device == "cuda" and not args.no_peers:
         results += measure_peers(sizes, args.seconds)
+    elif not args.no_peers:
+        results += measure_threads(worlds, sizes, args.seconds)
     order = list(FUNCTIONS)
     results = sorted(
         compared(results), key=lambda row: (order.index(row.work), row.rows, row.how, row.ranks)

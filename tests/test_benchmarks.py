@@ -51,15 +51,22 @@ RUNS = [
     ("generators.py", "--seconds 0.01", {"synknumba: simt kernel", "numba: njit loop", "numpy"}),
     ("machines.py", "--ranks 2 --seconds 0.01 --repeats 1 --bytes 1e6", {"synknumba"}),
     (
+        "many_ranks.py",
+        "--ranks 1 3 --samples 1000 --rows 7 --elements 10 300000 --table 100 --batch 40 "
+        "--columns 5 --seconds 0.01",
+        {"synknumba", "numba: prange", "copy"},
+    ),
+    (
         "minibatch.py",
-        "--ranks 3 --rows 100 --columns 5 --batches 1 40 --seconds 0.01",
-        {"synknumba", "numpy"},
+        "--ranks 3 --rows 100 --columns 5 --batches 1 42 --seconds 0.01",
+        {"synknumba", "numpy", "numba"},
     ),
     (
         "montecarlo.py",
         "--ranks 1 3 --samples 7 1e4 --seconds 0.01",
         {"synknumba", "numba", "numpy"},
     ),
+    ("nbody.py", "--ranks 1 3 --bodies 100 --seconds 0.01", {"synknumba"}),
     (
         "ports.py",
         "--ranks 1 3 --rows 10007 --seconds 0.01",

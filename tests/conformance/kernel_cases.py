@@ -147,9 +147,16 @@ def _(n, rng, options):
     return elementwise.softmax(x, **options), elementwise.softmax_reference(x)
 
 
-@case(nbody.accelerations)
+@case(nbody.accelerations_float64)
 def _(n, rng, options):
     bodies = rng.normal(size=(n, 3)), rng.normal(size=(300, 3)), rng.random(300)
+    return nbody.accelerations(*bodies, 0.1, **options), nbody.accelerations_reference(*bodies, 0.1)
+
+
+@case(nbody.accelerations_float32, rtol=1e-6)
+def _(n, rng, options):
+    bodies = rng.normal(size=(n, 3)), rng.normal(size=(600, 3)), rng.random(600)
+    bodies = [array.astype(np.float32) for array in bodies]
     return nbody.accelerations(*bodies, 0.1, **options), nbody.accelerations_reference(*bodies, 0.1)
 
 

@@ -62,6 +62,18 @@ def test_bodies_keep_their_momentum_and_energy(world):
     )
 
 
+def test_bodies_are_summed_in_float32_where_all_arrays_are(world):
+    x = np.random.default_rng(1).normal(size=(203, 3)).astype(np.float32)
+    masses = np.full(203, 0.1, np.float32)
+    want = nbody.accelerations_reference(x, x, masses, 0.1)
+
+    def error(*arrays):
+        return np.abs(nbody.accelerations(*arrays, 0.1) - want).max() / np.abs(want).max()
+
+    assert 1e-10 < error(x, x, masses) < 1e-6
+    assert error(x, x, masses.astype(np.float64)) < 1e-14
+
+
 def _pair_energy(x, masses, softening):
     i, j = np.triu_indices(len(x), 1)
     return -(masses[i] * masses[j] / np.sqrt(((x[i] - x[j]) ** 2).sum(axis=1) + softening**2)).sum()

@@ -11,6 +11,7 @@ from synknumba.kernels import ising, matmul, nbody, reduce, statistics, stencil
 RNG = np.random.default_rng(0)
 ROWS = RNG.random(70)
 SPINS = np.ones((3, 4, 4), np.int8)
+BODIES = (150, 3), (513, 3), 513  # two tiles, and threads with one and two targets
 
 # kernel, grid, block (as it is declared; smaller where it may be), arguments with the outputs
 LAUNCHES = [
@@ -26,10 +27,16 @@ LAUNCHES = [
         (RNG.random((35, 18)), np.zeros(18), np.zeros(18), np.zeros((18, 18))),
     ),
     (
-        nbody.accelerations,
+        nbody.accelerations_float64,
         1,
         256,
         (RNG.random((3, 3)), RNG.random((260, 3)), RNG.random(260), 0.1, np.zeros((3, 3))),
+    ),
+    (
+        nbody.accelerations_float32,
+        1,
+        128,
+        (*(RNG.random(shape, np.float32) for shape in BODIES), 0.1, np.zeros((150, 3))),
     ),
     (ising.sweep, 2, (2, 2), (SPINS.copy(), np.full(3, 0.3), 0, 1, 0, 2)),
     (ising.observe, 2, 8, (SPINS, np.zeros(3), np.zeros(3))),
@@ -45,12 +52,12 @@ LAUNCHES = [
 
 
 def param(kernel, *launch):
-    """A race checker's threads are slow: those that meet 257 times are left to the whole suite."""
+    """A race checker's threads are slow: those of n-body are left to the whole suite."""
     return pytest.param(
         kernel,
         *launch,
         id=kernel.name,
-        marks=pytest.mark.whole if kernel is nbody.accelerations else (),
+        marks=pytest.mark.whole if kernel.name.startswith("accelerations") else (),
     )
 
 
