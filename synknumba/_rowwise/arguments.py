@@ -72,6 +72,8 @@ def quick_key(value: Any, first: int = 1) -> Any:
 
 def type_key(value: Any) -> Any:
     """The part of an argument that decides on its type and kind, but not on its shape."""
+    if value.__class__ is float or value.__class__ is int:
+        return value.__class__
     if isinstance(value, Data | np.ndarray):
         return value.__class__, value.dtype, value.ndim
     if isinstance(value, Variable):
