@@ -33,6 +33,8 @@ def merge_means(lines: Array, values: int, total: Array, away: Array) -> None:
                 is_finite = is_finite and mean - mean == 0.0
         if first < 0 or not is_finite:
             total[2 + k] = added
+            for p in range(len(lines)):
+                away[k, p] = added - added
             continue
         moved, centre = 0.0, lines[first, 2 + k]
         for p in range(len(lines)):

@@ -42,7 +42,8 @@ import numpy as np
 from synknumba._types import Array
 
 FAR = 700  # values whose squares or differences overflow are in units of 2^FAR
-_LARGE = 400  # binary exponent up to which squares of values can be summed, however many there are
+# numbers of lines in memory at once: they stay in a cache, and sums of sums lose fewer bits
+_TABLE = 1 << 16
 
 Powers: TypeAlias = Array
 """Integers, shape (k,): for each value the power of two that it is in units of."""
@@ -274,31 +275,27 @@ def with_rest(blocks: Moments, rest: Moments, block: int) -> Moments:
     both = merge(joined(replace(blocks, lines=lines), rest))
     late = slice(columns.products.start, None)
     lines[:, columns.centres] = both.lines[:, columns.centres]
-    lines[:, late] += _undefined(both)
+    first, second = columns.factors(np.where(np.isfinite(both.means), 0.0, np.nan), 0.0)
+    lines[:, late] += (first + second)[:, late]
     lines[:, 1] = blocks.lines[:, 1]
     return replace(blocks, lines=lines)
 
 
-def as_rows(parts: Moments) -> Moments:
-    """Returns the moments of single rows whose values are the means of the parts; without
-    weights, each counts once.
+def as_rows(groups: Moments, block: int) -> tuple[Moments, Moments | None]:
+    """Returns the moments of rows whose values are the means of groups of `block` rows, and the
+    group of fewer rows, if there is one. Without weights, each counts once.
     """
-    columns, lines = parts.columns, parts.lines.copy()
+    columns, is_whole = groups.columns, groups.lines[:, 0] == block
+    lines, rest = groups.lines[is_whole], None
+    if not is_whole.all():
+        rest = replace(groups, lines=groups.lines[~is_whole])
+    lines[:, columns.products.start :] = 0.0
     lines[:, 0] = 1.0
-    lines[:, columns.products.start :] = _undefined(parts)
     if columns.weighted:
         lines[:, columns.products.stop] = lines[:, 1] ** 2
     else:
         lines[:, 1] = 1.0
-    return replace(parts, lines=lines)
-
-
-def _undefined(parts: Moments) -> Array:
-    """Returns zeros for the columns after the means, and NaN for those of values whose mean is not
-    finite.
-    """
-    first, second = parts.columns.factors(np.where(np.isfinite(parts.means), 0.0, np.nan), 0.0)
-    return (first + second)[:, parts.columns.products.start :]  # type: ignore[no-any-return]
+    return replace(groups, lines=lines), rest
 
 
 def of_values(values: Array, weights: Array | None, *, covariance: bool, block: int = 1) -> Moments:
@@ -309,77 +306,35 @@ def of_values(values: Array, weights: Array | None, *, covariance: bool, block: 
     n, the moments are those of the means of blocks of consecutive rows; rows after the last whole
     block are in the mean only.
     """
-    powers, power = np.where(_exponents(values) > _LARGE, FAR, 0), 0
-    values = np.ldexp(values, -powers)
-    if weights is not None:
-        power = int(_exponents(weights))
-        weights = np.ldexp(weights, -power)
-    if block == 1:
-        moments = _of_values(values, weights, covariance=covariance)
+    columns, power = Columns(values.shape[1], covariance, weights is not None), 0
+    if weights is None:
+        weights = np.ones(len(values))
     else:
-        moments = _of_blocks(values, weights, block, covariance=covariance)
-    if powers.any():
-        moments = in_units(moments, -powers)
-    return replace(moments, power=power)
+        power = int(np.frexp(np.where(np.isfinite(weights), weights, 0.0).max())[1])
+        weights = np.ldexp(weights, -power)
+    step = max(_TABLE // columns.count // block, 1) * block
+    parts, rest = [], None
+    for start in range(0, len(values), step):
+        piece = slice(start, start + step)
+        rows = _lines_of_rows(values[piece], weights[piece], columns)
+        if block > 1:
+            edges = np.append(np.arange(0, len(rows.lines), block), len(rows.lines))
+            rows, rest = as_rows(merge(rows, edges), block)
+        parts.append(merge(rows).lines)
+    total = merge(Moments(np.concatenate(parts), columns))
+    if rest is not None:
+        total = with_rest(total, rest, block)
+    return replace(total, power=power)
 
 
-def _of_blocks(values: Array, weights: Array | None, block: int, *, covariance: bool) -> Moments:
-    """Computes the moments of means of blocks, about the mean of all rows."""
-    centre = _of_values(values, weights, covariance=False).means[0]
-    centre = np.where(np.isfinite(centre), centre, 0.0)
-    away, in_blocks = values - centre, len(values) // block * block
-    block_weights, tail_weights = weights, weights
-    if weights is not None:
-        block_weights, tail_weights = weights[:in_blocks], weights[in_blocks:]
-    moments = _of_values(*_blocks(away[:in_blocks], block_weights, block), covariance=covariance)
-    if in_blocks < len(values):
-        tail = _of_values(away[in_blocks:], tail_weights, covariance=covariance)
-        moments = with_rest(moments, tail, block)
-    return shifted(moments, centre)
-
-
-def _blocks(away: Array, weights: Array | None, block: int) -> tuple[Array, Array | None]:
-    """Returns the means of blocks of rows, whose number `block` divides, and their weights."""
-    by_block = away.reshape(-1, block, away.shape[1])
-    with np.errstate(invalid="ignore", over="ignore"):
-        if weights is None:
-            return by_block.mean(axis=1), None
-        by = weights.reshape(-1, block, 1)
-        sums, totals = (by * by_block).sum(axis=1), by.sum(axis=1)[:, 0]
-        return np.divide(sums, totals[:, None], out=sums, where=totals[:, None] != 0), totals
-
-
-def _exponents(values: Array) -> Array:
-    """Returns the binary exponent of the largest finite magnitude along axis 0."""
-    return np.frexp(np.where(np.isfinite(values), np.abs(values), 0.0).max(axis=0))[1]
-
-
-def _of_values(values: Array, weights: Array | None, *, covariance: bool) -> Moments:
-    """Computes the moments of values and weights whose squares do not overflow."""
-    columns = Columns(values.shape[1], covariance, weights is not None)
-    with np.errstate(invalid="ignore", over="ignore"):
-        w = np.ones((len(values), 1))
-        if weights is not None:
-            w = weights[:, None]
-        total = w.sum(axis=0)
-        # a row of weight 0 adds 0, or NaN if not finite
-        weighted = (w * values).sum(axis=0)
-        mean = np.divide(weighted, total, out=values[0] + weighted, where=total != 0)
-        away = np.where(np.isfinite(mean), values - mean, np.nan)
-        correction = np.zeros_like(mean)
-        np.divide((w * away).sum(axis=0), total, out=correction, where=total != 0)
-        mean, rest = _rounded(mean, np.where(np.isfinite(mean), correction, 0.0))
-        away -= correction
-        products = (w * away * away).sum(axis=0)
-        if covariance:
-            i, j = np.array(columns.pairs).T
-            products = (away.T @ away)[i, j]
-        fields = [[len(values)], total, mean, rest, products]
-        if weights is not None:
-            square = w * w
-            fields.append(square.sum(axis=0))
-            fields += [(square * away**j).sum(axis=0) for j in (1, 2)]
-    return Moments(np.concatenate(fields)[None], columns)
+def _lines_of_rows(values: Array, weights: Array, columns: Columns) -> Moments:
+    lines = np.zeros((len(values), columns.count))
+    lines[:, 0], lines[:, 1], lines[:, columns.means] = 1.0, weights, values
+    if columns.weighted:
+        lines[:, columns.products.stop] = weights**2
+        lost = (weights == 0)[:, None] & ~np.isfinite(values)  # 0 · ∞
+        lines[:, columns.means][lost] = np.nan
+    return Moments(lines, columns)
 
 
 def _rounded(mean: Array, rest: Array) -> tuple[Array, Array]:

@@ -7,7 +7,7 @@ sums that overflowed.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
@@ -98,11 +98,8 @@ class LineReader:
             power, powers = units.weight, units.values
         moments = Moments(lines[:, : columns.count], columns, power)
         if self._part_columns:
-            blocks = self._put_together(lines, power)
-            is_whole = blocks.lines[:, 0] == block
-            moments = joined(moments, as_rows(replace(blocks, lines=blocks.lines[is_whole])))
-            if not is_whole.all():  # after the last whole block
-                rest = replace(blocks, lines=blocks.lines[~is_whole])
+            rows, rest = as_rows(self._put_together(lines, power), block)
+            moments = joined(moments, rows)
         return merged(moments, scalar=self._scalar, powers=powers, rest=rest, block=block)
 
     def _parts(self, lines: Array) -> Array:
