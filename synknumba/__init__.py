@@ -44,9 +44,9 @@ from synknumba._learning.batches import Batches as Batches
 from synknumba._learning.batches import batches as batches
 from synknumba._learning.checkpoint import load as load
 from synknumba._learning.checkpoint import save as save
-from synknumba._ops.estimate import Estimate as Estimate
 from synknumba._ops.measurement import Measurement as Measurement
 from synknumba._progress import options as options
+from synknumba._rowwise.estimate import Estimate as Estimate
 from synknumba._rowwise.expectation import Expectation as Expectation
 from synknumba._rowwise.map import Vectorized as Vectorized
 from synknumba._sequence.marks import carry as carry

@@ -25,8 +25,8 @@ import numpy as np
 from synknumba._call.report import PlanReport
 from synknumba._errors import ArgumentError, shortened
 from synknumba._host.casting import as_index
-from synknumba._ops.estimate import Estimate
 from synknumba._ops.measurement import Measurement
+from synknumba._rowwise.estimate import Estimate
 from synknumba._sequence.report import SequenceReport
 from synknumba._timeline.trace import Trace
 from synknumba._timeline.tracks import SCRIPT, Record, process_names, read

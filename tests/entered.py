@@ -94,7 +94,7 @@ FEATURES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Variables and collectives", "variables.md", ("_variables", "_comm")),
     ("Sequences", "sequences.md", ("_sequence", "_formulas.py")),
     ("Functions of one row, vectorize", "vectorize.md", ("_rowwise",)),
-    ("Expectation values", "expectation.md", ("_rowwise/expectation.py", "_ops/estimate.py")),
+    ("Expectation values", "expectation.md", ("_rowwise/expectation.py", "_rowwise/estimate.py")),
     ("Training", "training.md", ("_learning", "optim.py", "train.py")),
     ("Checkpoints", "checkpoints.md", ("_learning/checkpoint.py", "_learning/replaced_file.py")),
     ("Random numbers", "random.md", ("random.py",)),

@@ -89,9 +89,9 @@ FAULTS = (
     ),
     Fault(
         "ops-squared-weights-scaled-once",
-        "synknumba/_ops/moments.py",
-        "np.ldexp(parts.squares, 2 * more)",
-        "np.ldexp(parts.squares, more)",
+        "synknumba/_rowwise/moments.py",
+        "np.full(columns.count, 2 * more)",
+        "np.full(columns.count, more)",
         ("tests/unit/test_estimate.py",),
     ),
     Fault(

@@ -56,14 +56,16 @@ def total_rows(count: Count) -> int | None:
 
 
 def row_weights(count: Count, partition: Partition) -> Array:
-    """Returns the number of rows of each rank or shard, int64, into which a call's are cut; 1
-    for each if it has no rows.
+    """Returns the number of rows of each rank or shard, int64 and read-only, into which a call's
+    are cut; 1 for each if it has no rows.
     """
     if count is None:
-        return np.ones(partition.parts, np.int64)
+        count = (1,) * partition.parts
     if not isinstance(count, tuple):
         count = partition.counts(count)
-    return np.array(count, np.int64)
+    weights = np.array(count, np.int64)
+    weights.flags.writeable = False
+    return weights
 
 
 Collector: TypeAlias = Callable[[Count], Any]

@@ -531,7 +531,8 @@ class Function(SentFunction, Generic[P, R]):
         self._ship(world, program, info)
         plan: Plan
         if worked.is_kernel:
-            plan = KernelPlan(world, program, info, call, worked.returned, worked.built, self.name)
+            built, merge = worked.built, self._options.merge
+            plan = KernelPlan(world, program, info, call, worked.returned, built, self.name, merge)
         else:
             plan = FunctionPlan(world, program, info, call, has_ops=self._options.has_ops)
         plan.updates = worked.updates

@@ -13,7 +13,7 @@ from synknumba._ops.launch import LaunchConfig
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import flatten
 from synknumba._progress import Progress
-from synknumba._types import Batch, Op, UserOp
+from synknumba._types import Array, Batch, Op, UserOp
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
 from synknumba._wire.program import FunctionStyle
@@ -42,6 +42,9 @@ class FunctionOptions:
     record: bool = False  # whether GPUs repeat a Python function's work without Python
     # whose arrays a generated kernel sees with all axes but that of the rows merged
     flat: frozenset[str] = frozenset()
+    # of a generated kernel: makes the result of the parts of all ranks, in memory that they write
+    # again; in place of the op None
+    merge: Callable[[Array], Any] | None = None
     unfit: str = (
         ""  # of a generated kernel: why the body of a sequence cannot call it, and the way out
     )

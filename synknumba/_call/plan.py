@@ -16,7 +16,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, final
 
 import numpy as np
@@ -61,6 +61,7 @@ from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.news import RankNews
 
+WEIGHTS_KEPT = 1  # of a plan, for the last number of rows
 COMBINERS_KEPT = 1024  # of a function, one for each set of shapes that ranks return
 
 
@@ -108,7 +109,8 @@ class Plan(ABC):
         self.info = info
         self._inputs = _Inputs(call)
         self._number = program.number
-        self.weights = partial(row_weights, partition=program.shard_partition)
+        weights = partial(row_weights, partition=program.shard_partition)
+        self.weights = lru_cache(WEIGHTS_KEPT)(weights)
         self._pack: Callable[..., None] | None = None
         if program.values:
             self._pack = struct.Struct("<" + program.values).pack_into
@@ -211,8 +213,10 @@ class KernelPlan(Plan):
         returned: Sequence[str],
         built: Built,
         name: str,
+        merge: Callable[[Array], Any] | None,
     ) -> None:
         super().__init__(world, program, info, call)
+        self._merge = merge
         results, segments = built.results, built.segments
         self._lenders: dict[str, ResultLeases] = {}
         self._segments: dict[str, Segment] = {}
@@ -294,6 +298,9 @@ class KernelPlan(Plan):
             place = result.rows
             rows = self._segments[result.name].array(place.dtype, place.shape, place.offset)
             return make_locator(result.op, parts, rows[: len(parts)], selection)
+        merge = self._merge
+        if merge is not None:
+            return lambda _: merge(parts)
         return make_collector(result.op, parts, self.weights)
 
     def parts_of(self, result: Result, memory: Array | None = None) -> Array:

@@ -286,8 +286,11 @@ def best(op: Op, values: Array, rows: Array) -> tuple[Any, Any]:
     index = _best_index(op, values)
     if values.ndim == 1:
         return values[index], rows[index]
-    best_values, best_rows = (np.take_along_axis(array, index[None], 0) for array in (values, rows))
-    return best_values[0], best_rows[0]
+    # a tenth of the time of take_along_axis, as in `locate`
+    places = index.reshape(-1), np.arange(index.size)
+    columns = (array.reshape(len(array), -1) for array in (values, rows))
+    best_values, best_rows = (array[places].reshape(index.shape) for array in columns)
+    return best_values, best_rows
 
 
 def _best_index(op: Op, values: Array) -> Array:

@@ -2,5 +2,5 @@
 function.
 
 Called by scripts, through `_api`; imports `_call` and what lies below. Read `base.py` first, then
-`map.py` and `generate.py`.
+`map.py` and `generate.py`. The results of `expectation` are in `estimate.py` and `moments.py`.
 """

@@ -72,14 +72,17 @@ def quick_key(value: Any, first: int = 1) -> Any:
 
 def type_key(value: Any) -> Any:
     """The part of an argument that decides on its type and kind, but not on its shape."""
-    if isinstance(value, Data | np.ndarray):
-        return value.__class__, value.dtype, value.ndim
+    kind = value.__class__
+    if kind is float or kind is int:
+        return kind
+    if kind is Data:
+        return kind, value.dtype, value.ndim
     if isinstance(value, Variable):
         state = state_of(value)
         return Variable, *state.dtypes(), *map(len, state.root_shapes())
     if isinstance(value, PerRankValues):
         return PerRankValues, *map(type, value.values)
-    return type(value), getattr(value, "dtype", None), getattr(value, "ndim", None)
+    return kind, getattr(value, "dtype", None), getattr(value, "ndim", None)
 
 
 def kind_of(value: Any, is_broadcast: bool, is_sliceable: bool) -> Kind:

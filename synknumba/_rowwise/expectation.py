@@ -22,12 +22,12 @@ from synknumba._call.options import CallOptions, FunctionOptions
 from synknumba._call.report import PlanReport
 from synknumba._errors import ArgumentError, KernelError, shortened
 from synknumba._host.data import Data
-from synknumba._ops import estimate
-from synknumba._ops.estimate import Estimate
 from synknumba._ops.launch import LaunchConfig, RowGrid
 from synknumba._progress import Progress
+from synknumba._rowwise import estimate
 from synknumba._rowwise.arguments import kind_of, ndim_of, rows_hint, type_key
 from synknumba._rowwise.base import RowFunction, split_selection
+from synknumba._rowwise.estimate import Estimate
 from synknumba._rowwise.generate import (
     ARRAYS_OF_ROWS,
     DIVIDED,
@@ -39,7 +39,7 @@ from synknumba._rowwise.generate import (
     kernel_name,
 )
 from synknumba._rowwise.moment_kernels import MAX_VALUES, OWN_NAMES, Recipe, kernel_source
-from synknumba._rowwise.partials import LineReader
+from synknumba._rowwise.partials import LineReader, Units
 from synknumba._rowwise.stopping import MIN_ROWS, RowSource
 from synknumba._rowwise.types import check_types
 from synknumba._types import DeviceKind, RankConstant, as_flag
@@ -341,14 +341,15 @@ class Expectation(RowFunction):
     ) -> Estimate:
         """Runs the kernel, and makes an estimate of its results."""
         device, num_slices = self._device(current_world()), selecting["num_slices"]
+        function, reader = self._prepared(device, num_slices, args, block)
         last = _last(block)
+        results = run(function, *args, *last, **selecting)
 
-        def run_kernel(scales: Sequence[float]) -> tuple[LineReader, Any]:
-            scaled = len(scales) > 0
-            function, reader = self._prepared(device, num_slices, args, block, scaled=scaled)
+        def run_scaled(scales: Sequence[float]) -> tuple[LineReader, Any]:
+            function, reader = self._prepared(device, num_slices, args, block, scaled=True)
             return reader, run(function, *args, *scales, *last, **selecting)
 
-        return self._completed(run_kernel, *run_kernel(()), block)
+        return self._completed(run_scaled, reader, results, block)
 
     def _completed(
         self,
@@ -360,16 +361,17 @@ class Expectation(RowFunction):
         """Returns the estimate; runs the kernel again with weights, or values, in other units
         where its sums overflow.
         """
-        if (estimates := reader.quick(results)) is not None:
-            return estimates
-        lines, units = reader.read(results), None
-        while (in_units := reader.units(lines, units)) is not None:  # at most twice
-            units = in_units
+        lines, is_merged = results
+        units: Units | None = None
+        while not is_merged:  # at most three times
+            repeated_in = reader.units(lines, units)
+            if repeated_in is None:
+                break
+            units = repeated_in
             powers = units.values.tolist()
             if self._weight is not None:
                 powers.append(units.weight)
-            reader, results = run([2.0**-power for power in powers])
-            lines = reader.read(results)
+            reader, (lines, is_merged) = run([2.0**-power for power in powers])
         return reader.estimate(lines, units, int(block))
 
     def _rows_of(self, selecting: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -498,17 +500,18 @@ class Expectation(RowFunction):
                 f"{self.name} returns {recipe.values} values, but a GPU's shared memory holds the "
                 f"sums of at most {MAX_VALUES}; return fewer values at a time"
             )
-        float64, columns = np.dtype(np.float64), recipe.columns
-        line = columns + 2 * recipe.part_columns
-        outputs = {"synk_partials": Output(None, (num_slices, line), float64)}
+        float64, lines = np.dtype(np.float64), (blocks, recipe.columns.count)
+        outputs = {"synk_partials": Output(None, (num_slices, recipe.width), float64)}
         if not recipe.one_block:
-            outputs["synk_lines"] = Output(None, (blocks + 1, columns), float64, scratch=True)
+            outputs["synk_lines"] = Output(None, lines, float64, scratch=True, filled=False)
         givens = {**self._options.givens, "synk_slice": RankConstant.SLICE}
         if blocked:
             givens["synk_position"] = RankConstant.POSITION
+        reader = LineReader(recipe)
         options = replace(
             self._options,
             outputs=outputs,
+            merge=reader.merge,
             givens=givens,
             unfit=(
                 f"{self.name} is an expectation, which a sequence cannot call, since the script "
@@ -519,7 +522,7 @@ class Expectation(RowFunction):
         )
         source = kernel_source(recipe)
         kernel = define_kernel(source, name, "expectation", self._inner.device_function, _SCOPE)
-        return Function(kernel, options, self.name, self._inner), LineReader(recipe)
+        return Function(kernel, options, self.name, self._inner), reader
 
 
 # ---- what the decorator was given

@@ -9,7 +9,7 @@ Sums about one of the values are as exact as those about the mean, but for the s
 distance from the mean in units of the spread. They take no division per row, and so on a core a
 30th of the time of a running mean (Welford's method). From thread to block they are moved to the
 mean of the block, where they add up; so are those of the blocks to the mean of all, by the formula
-of `synknumba._ops.moments`. The kernel is in Numba's CUDA dialect, with the parameters of the
+of `synknumba._rowwise.moments`. The kernel is in Numba's CUDA dialect, with the parameters of the
 function and some of its own.
 
 Correlated rows are summed in blocks of k, counted from the first row of the call: a thread adds up
@@ -30,7 +30,6 @@ of 1.75 s to compile the kernel of one value.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
 from typing import final
 
 from synknumba._rowwise.generate import (
@@ -44,6 +43,7 @@ from synknumba._rowwise.generate import (
     numbered,
     row_count,
 )
+from synknumba._rowwise.moments import Columns
 
 # Of 2 KiB each: with the centres, within the 48 KiB of smem that a block has on every GPU.
 MAX_ROOMS = 23
@@ -55,7 +55,7 @@ OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "nan", "range"})
 
 # The lines that a block stores to, up to the column.
 _RESULT = "synk_partials[synk_slice"
-_LINE = "synk_lines[cuda.blockIdx.x + 1"
+_LINE = "synk_lines[cuda.blockIdx.x"
 _PART = f"{_RESULT}, synk_at"
 
 
@@ -84,14 +84,6 @@ class Recipe:
         return (self.size or 1) - (self.weight == "")
 
     @property
-    def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of values whose products are summed."""
-        values = range(self.values)
-        if not self.covariance:
-            return tuple((i, i) for i in values)
-        return tuple(combinations_with_replacement(values, 2))
-
-    @property
     def weighted(self) -> bool:
         """Whether rows have weights."""
         return self.weight is not None
@@ -112,12 +104,12 @@ class Recipe:
 
     def per_pair(self, line: str) -> list[str]:
         """A line for each pair of values, whose numbers are # and @ in it."""
-        return [line.replace("#", str(i)).replace("@", str(j)) for i, j in self.pairs]
+        return [line.replace("#", str(i)).replace("@", str(j)) for i, j in self.columns.pairs]
 
     @property
-    def columns(self) -> int:
-        """Numbers of a line: rows, weight, means, their rounding errors, products, sums with w²."""
-        return 2 + 2 * self.values + self.late_rooms
+    def columns(self) -> Columns:
+        """The columns of a line."""
+        return Columns(self.values, self.covariance, self.weighted)
 
     @property
     def part_columns(self) -> int:
@@ -125,6 +117,18 @@ class Recipe:
         block, mean, rounding error.
         """
         return 3 + 2 * self.values if self.blocked else 0
+
+    @property
+    def counter(self) -> int:
+        """Column of a partial result, after all others, in which a launch of several blocks counts
+        those that have written their lines. It is 0 at the start, as all of them are.
+        """
+        return self.columns.count + 2 * self.part_columns
+
+    @property
+    def width(self) -> int:
+        """Numbers of a partial result."""
+        return self.counter + (not self.one_block)
 
     @property
     def rooms(self) -> int:
@@ -136,10 +140,7 @@ class Recipe:
     @property
     def late_rooms(self) -> int:
         """Numbers of a line after the means."""
-        rooms = len(self.pairs)
-        if self.weighted:
-            rooms += 1 + 2 * self.values
-        return rooms
+        return self.columns.count - self.columns.products.start
 
 
 def kernel_source(recipe: Recipe) -> str:
@@ -147,8 +148,8 @@ def kernel_source(recipe: Recipe) -> str:
     the scales.
 
     Where it sums blocks, the position of the slice's first row comes before the parameters, and the
-    rows of a block at the end. With several blocks, their lines are the second parameter: zeros,
-    shape (blocks + 1, columns). The first line counts the blocks that have written theirs.
+    rows of a block at the end. With several blocks, their lines are the second parameter, shape
+    (blocks, columns).
     """
     parameters = ["synk_partials"]
     target = _RESULT
@@ -278,7 +279,8 @@ def _stored_part(recipe: Recipe) -> list[str]:
     rows = weight = "float64(synk_stop - synk_from)"
     if recipe.weighted:
         weight = "float64(synk_g)"
-    first, second = recipe.columns, recipe.columns + recipe.part_columns
+    first = recipe.columns.count
+    second = first + recipe.part_columns
     return [
         f"synk_at = {first} if synk_number == synk_low else {second}",
         *_stored(_PART, 0, (rows, weight, "float64(synk_number)")),
@@ -434,7 +436,7 @@ def _squares(recipe: Recipe, target: str) -> list[str]:
     """The block's sums of squares and products about its means."""
     # from the mean to the thread's first value
     lines = recipe.per_value("synk_x# -= synk_e#")
-    for i, j in recipe.pairs:
+    for i, j in recipe.columns.pairs:
         q, s, t = f"float64(synk_q{i}_{j})", f"float64(synk_s{i})", f"float64(synk_s{j})"
         moved = f"{q} + synk_x{j} * {s} + synk_x{i} * ({t} + synk_x{j} * synk_u)"
         lines.append(f"synk_o{i}_{j} = {moved}")
@@ -478,7 +480,7 @@ def _last_block(recipe: Recipe) -> list[str]:
     rows.
     """
     rooms = numbered(recipe.late_rooms, "synk_g#")
-    every_line = f"for synk_j in range(1 + synk_t, cuda.gridDim.x + 1, {THREADS}):"
+    every_line = f"for synk_j in range(synk_t, cuda.gridDim.x, {THREADS}):"
     distances = ["synk_h = synk_lines[synk_j, 1]"]
     for i in range(recipe.values):
         mean, rest = f"synk_lines[synk_j, {2 + i}]", f"synk_lines[synk_j, {2 + recipe.values + i}]"
@@ -504,11 +506,11 @@ def _ended_last(recipe: Recipe) -> list[str]:
     """Returns from the other blocks, and reads the centre: the `threadFenceReduction` of
     NVIDIA's CUDA samples.
     """
-    counted = "cuda.atomic.add(synk_lines, (0, 0), 1.0)"
+    counted = f"cuda.atomic.add(synk_partials, (synk_slice, {recipe.counter}), 1.0)"
     centres: list[str] = []
     for i in range(recipe.values):
         centres += [
-            f"synk_m = synk_lines[1, {2 + i}]",
+            f"synk_m = synk_lines[0, {2 + i}]",
             # a distance from ∞ would be NaN
             f"synk_centre[{i}] = synk_m if synk_m - synk_m == 0.0 else 0.0",
         ]
@@ -527,13 +529,13 @@ def _ended_last(recipe: Recipe) -> list[str]:
 
 def _moved_line(recipe: Recipe) -> list[str]:
     """Adds a line's sums of squares, moved to the mean of all."""
-    first, z_room = 2 + 2 * recipe.values, len(recipe.pairs)
+    first, z_room = 2 + 2 * recipe.values, len(recipe.columns.pairs)
 
     def stored(room: int) -> str:
         return f"synk_lines[synk_j, {first + room}]"
 
     lines: list[str] = []
-    for room, (i, j) in enumerate(recipe.pairs):
+    for room, (i, j) in enumerate(recipe.columns.pairs):
         lines.append(f"synk_g{room} += {stored(room)} + synk_h * synk_x{i} * synk_x{j}")
     if not recipe.weighted:
         return lines

@@ -1,22 +1,31 @@
 """Reads the partial results of an expectation's kernels, called lines, into an `Estimate`; finds
 sums that overflowed.
+
+    parts of ranks and slices ──merge──> moments ─────────────────────────> estimate
+                                └──────> lines, if sums may be wrong ──units──> the kernel again
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import final
 
 import numpy as np
 
-from synknumba._ops import estimate as estimate_module
-from synknumba._ops.estimate import Estimate
-from synknumba._ops.moments import FAR, Moments, Powers, as_rows, joined, merge, of_few_lines
+from synknumba._rowwise.estimate import Estimate, merged
 from synknumba._rowwise.moment_kernels import Recipe
+from synknumba._rowwise.moments import (
+    FAR,
+    Moments,
+    Powers,
+    are_finite,
+    as_rows,
+    joined,
+    merge,
+    merge_lines,
+)
 from synknumba._types import Array
 
-_WEIGHT, _SQUARES, _SPREAD = 1, 5, 7  # fields of a line: Σ w, Σ w² and Σ w² (v − mean)²
 _LIGHTEST = -1000  # the least unit of weights, as a power of two: its inverse must be a float64
 
 
@@ -54,121 +63,89 @@ class Units:
 
 @final
 class LineReader:
-    """Reads lines: rows, weight, means, their rounding errors, products; with weights also the
-    sums with w².
-    """
+    """Reads lines: moments, and in calls with blocks the parts of two blocks beside them."""
 
-    __slots__ = (
-        "_columns",
-        "_cuts",
-        "_is_plain",
-        "_pairs",
-        "_part_columns",
-        "_range",
-        "_scalar",
-        "_values",
-    )
+    __slots__ = ("_columns", "_part_columns", "_range", "_scalar")
 
     def __init__(self, recipe: Recipe) -> None:
-        k = recipe.values
-        widths = [1, 1, k, k, len(recipe.pairs)]
-        if recipe.weighted:
-            widths += [1, k, k]
         self._columns = recipe.columns
         self._part_columns = recipe.part_columns
-        self._cuts = [slice(*edges) for edges in pairwise(accumulate(widths, initial=0))]
-        self._pairs = recipe.pairs
         self._scalar = recipe.size is None or (recipe.weight == "" and recipe.size == 2)
-        self._values = k
         self._range = _RANGES[recipe.real]
-        self._is_plain = k == 1 and not recipe.weighted and not recipe.part_columns
 
-    def read(self, parts: Sequence[Array]) -> Array:
-        """The lines of all ranks and slices, in order."""
-        width = self._columns + 2 * self._part_columns
-        return np.concatenate([part.reshape(-1, width) for part in parts])
+    def merge(self, parts: Array) -> tuple[Array, bool]:
+        """Merges the lines of ranks (or shards) and their slices, shape (W, slices, width), in
+        memory that the ranks will write again; for `FunctionOptions.merge`.
 
-    def quick(self, parts: Sequence[Array]) -> Estimate | None:
-        """Returns what `estimate` does, of the parts of `read`, if they are few and simple: in a
-        tenth of the time.
+        Returns the line of all, and true; or a copy of all lines, and false, if sums may have
+        overflowed or vanished, and in calls with blocks.
         """
-        if not self._is_plain:
-            return None
-        lines: list[list[float]] = []
-        for part in parts:
-            lines += part.reshape(-1, self._columns).tolist()
-        moments = of_few_lines(lines)
-        return None if moments is None else Estimate(moments, self._scalar)
+        lines, columns = parts.reshape(-1, parts.shape[-1]), self._columns
+        if self._part_columns == 0:
+            merged, is_finite = merge_lines(lines, columns)
+            if is_finite and (not columns.weighted or self._weight_power(merged) is None):
+                return merged, True
+        return lines.copy(), False
 
-    def estimate(self, lines: Array, units: Units | None = None, block: int = 1) -> Estimate:
-        """Merges lines, from `read`, into one estimate. The kernels' sums are in `units`; None for
-        1.
+    def estimate(self, lines: Array, units: Units | None, block: int) -> Estimate:
+        """Makes an estimate of lines, from `merge`. The kernels' sums are in `units`; None for 1.
 
         Raises:
             ReductionError: there are no rows, or fewer than a block's.
         """
-        count, weight, mean, rest, products, *squares = [lines[:, cut] for cut in self._cuts]
-        if len(self._pairs) > self._values:
-            matrices = np.empty((len(lines), self._values, self._values))
-            for column, (i, j) in enumerate(self._pairs):
-                matrices[:, i, j] = matrices[:, j, i] = products[:, column]
-            products = matrices
-        stacked, power, powers = None, 0, None
-        if squares:
-            stacked = np.stack([np.broadcast_to(square, mean.shape) for square in squares], axis=1)
+        columns, power, powers, rest = self._columns, 0, None, None
         if units is not None:
             power, powers = units.weight, units.values
-        moments = Moments(count, weight, mean, rest, products, stacked, power)
-        if not self._part_columns:
-            return estimate_module.merged(moments, scalar=self._scalar, powers=powers)
-        remainder = None
-        for estimate in self._put_together(lines, moments):
-            if estimate.count[0, 0] == block:
-                moments = joined(moments, as_rows(estimate, weighted=stacked is not None))
-            else:
-                remainder = estimate  # after the last whole block
-        return estimate_module.merged(
-            moments, scalar=self._scalar, powers=powers, rest=remainder, block=block
-        )
-
-    def _total(self, lines: Array, field: int) -> float:
-        # Python's sum gives no warning of overflow, and takes a quarter of NumPy's time for few
-        # lines.
-        return sum(lines[:, self._cuts[field].start].tolist())
-
-    def _lose_bits(self, lines: Array, square: float, power: int, has_overflown: bool) -> bool:
-        """Whether weights whose sum is about 2^power are to be in another unit."""
-        limits = self._range
-        if not 2.0**-limits.squares < square < 2.0**limits.squares:
-            return True
-        if has_overflown and abs(power) > limits.even:
-            return True
-        if power >= 0:
-            return False
-        # No spread may come of light weights, or of equal values; only sums in other units can
-        # tell.
-        spread = lines[:, self._cuts[_SPREAD]].sum(axis=0)
-        return bool((spread < 2.0**-limits.spread).any())
+        moments = Moments(lines[:, : columns.count], columns, power)
+        if self._part_columns:
+            rows, rest = as_rows(self._put_together(lines, power), block)
+            moments = joined(moments, rows)
+        return merged(moments, scalar=self._scalar, powers=powers, rest=rest, block=block)
 
     def _parts(self, lines: Array) -> Array:
         """The parts of blocks that are beside the lines, in the order of their rows."""
-        parts = lines[:, self._columns :].reshape(-1, self._part_columns)
+        first = self._columns.count
+        parts = lines[:, first : first + 2 * self._part_columns].reshape(-1, self._part_columns)
         return parts[parts[:, 0] > 0]
 
-    def _put_together(self, lines: Array, like: Moments) -> Iterator[Moments]:
+    def _put_together(self, lines: Array, power: int) -> Moments:
         """Merges the parts of each block that no launch has as a whole; their sums of squares
         are of no use.
         """
-        parts, k = self._parts(lines), self._values
-        for number in np.unique(parts[:, 2]):
-            block, squares = parts[parts[:, 2] == number], None
-            if like.squares is not None:
-                squares = np.zeros((len(block), 3, k))
-            products = np.zeros((len(block), *like.products.shape[1:]))
-            mean, rest = block[:, 3 : 3 + k], block[:, 3 + k :]
-            yield merge(
-                Moments(block[:, :1], block[:, 1:2], mean, rest, products, squares, like.power)
-            )
+        parts, columns = self._parts(lines), self._columns
+        pieces = np.zeros((len(parts), columns.count))
+        pieces[:, :2], pieces[:, columns.centres] = parts[:, :2], parts[:, 3:]
+        edges = np.flatnonzero(np.diff(parts[:, 2], prepend=-1.0, append=-2.0))
+        return merge(Moments(pieces, columns, power), edges)
+
+    def _total(self, lines: Array, column: int) -> float:
+        # Python's sum gives no warning of overflow, and takes a quarter of NumPy's time for few
+        # lines.
+        return sum(lines[:, column].tolist())
+
+    def _weight_power(self, lines: Array, *, has_overflown: bool = False) -> int | None:
+        """The power of two in units of which sums with weights lose no bits; None if they lose
+        none as they are.
+        """
+        limits, columns = self._range, self._columns
+        weight, square = self._total(lines, 1), self._total(lines, columns.products.stop)
+        power = limits.heavy
+        if math.isfinite(weight):
+            power = max(math.frexp(weight)[1], _LIGHTEST)
+        if weight == 0:
+            return None
+        if not 2.0**-limits.squares < square < 2.0**limits.squares:
+            return power
+        if has_overflown and abs(power) > limits.even:
+            return power
+        if power >= 0:
+            return None
+        # No spread may come of light weights, or of equal values; only sums in other units can
+        # tell.
+        spread = lines[:, columns.count - columns.values : columns.count].sum(axis=0)
+        if (spread < 2.0**-limits.spread).any():
+            return power
+        return None
 
     def units(self, lines: Array, used: Units | None) -> Units | None:
         """The units in which to repeat the sums: if some overflowed, or those with squares of
@@ -177,27 +154,24 @@ class LineReader:
         Infinite and NaN values look the same as overflow, and remain. Weights are rescaled first,
         as they may be the cause.
         """
-        is_finite = np.isfinite(lines)
-        has_overflown = not np.logical_and.reduce(is_finite, axis=None)
-        if len(self._cuts) > _SQUARES and used is None:
-            weight, square = (self._total(lines, field) for field in (_WEIGHT, _SQUARES))
-            if math.isnan(weight):
+        columns, k = self._columns, self._columns.values
+        is_finite = are_finite(lines)
+        has_overflown = not is_finite.all()
+        if columns.weighted and used is None:
+            if math.isnan(self._total(lines, 1)):
                 return None  # a weight is negative or NaN, so all results are NaN
-            power = self._range.heavy
-            if math.isfinite(weight):
-                power = max(math.frexp(weight)[1], _LIGHTEST)
-            if weight != 0 and self._lose_bits(lines, square, power, has_overflown):
-                return Units(np.zeros(self._values, np.int64), power)
+            power = self._weight_power(lines, has_overflown=has_overflown)
+            if power is not None:
+                return Units(np.zeros(k, np.int64), power)
         if not has_overflown or (used is not None and used.values.any()):
             return None
-        _, _, means, _, products, *squares = [
-            np.all(is_finite[:, cut], axis=0) for cut in self._cuts
-        ]
-        parts = [means, products[[i == j for i, j in self._pairs]], *squares[1:]]
+        sums = [is_finite[columns.means], is_finite[columns.own_products]]
+        if columns.weighted:
+            sums += np.split(is_finite[columns.products.stop + 1 : columns.count], 2)
         if self._part_columns:
-            parts.append(np.all(np.isfinite(self._parts(lines)[:, 3 : 3 + self._values]), axis=0))
+            sums.append(are_finite(self._parts(lines)[:, 3 : 3 + k]))
         # 0 for values with finite sums in all lines
-        powers = np.where(np.logical_and.reduce(parts), 0, self._range.far)
+        powers = np.where(np.logical_and.reduce(sums), 0, self._range.far)
         if not powers.any():
             return None
         weight = 0

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from synknumba._errors import ReductionError
-from synknumba._ops.estimate import Estimate
-from synknumba._ops.moments import Moments, merge
 from synknumba._ops.notation import concise
+from synknumba._rowwise.estimate import Estimate
+from synknumba._rowwise.moments import Columns, Moments, merge
 
 CLOSE = {"rtol": 1e-12, "atol": 0}
 
@@ -354,34 +354,58 @@ def test_products_of_weights_and_values_neither_overflow_nor_vanish(size, weight
         assert_allclose(told, (mean, variance, stderr, effective), rtol=1e-11)
 
 
-def test_squares_that_are_infinite_stay_so_in_sums():
-    both = Estimate.from_values([1e200, 3e200], [1.0, 2.0]) + Estimate.from_values(
+@pytest.mark.parametrize("weights", [[1.0, 2.0], [2.0, 1.0]])
+def test_squares_that_are_infinite_stay_so_in_sums(weights):
+    both = Estimate.from_values([1e200, 3e200], weights) + Estimate.from_values(
         [-1e200, 2e200], [1.0, 1.0]
     )
     assert (both.variance, both.stderr) == (math.inf, math.inf)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(1, 10**6),
-            st.floats(-1e200, 1e200),
-            st.floats(-1e-3, 1e-3),
-            st.floats(0, 1e300),
-        ),
-        min_size=2,
-        max_size=7,
-    ),
-    st.booleans(),
-)
-def test_few_parts_merge_to_the_bits_of_many(parts, paired):
-    """Parts of one value are merged by Python's numbers; beside a second value, by NumPy."""
-    count, mean, rest, products = (
-        np.array(column, float)[:, None] for column in zip(*parts, strict=True)
-    )
-    few = merge(Moments(count, count, mean, rest, products[:, :, None] if paired else products))
-    both = [np.repeat(one, 2, axis=1) for one in (mean, rest, products)]
-    many = merge(Moments(count, count, *both))
-    for field in ("count", "weight", "mean", "rest", "products"):
-        got, want = (np.asarray(getattr(one, field)).reshape(-1)[:1] for one in (few, many))
-        assert got.tobytes() == want.tobytes(), field
+def lines_of(values, weights, cuts, *, covariance):
+    """The lines of parts of rows, by NumPy in twice the precision."""
+    lines = []
+    for part in np.split(np.arange(len(values)), cuts):
+        v, w = values[part].astype(np.longdouble), np.ones(len(part), np.longdouble)
+        if weights is not None:
+            w = weights[part].astype(np.longdouble)
+        mean = np.zeros(v.shape[1], np.longdouble)
+        if w.sum() != 0:
+            mean = (w[:, None] * v).sum(axis=0) / w.sum()
+        rounded = mean.astype(float)
+        away = v - mean
+        products = (w[:, None] * away * away).sum(axis=0)
+        if covariance:
+            products = (away.T @ away)[np.triu_indices(v.shape[1])]
+        fields = [[len(part)], [w.sum()], rounded, mean - rounded, products]
+        if weights is not None:
+            fields += [(w[:, None] ** 2 * away**j).sum(axis=0) for j in range(3)]
+            fields[5] = fields[5][:1]
+        lines.append(np.concatenate(fields).astype(float))
+    return np.array(lines)
+
+
+@pytest.mark.parametrize("kind", ["plain", "covariance", "weighted"])
+@given(st.integers(1, 4), st.integers(1, 31), st.integers(0, 10**6))
+def test_lines_merge_to_the_moments_of_all_rows(kind, values, parts, seed):
+    """As many lines as ranks, of any number of rows, 0 too, and lines beside other numbers."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(3 * parts, values)) + rng.choice([0.0, 1e5, -7.0], values)
+    weights = None
+    if kind == "weighted":
+        weights = rng.choice([0.0, 0.25, 1.0, 3.0], len(rows))
+        weights[0] = 2.0
+    cuts = np.sort(rng.integers(0, len(rows) + 1, parts - 1))
+    columns = Columns(values, kind == "covariance", weights is not None)
+    lines = lines_of(rows, weights, cuts, covariance=columns.covariance)
+    (whole,) = lines_of(rows, weights, [], covariance=columns.covariance)
+    assert lines.shape == (parts, columns.count)
+    wide = np.pad(lines, [(0, 0), (0, 3)], constant_values=np.nan)
+    merged = merge(Moments(wide, columns)).lines[0]
+    assert_array_equal(merged[:2], whole[:2])
+    centres = merged[columns.centres].reshape(2, values)
+    assert_allclose(centres.sum(axis=0), whole[columns.means], rtol=4e-16, atol=1e-14)
+    late = slice(columns.products.start, None)
+    assert_allclose(merged[late], whole[late], rtol=1e-11, atol=1e-11 * len(rows))
+    groups = merge(Moments(lines, columns), np.array([0, parts // 2, parts])[parts < 2 :])
+    assert_allclose(merge(groups).lines[0], merged, rtol=1e-11, atol=1e-11 * len(rows))

@@ -19,7 +19,6 @@ from typing import Any, final
 import numpy as np
 
 from synknumba._errors import ArgumentError, ReductionError
-from synknumba._ops import moments as moments_module
 from synknumba._ops.measurement import (
     Measurement,
     Quantity,
@@ -29,7 +28,8 @@ from synknumba._ops.measurement import (
     real_number,
     shared_rows,
 )
-from synknumba._ops.moments import Moments, Powers
+from synknumba._rowwise import moments as moments_module
+from synknumba._rowwise.moments import Columns, Moments, Powers
 from synknumba._types import Array, as_flag
 
 # Threshold of the effective number of rows: if one row has all the weight, rounding may give
@@ -151,12 +151,15 @@ class Estimate(Quantity):
     @property
     def count(self) -> int:
         """Number of rows, including those of weight 0."""
-        return int(self._moments.count[0, 0])
+        return int(self._moments.lines[0, 0])
 
     @property
     def mean(self) -> Any:
         """Mean of the rows, float or shape (k,); with weights self-normalised: Σ w v / Σ w."""
-        return self._by_value(np.where(self._moments.weight != 0, self._moments.mean, np.nan)[0])
+        means = self._moments.means[0].copy()
+        if self._weight == 0:
+            means[:] = np.nan
+        return self._by_value(means)
 
     @property
     def variance(self) -> Any:
@@ -166,7 +169,7 @@ class Estimate(Quantity):
         With weights: Σ w (v − mean)² / (Σ w − Σ w² / Σ w), which equals the former if all weights
         are equal.
         """
-        return self._by_value(self._per_freedom(self._squares()))
+        return self._by_value(self._per_freedom(self._moments.own_products[0]))
 
     @property
     def stderr(self) -> Any:
@@ -176,13 +179,13 @@ class Estimate(Quantity):
         former if all weights are equal. Valid for many rows, none of which dominates the weight;
         see `effective_size`.
         """
-        moments = self._moments
-        if moments.squares is None:
-            return self._by_value(np.sqrt(self._per_freedom(self._squares()) / self.count))
+        if not self._columns.weighted:
+            variance = self._per_freedom(self._moments.own_products[0])
+            return self._by_value(np.sqrt(variance / self.count))
         if not self.effective_size > _ONE_ROW:
-            return self._by_value(np.full(moments.width, np.nan))
-        spread = np.maximum(moments.squares[0, 2], 0.0)  # rounding
-        return self._by_value(np.sqrt(spread * self.count / (self.count - 1)) / moments.weight[0])
+            return self._by_value(np.full(self._columns.values, np.nan))
+        spread = np.maximum(self._moments.lines[0, -self._columns.values :], 0.0)  # rounding
+        return self._by_value(np.sqrt(spread * self.count / (self.count - 1)) / self._weight)
 
     @property
     def stderr_error(self) -> Any:
@@ -205,30 +208,39 @@ class Estimate(Quantity):
         Raises:
             ReductionError: the estimate was made without covariance=True.
         """
-        if not self._moments.has_covariance:
+        columns = self._columns
+        if not columns.covariance:
             raise ReductionError("this estimate has no covariance; request it with covariance=True")
-        return self._per_freedom(self._moments.products[0])
+        products = np.empty((columns.values, columns.values))
+        i, j = np.array(columns.pairs).T
+        products[i, j] = products[j, i] = self._moments.lines[0, columns.products]
+        return self._per_freedom(products)
 
     @property
     def effective_size(self) -> float:
         """Effective sample size (Σ w)² / Σ w² (L. Kish): the equivalent number of unweighted
         rows; `count` without weights.
         """
-        if self._moments.squares is None:
+        if not self._columns.weighted:
             return float(self.count)
-        weight, square = float(self._moments.weight[0, 0]), float(self._moments.squares[0, 0, 0])
+        weight, square = self._weight, float(self._moments.lines[0, self._columns.products.stop])
         if square == 0:
             return 0.0
         return weight * weight / square
 
-    def _squares(self) -> Array:
-        return self._moments.own_products[0]
+    @property
+    def _columns(self) -> Columns:
+        return self._moments.columns
+
+    @property
+    def _weight(self) -> float:
+        return float(self._moments.lines[0, 1])
 
     def _per_freedom(self, sums: Array) -> Any:
         """Returns sums of squared deviations over the degrees of freedom; NaN if there are none."""
         if not self.effective_size > _ONE_ROW:
             return np.full(sums.shape, np.nan)
-        weight = float(self._moments.weight[0, 0])
+        weight = self._weight
         return sums / (weight - weight / self.effective_size)
 
     def _by_value(self, values: Array) -> Any:
@@ -291,7 +303,7 @@ class Estimate(Quantity):
         g = g.reshape(-1)
         if g.size == 1:
             return float(g[0]) * float(np.ravel(self.stderr)[0])
-        if self._moments.squares is not None:
+        if self._columns.weighted:
             raise ReductionError(
                 "propagate of several values needs their covariance, which is not implemented for "
                 "weights; make an estimate of each value, from different rows, and pass them all "
@@ -305,7 +317,7 @@ class Estimate(Quantity):
         array = real_array(operand)
         if array is None:
             return None
-        shape = (self._moments.width,)
+        shape = (self._columns.values,)
         allowed: list[tuple[int, ...]] = [()]
         if not self._scalar:
             allowed.append(shape)
@@ -401,24 +413,25 @@ class Estimate(Quantity):
         return self + operand
 
     def _kind(self) -> tuple[Any, ...]:
-        return self._scalar, self._moments.products.shape, self._moments.squares is None
+        return self._scalar, self._columns
 
     def _words(self) -> str:
-        words = f"{self._moments.width} values"
+        columns = self._columns
+        words = f"{columns.values} values"
         if self._scalar:
             words = "one value"
-        if self._moments.squares is None:
+        if not columns.weighted:
             words += " without weights"
         else:
             words += " with weights"
-        if self._moments.has_covariance:
+        if columns.covariance:
             words += " and covariance"
         return words
 
     def __repr__(self) -> str:
         """Shows all statistics at full precision."""
         names = ["mean", "variance", "stderr", "count"]
-        if self._moments.squares is not None:
+        if self._columns.weighted:
             names.append("effective_size")
         texts = [f"{name}={np.asarray(getattr(self, name)).tolist()!r}" for name in names]
         return f"Estimate({', '.join(texts)})"
@@ -522,13 +535,16 @@ def merged(
     `powers` of two, if given. With `block`, the parts are of means of blocks of rows, and `rest` is
     the part of the rows after the last whole block.
     """
-    total = moments_module.merge(parts)
-    rows = int(total.count[0, 0]) * block
+    total = parts
+    if len(parts.lines) > 1:
+        total = moments_module.merge(parts)
+    rows = int(total.lines[0, 0]) * block
     if rest is not None:
-        rows += int(rest.count[0, 0])
+        rows += int(rest.lines[0, 0])
     if not rows:
         raise ReductionError("expectation of no rows; pass at least one row")
-    check_block(block, rows)
+    if block > 1:
+        check_block(block, rows)
     if rest is not None:
         total = moments_module.with_rest(total, rest, block)
     if powers is not None:
