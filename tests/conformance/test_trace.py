@@ -35,7 +35,9 @@ def energy(x, beta, total):
 
 @synk.function(outputs="sum")
 def rows(x):
-    return x.sum()
+    if x.ndim == 1:  # so that it takes Python in each call: its text does not show that it need not
+        return x.sum()
+    return None
 
 
 @synk.function
