@@ -344,7 +344,7 @@ class FunctionRoutine(Routine):
         leaves: list[Any] = []
         for value in arguments.values():
             leaves += value.leaves if isinstance(value, _Nested) else [value]
-        if self._may_try and sum(getattr(leaf, "nbytes", 0) for leaf in leaves) > MOST_BYTES:
+        if self._may_try and not _are_small_arrays(leaves):
             return self._call_with(arguments)
         params = [leaf for _, param in self.program.parameters for leaf in _leaves(param)]
         pairs = zip(params, leaves, strict=True)
@@ -567,6 +567,15 @@ class FunctionRoutine(Routine):
             for i, op in enumerate(ops)
         ]
         return unflatten(structure, merged)
+
+
+def _are_small_arrays(arguments: Sequence[Any]) -> bool:
+    """Returns whether a function of these arguments may be recorded unasked. Methods and operators
+    of an object may do anything, whatever the text of the function shows.
+    """
+    if any(isinstance(argument, _Passed) for argument in arguments):
+        return False
+    return sum(getattr(argument, "nbytes", 0) for argument in arguments) <= MOST_BYTES
 
 
 def _has_input_rows(param: Param) -> bool:

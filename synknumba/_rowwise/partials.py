@@ -123,12 +123,21 @@ class LineReader:
         # lines.
         return sum(lines[:, column].tolist())
 
+    def _weight(self, lines: Array) -> float:
+        """The sum of all weights, with those of parts of blocks."""
+        weight = self._total(lines, 1)
+        if self._part_columns:
+            weight += self._total(self._parts(lines), 1)
+        return weight
+
     def _weight_power(self, lines: Array, *, has_overflown: bool = False) -> int | None:
         """The power of two in units of which sums with weights lose no bits; None if they lose
         none as they are.
         """
         limits, columns = self._range, self._columns
-        weight, square = self._total(lines, 1), self._total(lines, columns.products.stop)
+        weight, square = self._weight(lines), self._total(lines, columns.products.stop)
+        if self._part_columns:
+            square += sum(part * part for part in self._parts(lines)[:, 1].tolist())
         power = limits.heavy
         if math.isfinite(weight):
             power = max(math.frexp(weight)[1], _LIGHTEST)
@@ -158,7 +167,7 @@ class LineReader:
         is_finite = are_finite(lines)
         has_overflown = not is_finite.all()
         if columns.weighted and used is None:
-            if math.isnan(self._total(lines, 1)):
+            if math.isnan(self._weight(lines)):
                 return None  # a weight is negative or NaN, so all results are NaN
             power = self._weight_power(lines, has_overflown=has_overflown)
             if power is not None:

@@ -7,8 +7,8 @@ arguments, and they do nothing else, so that a GPU may repeat their work without
 """
 
 import ast
-import inspect
 from collections.abc import Callable, Iterable
+from types import FunctionType
 from typing import Any, final
 
 import numpy as np
@@ -25,7 +25,10 @@ def is_array_expression(function: Callable[..., Any]) -> bool:
     """Returns whether a function certainly does nothing but compute its result from its arguments,
     if these are arrays and numbers.
     """
-    function, definition = inspect.unwrap(function), read_function(function)
+    # a wrapper does what it likes, and its text is not that of the wrapped function
+    if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
+        return False
+    definition = read_function(function)
     if definition is None or not is_current(function.__code__):
         return False
     expressions = _Expressions(function.__globals__, definition.parameters)

@@ -64,8 +64,7 @@ class ReadValues:
         }
         reads: dict[tuple[int, str], Read] = {}
         for read in itertools.chain.from_iterable(map(reads_of, functions)):
-            if not isinstance(read.value, ModuleType):
-                reads[id(read.space), read.name] = read
+            reads[id(read.space), read.name] = read
         self.looks: list[tuple[Look, Any, Any]] = list(map(_kept_look, reads.values()))
         self.named = tuple((read.name, _key_of_any(read.value)) for read in reads.values())
         self.revision = 0

@@ -229,6 +229,18 @@ def test_another_object(monkeypatch):
         assert scaled_by_model(X) == scale * X.sum()
 
 
+def test_another_module():
+    doubling = SimpleNamespace(sqrt=lambda x: 2 * x)
+    backend = np
+
+    @synk.function(outputs="sum")
+    def by_backend(x):
+        return backend.sqrt(x).sum()
+
+    for backend in (np, doubling, np, np.emath):
+        assert by_backend(X) == pytest.approx(backend.sqrt(X).sum())
+
+
 def test_a_function_keeps_no_array_alive():
     weights = np.full(8, 2.0)
 

@@ -186,6 +186,13 @@ def test_huge_values(world):
     assert_allclose(light.stderr, plain(np.arange(99.0), block=9).stderr, rtol=1e-11)
 
 
+@pytest.mark.parametrize(("value", "weight"), [(1e-150, 1e-300), (1e155, 1e-300), (1e308, 1e300)])
+def test_extreme_weights_of_a_block_that_ranks_share(world, value, weight):
+    values = value * np.tile([1.0, -1.0, -1.0, -1.0], 10)
+    found = weighted(values, np.full(40, weight), block=40)
+    assert_allclose(found.mean, -value / 2, rtol=1e-12)
+
+
 @pytest.mark.parametrize(("value", "mean"), [(math.nan, math.nan), *INFINITE])
 def test_what_is_not_finite_is_told(world, value, mean):
     for place in (0, 149, 299):  # of 300 rows; the last one is in no block

@@ -241,6 +241,27 @@ def test_after_an_exception_the_call_is_recorded_all_the_same(world):
             fail(x)
 
 
+class Counted:
+    """Its sum counts on the rank how often it was asked for."""
+
+    asked = 0
+
+    def sum(self):
+        Counted.asked += 1
+        return float(Counted.asked)
+
+
+@synk.function(outputs=None)
+def with_an_object(x, other):
+    return x.sum() * 0 + other.sum()
+
+
+def test_functions_of_objects_are_not_recorded_unasked(world):
+    x, other = synk.data(np.arange(N)), Counted()
+    counts = [with_an_object(x, other)[0] for _ in range(5)]
+    assert_array_equal(np.diff(counts), 1)
+
+
 def test_a_record_as_an_argument(world):
     point = np.dtype([("a", "f8"), ("b", "i8")], align=True)
 

@@ -1,5 +1,6 @@
 """Functions that certainly do nothing but compute with arrays."""
 
+import functools
 import math
 
 import numpy as np
@@ -117,6 +118,17 @@ def closes_over():
     return f
 
 
+@functools.wraps(total)
+def wraps(x):
+    seen.append(1)
+    return total(x)
+
+
+class Total:
+    def __call__(self, x):
+        return x.sum()
+
+
 @pytest.mark.parametrize("function", [total, tree])
 def test_those_that_only_compute(function):
     assert is_array_expression(function)
@@ -144,6 +156,8 @@ def test_those_that_only_compute(function):
         chained,
         nothing,
         closes_over(),
+        wraps,
+        Total(),
         lambda x: x.sum(),
         np.sum,
         len,
