@@ -373,7 +373,8 @@ def tell_of_threads() -> None:
 
     A child has only the thread that forked. Work of other threads stays half done in it, and a lock
     that one of them held is never released: a rank that needs the lock waits for ever. BLAS and
-    OpenMP handle forks, or `thread_pools` does.
+    OpenMP handle forks, or `thread_pools` does; but `os.fork` itself may hang where another thread
+    is in a product of OpenBLAS (docs/limits.md).
     """
     _tell_of_lost_pools()
     spared = {threading.main_thread(), threading.current_thread()}
