@@ -331,6 +331,8 @@ def select(batch: Batch, n: int) -> Rows:
         array = np.asarray(batch)
     except (ValueError, TypeError, OverflowError) as error:
         raise BatchError(f"batch cannot be read as an array ({error}); {_ACCEPTED}") from error
+    if np.ma.is_masked(batch):
+        raise BatchError("batch has masked items; pass batch.compressed(), or the rows themselves")
     if array.ndim == 0:
         return _first(array, batch, n)
     if array.ndim > 1:

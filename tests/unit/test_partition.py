@@ -238,6 +238,7 @@ def test_anything_with_an_array_is_a_list() -> None:
         (np.ones(9, bool), "boolean mask of length 9, but there are 10 rows"),
         ([True, False], "boolean mask of length 2"),
         (np.zeros(10, bool), "empty batch"),
+        (np.ma.masked_array([1, 2], [False, True]), "batch has masked items"),
     ],
 )
 def test_a_bad_batch_is_refused(batch: Any, says: str) -> None:
