@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -133,6 +133,26 @@ def print_timing(form: str, what: str, timing: Timing) -> None:
         timing: of one call.
     """
     print(json.dumps({"form": form, "what": what, "timing": asdict(timing)}), flush=True)
+
+
+def print_forms_of_torch(what: str, forms: Mapping[str, Callable[[], Timing]], rank: int) -> None:
+    """Times forms of a program of torch on one of its ranks, and ends the process; rank 0 prints.
+
+    Args:
+        what: it computes.
+        forms: by name, what times one; it raises where a form is not possible here.
+        rank: of the process.
+    """
+    for form, measure in forms.items():
+        try:
+            timing = measure()
+        except Exception as error:  # noqa: BLE001  # of many kinds: no compiler, no Triton
+            print(f"torch, {form} left out: {error!r:.300}", file=sys.stderr)
+            continue
+        if rank == 0:
+            print_timing(form, what, timing)
+    sys.stderr.flush()
+    os._exit(0)  # a captured graph may keep NCCL from ending
 
 
 def save(

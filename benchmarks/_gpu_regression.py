@@ -13,10 +13,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-from _common import Timing, print_timing, summarise
+from _common import Timing, print_forms_of_torch, print_timing, summarise
 
 ROWS, FEATURES, CLASSES, RATE = 4096, 784, 10, 1e-5
 WHAT = f"softmax regression {ROWS} × {FEATURES}"
@@ -141,22 +142,17 @@ def torch_rank(rank: int, ranks: int, seconds: float, meeting: str) -> None:
 
     torch.cuda.set_device(rank)
     distributed.init_process_group("nccl", f"file://{meeting}", rank=rank, world_size=ranks)
-    for form, make in FORMS.items():
-        try:
-            launch, total = make(Regression(rank, ranks))
 
-            def step(launch: Callable[[], None] = launch, total: Any = total) -> float:
-                launch()
-                return float(total.item())
+    def measure(form: str) -> Timing:
+        launch, total = FORMS[form](Regression(rank, ranks))
 
-            timing = timed(step, max(4, int(seconds * 20)))
-        except Exception as error:  # noqa: BLE001  # of many kinds: no compiler, no Triton
-            print(f"torch, {form} left out: {error!r:.300}", file=sys.stderr)
-            continue
-        if rank == 0:
-            print_timing(form, WHAT, timing)
-    sys.stderr.flush()
-    os._exit(0)  # a captured graph may keep NCCL from ending
+        def step() -> float:
+            launch()
+            return float(total.item())
+
+        return timed(step, max(4, int(seconds * 20)))
+
+    print_forms_of_torch(WHAT, {form: partial(measure, form) for form in FORMS}, rank)
 
 
 def by_torch(ranks: int, seconds: float) -> None:

@@ -16,10 +16,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-from _common import Timing, print_timing, summarise
+from _common import Timing, print_forms_of_torch, print_timing, summarise
 
 ROWS, LAYERS, RATE = 4096, (784, 512, 512, 10), 1e-3
 WHAT = "MLP " + "-".join(map(str, LAYERS)) + ", adam"
@@ -246,16 +247,12 @@ def torch_rank(rank: int, ranks: int, seconds: float, kind: str, meeting: str) -
         world_size=ranks,
         device_id=device if cuda else None,
     )
-    for form, make in (FORMS | GRAPHS if cuda else FORMS).items():
-        try:
-            timing = timed(make(Network(rank, ranks, device)), seconds, kind)
-        except Exception as error:  # noqa: BLE001  # of many kinds: no compiler, no Triton
-            print(f"torch, {form} left out: {error!r:.300}", file=sys.stderr)
-            continue
-        if rank == 0:
-            print_timing(form, WHAT, timing)
-    sys.stderr.flush()
-    os._exit(0)  # a captured graph may keep NCCL from ending
+    forms = FORMS | GRAPHS if cuda else FORMS
+
+    def measure(form: str) -> Timing:
+        return timed(forms[form](Network(rank, ranks, device)), seconds, kind)
+
+    print_forms_of_torch(WHAT, {form: partial(measure, form) for form in forms}, rank)
 
 
 def by_torch(ranks: int, seconds: float, kind: str) -> None:

@@ -404,9 +404,9 @@ class FunctionRoutine(Routine):
         return self._repetition
 
     def _try_out(self, packed: bytes) -> FunctionBinding | None:
-        """Returns the steps of a call that was made before, if it can be recorded though nobody
-        has asked for it: it certainly does nothing but compute, with arrays so small that its time
-        is Python's.
+        """Returns the steps of a call that was made before, if it can be recorded without
+        `record=True`: it certainly does nothing but compute, with arrays so small that its time is
+        Python's.
         """
         if self._own_recorder is None:
             may_record = not self.program.shows_slices and is_array_expression(self._function)

@@ -108,7 +108,7 @@ def local_array_of_a_block(x, out):
     lambda x, out: {1: np.where(np.arange(60) % 3 == 0, 2 * x, x)},
 )
 def barrier_of_some_blocks(x, out):
-    """Where blocks have one thread, a barrier waits for nobody."""
+    """Where blocks have one thread, a barrier does nothing."""
     i = cuda.blockIdx.x
     v = x[i]
     if i % 3 == 0:
