@@ -148,6 +148,7 @@ class FunctionRoutine(Routine):
         # Records the calls, if the function has `record=True` and Python is what its calls wait
         # for.
         self._recorder = place.device.recorder(name) if program.is_recorded else None
+        self._takes_python = place.device.traits.shares_memory  # always, as on cores
         # Others are recorded if they do nothing but compute, once a call of theirs is repeated.
         self._may_try = not program.is_recorded
         self._own_recorder: Recorder | None = None
@@ -422,7 +423,7 @@ class FunctionRoutine(Routine):
         return None
 
     def run(self) -> News | None:
-        if self.place.device.traits.shares_memory:
+        if self._takes_python:
             return self._run()
         repetition = self._find_repetition()
         if repetition is None:
