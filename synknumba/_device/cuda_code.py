@@ -17,7 +17,7 @@ import cupy
 import numpy as np
 
 from synknumba._device.base import Gather, ResultRing, Step
-from synknumba._device.cuda_steps import CopyOut, OnStream, StoreToHost, keeping, make_launch
+from synknumba._device.cuda_steps import OnStream, StoreToHost, keeping, make_launch
 from synknumba._ops.rows import InLine, Range, Rows
 from synknumba._types import Array
 
@@ -85,15 +85,36 @@ extern "C" __global__ void rows_{size}({word}* table, {word}* together, const lo
 {{
     move_rows(table, together, list, start, step, rows, words, back);
 }}
+
+// Words to the next line of a ring, in some iterations; each line of the table is offset, source. The state: iterations until
+// then, from one to the next, address and bytes of the line. Loads begin before the state is known: each takes a while.
+extern "C" __global__ void keep_{size}(const longlong2* table, int words, volatile long long* state)
+{{
+    int i = threadIdx.x;
+    longlong2 place;
+    {word} held;
+    if (i < words) {{ place = table[i]; held = *(const {word}*)place.y; }}
+    const long long left = state[0] - 1, line = state[2];
+    while (left == 0 && i < words) {{
+        *({word}*)(line + place.x) = held;
+        i += blockDim.x;
+        if (i < words) {{ place = table[i]; held = *(const {word}*)place.y; }}
+    }}
+    __syncthreads();
+    if (threadIdx.x == 0) {{
+        state[0] = left ? left : state[1];
+        if (left == 0) state[2] = line + state[3];
+    }}
+}}
 """  # noqa: E501
         for size, word in _WORDS.items()
     )
     + """
-// Small arrays: each line of the table is target, source, bytes.
-__device__ void copy_arrays(const long long* table, int arrays, long long first)
+// Small arrays to the host: each line of the table is target, source, bytes. The host knows by its mailbox that all are there.
+extern "C" __global__ void publish(const long long* table, int arrays, volatile unsigned long long* box)
 {
     for (int k = 0; k < arrays; k++) {
-        const long long target = first + table[3 * k], source = table[3 * k + 1], bytes = table[3 * k + 2];
+        const long long target = table[3 * k], source = table[3 * k + 1], bytes = table[3 * k + 2];
         if ((target | source | bytes) % 8 == 0) {
             for (long long i = threadIdx.x; i < bytes / 8; i += blockDim.x)
                 ((volatile long long*)target)[i] = ((const long long*)source)[i];
@@ -102,12 +123,6 @@ __device__ void copy_arrays(const long long* table, int arrays, long long first)
                 ((volatile char*)target)[i] = ((const char*)source)[i];
         }
     }
-}
-
-// To the host, which knows by its mailbox that all are there.
-extern "C" __global__ void publish(const long long* table, int arrays, volatile unsigned long long* box)
-{
-    copy_arrays(table, arrays, 0);
     __threadfence_system();
     __syncthreads();
     if (threadIdx.x == 0) *box = 1ull << 32;
@@ -118,27 +133,14 @@ extern "C" __global__ void mail(const unsigned int* const* table, int words, vol
 {
     if (threadIdx.x < words) box[threadIdx.x] = 1ull << 32 | *table[threadIdx.x];
 }
-
-// To the next line of a ring, in some iterations. The state: iterations until then, from one to the next, address and
-// bytes of the line.
-extern "C" __global__ void keep(const long long* table, int arrays, volatile long long* state)
-{
-    const long long left = state[0] - 1;
-    if (left == 0) copy_arrays(table, arrays, state[2]);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        state[0] = left ? left : state[1];
-        if (left == 0) state[2] += state[3];
-    }
-}
 """  # noqa: E501
 )
 
 
 class Copy(NamedTuple):
-    """A copy of a small array to the host, or to a line of a ring."""
+    """A copy of a small array to the host."""
 
-    target: int  # host address, page-locked; or offset in the line
+    target: int  # host address, page-locked
     source: int  # device address
     nbytes: int
 
@@ -253,7 +255,9 @@ def publish(copies: Sequence[Copy], box: Mailbox, stream: Any) -> OnStream:
     """Returns a step that copies small arrays to page-locked memory, then signals it in the
     first word of the mailbox.
     """
-    return _one_block("publish", *_table(copies), box.address, stream)
+    largest = max((copy.nbytes for copy in copies), default=0)
+    table = np.array(copies, np.int64).reshape(-1, 3)
+    return _one_block("publish", table, largest // 8, box.address, stream)
 
 
 def mail(sources: Sequence[int], box: Mailbox, stream: Any) -> OnStream:
@@ -277,12 +281,15 @@ class CudaRing(ResultRing):
             self._lines = cupy.zeros((0, line.nbytes), cupy.uint8)
 
     def step(self, copies: Sequence[Step]) -> Step:
-        moves = []
-        for copy in copies:
-            assert isinstance(copy, CopyOut)  # `only_copies_to`
-            target, source, nbytes, *_ = copy.args
-            moves.append(Copy(target - self._first, source, nbytes))
-        step = _one_block("keep", *_table(moves), self._state.data.ptr, self._stream)
+        moves = [copy.args[:3] for copy in copies]  # type: ignore[attr-defined]  # `only_copies_to`
+        size = gcd(16, self._nbytes, self._first, *(number for move in moves for number in move))
+        words = [
+            (target - self._first + at, source + at)
+            for target, source, nbytes in moves
+            for at in range(0, nbytes, size)
+        ]
+        table = np.array(words, np.int64).reshape(-1, 2)
+        step = _one_block(f"keep_{size}", table, len(words), self._state.data.ptr, self._stream)
         return keeping(step, *step.keeps, self._state, copies)
 
     def begin(self, entries: int, period: int) -> None:
@@ -293,12 +300,6 @@ class CudaRing(ResultRing):
 
     def take(self, lines: Array) -> None:
         lines[...] = self._lines[: len(lines)].get(self._stream)
-
-
-def _table(copies: Sequence[Copy]) -> tuple[Array, int]:
-    """Returns the table of copies that one block makes, and the words of the largest."""
-    largest = max((copy.nbytes for copy in copies), default=0)
-    return np.array(copies, np.int64).reshape(-1, 3), largest // 8
 
 
 def _one_block(name: str, rows: Array, work: int, target: int, stream: Any) -> OnStream:

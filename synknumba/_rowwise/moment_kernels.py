@@ -553,16 +553,23 @@ def _moved_line(recipe: Recipe) -> list[str]:
 
 
 def _added(rooms: int) -> list[str]:
-    """Adds up all threads of the block, always in one order."""
+    """Adds up all threads of the block, always in one order: 16 threads for a room take every
+    16th sum, then one takes those of the 16.
+    """
     return [
         "cuda.syncthreads()",
-        f"synk_half = {THREADS // 2}",
-        "while synk_half > 0:",
-        "    if synk_t < synk_half:",
-        f"        for synk_i in range({rooms}):",
-        "            synk_sums[synk_i, synk_t] += synk_sums[synk_i, synk_t + synk_half]",
-        "    cuda.syncthreads()",
-        "    synk_half //= 2",
+        f"for synk_i in range(synk_t, {16 * rooms}, {THREADS}):",
+        "    synk_part = 0.0",
+        f"    for synk_thread in range(synk_i % 16, {THREADS}, 16):",
+        "        synk_part += synk_sums[synk_i // 16, synk_thread]",
+        "    synk_sums[synk_i // 16, synk_i % 16] = synk_part",
+        "cuda.syncthreads()",
+        f"if synk_t < {rooms}:",
+        "    synk_part = 0.0",
+        "    for synk_thread in range(16):",
+        "        synk_part += synk_sums[synk_t, synk_thread]",
+        "    synk_sums[synk_t, 0] = synk_part",
+        "cuda.syncthreads()",
     ]
 
 
