@@ -94,7 +94,7 @@ extern "C" __global__ void keep_{size}(const longlong2* table, int words, volati
     longlong2 place;
     {word} held;
     if (i < words) {{ place = table[i]; held = *(const {word}*)place.y; }}
-    const long long left = state[0] - 1, line = state[2];
+    const long long left = state[0] - 1, period = state[1], line = state[2], bytes = state[3];
     while (left == 0 && i < words) {{
         *({word}*)(line + place.x) = held;
         i += blockDim.x;
@@ -102,8 +102,8 @@ extern "C" __global__ void keep_{size}(const longlong2* table, int words, volati
     }}
     __syncthreads();
     if (threadIdx.x == 0) {{
-        state[0] = left ? left : state[1];
-        if (left == 0) state[2] = line + state[3];
+        state[0] = left ? left : period;
+        if (left == 0) state[2] = line + bytes;
     }}
 }}
 """  # noqa: E501

@@ -343,36 +343,37 @@ class Expectation(RowFunction):
         device, num_slices = self._device(current_world()), selecting["num_slices"]
         function, reader = self._prepared(device, num_slices, args, block)
         last = _last(block)
-        results = run(function, *args, *last, **selecting)
+        result = run(function, *args, *last, **selecting)
+        if isinstance(result, Estimate):
+            return result
 
         def run_scaled(scales: Sequence[float]) -> tuple[LineReader, Any]:
             function, reader = self._prepared(device, num_slices, args, block, scaled=True)
             return reader, run(function, *args, *scales, *last, **selecting)
 
-        return self._completed(run_scaled, reader, results, block)
+        return self._completed(run_scaled, reader, result, block)
 
     def _completed(
         self,
         run: Callable[[Sequence[float]], tuple[LineReader, Any]],
         reader: LineReader,
-        results: Any,
+        result: Any,
         block: int,
     ) -> Estimate:
-        """Returns the estimate; runs the kernel again with weights, or values, in other units
-        where its sums overflow.
+        """Returns the estimate, or that of lines; runs the kernel again with weights, or values,
+        in other units where its sums overflow.
         """
-        lines, is_merged = results
         units: Units | None = None
-        while not is_merged:  # at most three times
-            repeated_in = reader.units(lines, units)
+        while not isinstance(result, Estimate):  # at most three times
+            repeated_in = reader.units(result, units)
             if repeated_in is None:
-                break
+                return reader.estimate(result, units, int(block))
             units = repeated_in
             powers = units.values.tolist()
             if self._weight is not None:
                 powers.append(units.weight)
-            reader, (lines, is_merged) = run([2.0**-power for power in powers])
-        return reader.estimate(lines, units, int(block))
+            reader, result = run([2.0**-power for power in powers])
+        return result
 
     def _rows_of(self, selecting: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arguments that have rows, by name; refuses those of which no consecutive

@@ -484,7 +484,7 @@ def _last_block(recipe: Recipe) -> list[str]:
     distances = ["synk_h = synk_lines[synk_j, 1]"]
     for i in range(recipe.values):
         mean, rest = f"synk_lines[synk_j, {2 + i}]", f"synk_lines[synk_j, {2 + recipe.values + i}]"
-        distances.append(f"synk_x{i} = ({mean} - synk_centre[{i}]) + {rest}")
+        distances.append(f"synk_x{i} = ({mean} - synk_centre{i}) + {rest}")
     added = ["synk_c += synk_lines[synk_j, 0]", *distances, "synk_u += synk_h"]
     added += recipe.per_value("synk_f# += synk_h * synk_x#")
     squares = [*distances, *recipe.per_value("synk_x# -= synk_e#"), *_moved_line(recipe)]
@@ -510,9 +510,9 @@ def _ended_last(recipe: Recipe) -> list[str]:
     centres: list[str] = []
     for i in range(recipe.values):
         centres += [
-            f"synk_m = synk_lines[0, {2 + i}]",
-            # a distance from ∞ would be NaN
-            f"synk_centre[{i}] = synk_m if synk_m - synk_m == 0.0 else 0.0",
+            f"synk_centre{i} = synk_lines[0, {2 + i}]",
+            f"if synk_centre{i} - synk_centre{i} != 0.0:",  # a distance from ∞ would be NaN
+            f"    synk_centre{i} = 0.0",
         ]
     return [
         "synk_last = cuda.shared.array(1, int32)",
@@ -520,10 +520,12 @@ def _ended_last(recipe: Recipe) -> list[str]:
         "    cuda.threadfence()",  # the line is visible before it is counted
         f"    synk_last[0] = 1 if {counted} == cuda.gridDim.x - 1 else 0",
         "    cuda.threadfence()",
-        *indented(centres),
         "cuda.syncthreads()",
         "if synk_last[0] == 0:",
         "    return",
+        *centres,
+        "if synk_t == 0:",
+        *recipe.per_value("    synk_centre[#] = synk_centre#"),
     ]
 
 
@@ -560,14 +562,15 @@ def _added(rooms: int) -> list[str]:
         "cuda.syncthreads()",
         f"for synk_i in range(synk_t, {16 * rooms}, {THREADS}):",
         "    synk_part = 0.0",
-        f"    for synk_thread in range(synk_i % 16, {THREADS}, 16):",
-        "        synk_part += synk_sums[synk_i // 16, synk_thread]",
+        # of known length, so that compilers unroll it
+        f"    for synk_row in range({THREADS // 16}):",
+        "        synk_part += synk_sums[synk_i // 16, synk_i % 16 + 16 * synk_row]",
         "    synk_sums[synk_i // 16, synk_i % 16] = synk_part",
         "cuda.syncthreads()",
         f"if synk_t < {rooms}:",
         "    synk_part = 0.0",
-        "    for synk_thread in range(16):",
-        "        synk_part += synk_sums[synk_t, synk_thread]",
+        "    for synk_row in range(16):",
+        "        synk_part += synk_sums[synk_t, synk_row]",
         "    synk_sums[synk_t, 0] = synk_part",
         "cuda.syncthreads()",
     ]

@@ -1,7 +1,7 @@
 """Reads the partial results of an expectation's kernels, called lines, into an `Estimate`; finds
 sums that overflowed.
 
-    parts of ranks and slices ──merge──> moments ─────────────────────────> estimate
+    parts of ranks and slices ──merge──> estimate
                                 └──────> lines, if sums may be wrong ──units──> the kernel again
 """
 
@@ -65,27 +65,30 @@ class Units:
 class LineReader:
     """Reads lines: moments, and in calls with blocks the parts of two blocks beside them."""
 
-    __slots__ = ("_columns", "_part_columns", "_range", "_scalar")
+    __slots__ = ("_columns", "_is_whole", "_part_columns", "_range", "_scalar")
 
     def __init__(self, recipe: Recipe) -> None:
         self._columns = recipe.columns
         self._part_columns = recipe.part_columns
+        self._is_whole = not (recipe.blocked or recipe.scaled)
         self._scalar = recipe.size is None or (recipe.weight == "" and recipe.size == 2)
         self._range = _RANGES[recipe.real]
 
-    def merge(self, parts: Array) -> tuple[Array, bool]:
+    def merge(self, parts: Array) -> Estimate | Array:
         """Merges the lines of ranks (or shards) and their slices, shape (W, slices, width), in
         memory that the ranks will write again; for `FunctionOptions.merge`.
 
-        Returns the line of all, and true; or a copy of all lines, and false, if sums may have
-        overflowed or vanished, and in calls with blocks.
+        Returns the estimate; or a copy of all lines, if there are no rows, if sums may have
+        overflowed or vanished, and in calls with units or blocks.
         """
         lines, columns = parts.reshape(-1, parts.shape[-1]), self._columns
-        if self._part_columns == 0:
+        if self._is_whole:
             merged, is_finite = merge_lines(lines, columns)
-            if is_finite and (not columns.weighted or self._weight_power(merged) is None):
-                return merged, True
-        return lines.copy(), False
+            if columns.weighted and is_finite:
+                is_finite = self._weight_power(merged) is None
+            if is_finite and merged[0, 0]:
+                return Estimate(Moments(merged, columns), self._scalar)
+        return lines.copy()
 
     def estimate(self, lines: Array, units: Units | None, block: int) -> Estimate:
         """Makes an estimate of lines, from `merge`. The kernels' sums are in `units`; None for 1.
