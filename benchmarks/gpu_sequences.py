@@ -5,9 +5,10 @@ python benchmarks/gpu_sequences.py --ranks 1 2 --json benchmarks/results/h100-gp
 
 Rows: an empty kernel and a Python function that does nothing, each without and with the iteration's
 number as an argument; a kernel, an all_reduce of 100 float32, a kernel and the sum of its results;
-steps of Jacobi's method on n × n points, float32, whose ranks exchange rows and swap two arrays;
-sweeps of an Ising model on 512 × 512 sites; and steps of softmax regression, by functions with
-record=True in the sequence, and without in single calls. Microseconds an iteration.
+steps of Jacobi's method on n × n points, float32, whose ranks exchange rows and swap two arrays,
+also with unsigned indices; sweeps of an Ising model on 512 × 512 sites; and steps of softmax
+regression, by functions with record=True in the sequence, and without in single calls. Microseconds
+an iteration.
 
 CuPy's peer has 100 steps in a graph, with NCCL between GPUs; JAX's is fori_loop under jit, with
 ppermute, in two forms; of the regression, a step under jit, with its loss, beside several forms of
@@ -16,9 +17,10 @@ bytes as a step of a large lattice reads and writes.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import sequences
@@ -93,10 +95,13 @@ def numbers(x):
     numbered(x, synk.STEP)
 
 
-@synk.parallel(
+in_blocks_of_rows = synk.parallel(
     block=(32, 8),
     grid=lambda shapes: (-(-shapes["u"][1] // 32), -(-shapes["u"][0] // ROWS_OF_BLOCK)),
 )
+
+
+@in_blocks_of_rows
 @cuda.jit
 def relax(u, v):
     j = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
@@ -107,10 +112,31 @@ def relax(u, v):
                 v[i, j] = np.float32(0.25) * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1])
 
 
+@in_blocks_of_rows
+@cuda.jit
+def relax_unsigned(u, v):
+    """The same with unsigned indices of 32 bits."""
+    j = np.uint32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x)
+    first = np.uint32(cuda.blockIdx.y * ROWS_OF_BLOCK + cuda.threadIdx.y)
+    rows, columns = np.uint32(u.shape[0] - 1), np.uint32(u.shape[1] - 1)
+    if 0 < j < columns:
+        for step in range(0, ROWS_OF_BLOCK, 8):
+            i = np.uint32(first + step)
+            if 0 < i < rows:
+                v[i, j] = np.float32(0.25) * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1])
+
+
 @synk.sequence
 def jacobi(u, v):
     synk.exchange(u)
     relax(u, v)
+    synk.swap(u, v)
+
+
+@synk.sequence
+def jacobi_unsigned(u, v):
+    synk.exchange(u)
+    relax_unsigned(u, v)
     synk.swap(u, v)
 
 
@@ -230,6 +256,8 @@ def measure_jacobi(ranks: int, seconds: float, side: int) -> Iterator[Result]:
     jacobi(u, v, times=10)
     if side <= SIDES[0]:
         assert np.allclose(synk.gather(u, nd_up=0), relaxed(start, 10), rtol=1e-5)
+        jacobi_unsigned(u, v, times=10)
+        assert np.allclose(synk.gather(u, nd_up=0), relaxed(start, 20), rtol=1e-5)
     yield from both(
         f"Jacobi {side}²",
         ranks,
@@ -237,6 +265,7 @@ def measure_jacobi(ranks: int, seconds: float, side: int) -> Iterator[Result]:
         times,
         lambda: jacobi_once(u, v),
         seconds,
+        {"unsigned indices": lambda: jacobi_unsigned(u, v, times=times)},
     )
 
 
@@ -275,11 +304,16 @@ def both(
     iterations: int,
     single: Callable[[], object],
     seconds: float,
+    forms: Mapping[str, Callable[[], object]] = MappingProxyType({}),
 ) -> Iterator[Result]:
-    """The sequence and single calls, in turns."""
-    ours, calls = time_in_turns([sequence, repeated(single)], seconds)
+    """The sequence, other forms of it, and single calls, in turns."""
+    calls = [sequence, repeated(single), *forms.values()]
+    ours, singles, *others = time_in_turns(calls, seconds)
     yield Result("synknumba: sequence", what, ranks, per_iteration(ours, iterations))
-    yield Result("synknumba: single calls", what, ranks, per_iteration(calls, CALLS))
+    for form, timing in zip(forms, others, strict=True):
+        name = f"synknumba: sequence, {form}"
+        yield Result(name, what, ranks, per_iteration(timing, iterations))
+    yield Result("synknumba: single calls", what, ranks, per_iteration(singles, CALLS))
 
 
 def peers(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result]:

@@ -63,6 +63,7 @@ class Recorder(Protocol):
     """What records the calls of a sequence while that is traced."""
 
     name: str  # of the sequence
+    names: Mapping[int, str]  # of arguments and of what the body reads, by id
 
     @property
     def is_here(self) -> bool:
@@ -554,17 +555,21 @@ class Line(UnknownArray):
 
     Attributes:
         data: the `Data`.
+        data_label: its name in the script, for messages.
         number: the number of the line.
     """
 
     def __init__(self, data: Any, number: Number) -> None:
         self.data, self.number = data, number
-        self.label = f"a line of {data.name or 'the data'}"
+        self.data_label: str = data.name or "the data"
+        if data.name is None and current is not None:
+            self.data_label = current.names.get(id(data), self.data_label)
+        self.label = f"a line of {self.data_label}"
 
     def _why(self, _operation: str) -> str:
         return (
-            "its number is not. Use it as batch= of a call, or pass the data, in broadcast=, and "
-            "the number to a kernel or function, which looks it up"
+            f"its number is not. Use it as batch= of a call, or pass {self.data_label}, in "
+            "broadcast=, and the number to a kernel or function, which looks it up"
         )
 
 

@@ -151,33 +151,34 @@ def test_times_have_sources():
     assert [beside for text in texts.values() for beside in quoted_beside(text)] == []
 
 
-def compared(own, peers):
-    """Yields the figures of a cell of peers: source, whether it is bold, whether it is ahead of the
-    figure in its place in the cell of our own.
-    """
-    ours = [figures.figure_of(match["source"]) for match in figures.FIGURE.finditer(own)]
-    theirs = [*figures.FIGURE.finditer(peers)]
-    theirs = [peer for peer in theirs if figures.figure_of(peer["source"]).unit == ours[0].unit]
-    if len(theirs) % len(ours):
-        return
-    for place, peer in enumerate(theirs):
-        time, own_time = figures.figure_of(peer["source"]).value, ours[place % len(ours)].value
-        bold = peers.count("**", 0, peer.start()) % 2 == 1
-        rate = ours[0].unit not in ("µs", "ms", "s")
-        yield peer["source"], bold, (time > own_time if rate else time < own_time)
-
-
 def test_peers_that_are_ahead_are_bold():
     rows = [
         line.split("|")
-        for page in ("performance", "comparison")
+        for page in figures.COMPARED_PAGES
         for line in (ROOT / "docs" / f"{page}.md").read_text("utf-8").splitlines()
-        if re.match(r"\|[^|]*\|[^|]*<!--[^|]*\|[^|]*\|$", line)
+        if figures.COMPARISON.fullmatch(line)
     ]
-    peers = [peer for row in rows for peer in compared(row[2], row[3])]
+    peers = [peer for row in rows for peer in figures.compared(row[2], row[3])]
     assert len(peers) > 100
-    assert sum(ahead for _, _, ahead in peers) > 20
-    assert [source for source, bold, ahead in peers if bold != ahead] == []
+    assert sum(peer.is_ahead for peer in peers) > 20
+    wrong = [peer.match["source"] for peer in peers if peer.is_bold != peer.is_ahead]
+    assert not wrong, "\n".join([*wrong, "`make figures` writes those without words in the bold"])
+
+
+@pytest.mark.usefixtures("page")
+@pytest.mark.parametrize(
+    ("peers", "emphasised"),
+    [
+        ("a 22<!-- quiet theirs twice --> µs", "a 22<!-- quiet theirs twice --> µs"),
+        ("a **22 µs<!-- quiet theirs twice -->**", "a 22 µs<!-- quiet theirs twice -->"),
+        ("7<!-- quiet ours 1 .timing.minimum -->", "**7<!-- quiet ours 1 .timing.minimum -->**"),
+        ("", ""),
+    ],
+)
+def test_peers_are_made_bold_where_they_are_ahead(peers, emphasised):
+    row = "| a task | 8.2<!-- quiet ours 1 --> µs | {} |"
+    assert figures.emphasised(row.format(peers)) == row.format(emphasised)
+    assert figures.emphasised("| a task | no figure | no figure |").endswith("| no figure |")
 
 
 def test_the_table_of_results_is_that_of_the_files():

@@ -51,7 +51,7 @@ FIELDS = {
     **dict.fromkeys(("first_launch", "cached_launch", "njit_first_call"), "s"),
     "ns": "ns",
     **dict.fromkeys(("ratio", "scaling", "of_copy", "efficiency", "simulator_factor"), ""),
-    **dict.fromkeys(("each", "samples", "rows", "size"), ""),
+    **dict.fromkeys(("each", "samples", "rows", "size", "mib"), ""),
 }
 BENCHMARKS = {"ports": "ms", "weights": "ms"} | dict.fromkeys(
     ("startup", "first_launches", "check", "respawn"), "s"
@@ -97,6 +97,8 @@ FIGURE = re.compile(
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _NAMED_UNIT = re.compile(rf"[\d)*] ?({_UNIT})")
 _END = re.compile(r"\n\n|\n?\||[.:]\s")  # of a paragraph, cell or sentence
+COMPARISON = re.compile(r"\|[^|]*\|[^|]*<!--[^|]*\|[^|]*\|")  # a row with figures of our own
+COMPARED_PAGES = ("performance", "comparison")
 TABLE = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- /results -->)", re.DOTALL)
 HEAD = (
     "| results | machine | date | commit | load of a core | changed since, of what it measures |",
@@ -106,6 +108,14 @@ HEAD = (
 
 class FigureError(ValueError):
     """A source that names no figure, or a figure that is not that of its source."""
+
+
+class Compared(NamedTuple):
+    """A figure of a peer: where it is, whether it is bold, whether it is ahead of ours."""
+
+    match: re.Match[str]
+    is_bold: bool
+    is_ahead: bool
 
 
 class Figure(NamedTuple):
@@ -300,6 +310,38 @@ def checked(page: Path) -> tuple[str, list[str], set[str]]:
     return FIGURE.sub(replaced, text), wrong, files
 
 
+def compared(own: str, peers: str) -> Iterator[Compared]:
+    """Yields the figures of a cell of peers, beside those in their places in our own cell."""
+    ours = [figure_of(match["source"]) for match in FIGURE.finditer(own)]
+    theirs = [(match, figure_of(match["source"])) for match in FIGURE.finditer(peers)]
+    theirs = [(match, figure) for match, figure in theirs if figure.unit == ours[0].unit]
+    if len(theirs) % len(ours):
+        return
+    for place, (match, figure) in enumerate(theirs):
+        ours_here = ours[place % len(ours)]
+        is_ahead = figure.value < ours_here.value
+        if UNITS[figure.unit][0] != "time":
+            is_ahead = figure.value > ours_here.value
+        yield Compared(match, peers.count("**", 0, match.start()) % 2 == 1, is_ahead)
+
+
+def emphasised(row: str) -> str:
+    """Returns a row of a table, the cells of which are a task, our own figures and those of peers,
+    with each peer bold that is ahead. Words in the bold are left to the page.
+    """
+    if not COMPARISON.fullmatch(row):
+        return row
+    _, _, own, peers, _ = row.split("|")
+    result = peers
+    for match, is_bold, is_ahead in reversed([*compared(own, peers)]):
+        start, end = match.span()
+        if is_ahead and not is_bold:
+            result = f"{result[:start]}**{match[0]}**{result[end:]}"
+        elif is_bold and not is_ahead and peers[start - 2 : start] == "**" == peers[end : end + 2]:
+            result = f"{result[: start - 2]}{match[0]}{result[end + 2 :]}"
+    return row[: -len(peers) - 1] + result + "|"
+
+
 def rows_of(files: set[str]) -> list[str]:
     """Returns what the table of results says of files, without what changed since."""
     rows = []
@@ -341,6 +383,8 @@ def main() -> None:
     for page in pages():
         text, _, used = checked(page)
         files |= used
+        if page.stem in COMPARED_PAGES:
+            text = "\n".join(map(emphasised, text.split("\n")))
         page.write_text(text, encoding="utf-8")
     rows = [f"{row} {changed_since(row.split()[1])} |" for row in rows_of(files)]
     text = PERFORMANCE.read_text(encoding="utf-8")

@@ -31,7 +31,7 @@ from synknumba._device.fold_kernel import THREADS, blocks_for, fold_kernel
 from synknumba._errors import ReductionError
 from synknumba._host.segment import Segment
 from synknumba._host.stored import Reader
-from synknumba._ops.rows import InLine, Range, Rows, Selection
+from synknumba._ops.rows import InLine, Range, Rows, Selection, line_number
 from synknumba._types import Array, DeviceKind, Op, Shape, UserOp, WeakTable
 from synknumba._wire.relaunch import Scalars
 
@@ -111,11 +111,7 @@ class Gather:
 
     def take(self, line: int) -> None:
         """Changes the number of the line."""
-        if not -self.lines <= line < self.lines:
-            raise IndexError(
-                f"line {line} of the row numbers is out of bounds: there are {self.lines}"
-            )
-        self.arguments[self.position] = np.int64(line % self.lines)
+        self.arguments[self.position] = np.int64(line_number(line, self.lines))
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,20 @@ Rows: TypeAlias = Range | Listed
 Selection: TypeAlias = Rows | InLine
 
 
+def line_number(line: int, lines: int) -> int:
+    """Returns the number of a line of row numbers, where −1 is the last.
+
+    Raises:
+        IndexError: there is no such line.
+    """
+    if not -lines <= line < lines:
+        raise IndexError(
+            f"batch= takes line {line} of row numbers that have {lines} lines; pass more lines, or "
+            "make fewer iterations"
+        )
+    return line % lines
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Partition:

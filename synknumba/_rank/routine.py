@@ -20,7 +20,7 @@ import numpy as np
 from synknumba._device import Buffer, Device, LineRows, SliceSteps, Step
 from synknumba._host.segment import Segment
 from synknumba._host.stored import Source, opened
-from synknumba._ops.rows import InLine, Listed, Range, RowPlan, Rows, Selection
+from synknumba._ops.rows import InLine, Listed, Range, RowPlan, Rows, Selection, line_number
 from synknumba._ops.tree import unflatten
 from synknumba._rank import spans
 from synknumba._rank.variable_memory import Holding
@@ -183,7 +183,7 @@ class Routine(Repeated):
         if in_line:
             return InLine(host, values[0], 0, host.shape[1])
         if source.kind == "line":
-            return Listed(host[values[0]])
+            return Listed(host[line_number(values[0], len(host))])
         return Listed(host[: values[0]])
 
     def own_rows(self, values: tuple[Any, ...], plan: RowPlan) -> Rows | None:

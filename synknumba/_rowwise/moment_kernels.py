@@ -53,6 +53,9 @@ MAX_VALUES = MAX_ROOMS - 2
 # Global names that the kernel uses, which no parameter may have.
 OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "nan", "range"})
 
+# normal numbers: what a weight is at least where it is not 0
+_LEAST = {"float64": 2.0**-1022, "float32": 2.0**-126}
+
 # The lines that a block stores to, up to the column.
 _RESULT = "synk_partials[synk_slice"
 _LINE = "synk_lines[cuda.blockIdx.x"
@@ -344,6 +347,11 @@ def _value_of_row(recipe: Recipe, k: int) -> list[str]:
             "if synk_x < 0.0:",
             f"    synk_x = {recipe.real}(nan)",
         ]
+        if recipe.scaled:  # 0 · ∞ would be NaN, where a light weight is not 0
+            lines += [
+                f"if synk_x == 0.0 and {weight} > 0.0:",
+                f"    synk_x = {recipe.real}({_LEAST[recipe.real]})",
+            ]
     value = "synk_r[#]"
     if recipe.size is None:
         value = "synk_r"

@@ -27,10 +27,11 @@ from synknumba._errors import (
 )
 from synknumba._host.data import Data, segment_of
 from synknumba._ops.rows import Partition
-from synknumba._ops.tree import Structure, flatten, unflatten
+from synknumba._ops.tree import Structure, flatten, paths, unflatten
 from synknumba._sequence.arguments import (
     ArgumentBinder,
     Arguments,
+    argument_name,
     inner_argument,
     refuse_shared,
 )
@@ -181,6 +182,8 @@ class Body:
         """Runs the body until swapped variables have their memory again; returns what it returns
         each time.
         """
+        passed = zip(map(argument_name, paths(structure)), leaves, strict=True)
+        recorder.names = {id(value): name for name, value in (*self._outer.now().labels(), *passed)}
         recorder.bodies.running.append(self)
         results = [self._run(structure, leaves)]
         while not recorder.end_of_turn():

@@ -31,17 +31,21 @@ class Lines:
 
     def check(self, name: str, times: int, scalars: Sequence[Any]) -> None:  # of a `CallCheck`
         """Raises `BatchError` if there are too few lines, or a row does not exist."""
-        array = self.line.data.data
+        array, label = self.line.data.data, self.line.data_label
         if self.line.number.formula_of_step and times > len(array):
             raise BatchError(
-                f"{name}: {self.line.label} has {len(array)} lines of row numbers, but "
-                f"times={times}; give it as many"
+                f"{name}: {label}, batch= of {self.function}, needs a line of row numbers for each "
+                f"iteration, but has {len(array)} lines for times={times}; pass times={len(array)} "
+                "or fewer, or more lines"
             )
         if array.min() < 0 or array.max() >= self.rows:
             at = np.argwhere((array < 0) | (array >= self.rows))[0]
+            row, instead = array[tuple(at)], ""
+            if row < 0:
+                instead = f"; in a line, -1 is not the last row: write {label} % {self.rows}"
             raise BatchError(
-                f"{name}: batch= of {self.function} has row {array[tuple(at)]} in line {at[0]}, "
-                f"but its rows are 0 to {self.rows - 1}"
+                f"{name}: {label}, batch= of {self.function}, has row {row} in line {at[0]}, but "
+                f"its rows are 0 to {self.rows - 1}{instead}"
             )
 
 

@@ -153,6 +153,7 @@ class Recorder(ABC):
         partition: of rows into ranks.
 
     Attributes:
+        names: names of arguments and of what the body reads from outside, by id.
         bodies: those that are recorded.
         used: bytes of the ranks' small results so far.
         turns: iterations that differ, since they swap variables.
@@ -168,6 +169,7 @@ class Recorder(ABC):
 
     def __init__(self, name: str, partition: Partition) -> None:
         self.name, self.partition = name, partition
+        self.names: Mapping[int, str] = {}
         self.bodies = Bodies()
         self.used = 0
         self.turns = Turns()
@@ -525,7 +527,7 @@ def _check_lines(function: "Function[..., Any]", line: Line) -> None:
     if data.ndim != 2 or data.dtype != np.int64 or 0 in data.shape:
         raise ArgumentError(
             f"{tracing.where()}: batch= of {function.name} takes a line of row numbers: "
-            f"{line.label} must be 2-D and int64, with a line for each iteration, and is "
+            f"{line.data_label} must be 2-D and int64, with a line for each iteration, and is "
             f"{data.dtype} {data.shape}"
         )
 

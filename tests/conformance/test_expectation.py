@@ -293,6 +293,19 @@ def test_squares_of_weights_in_float32(world):
         check_weighted(single(values, weights), values, weights, rtol=1e-5)
 
 
+def test_infinite_values_of_light_weights(world):
+    """As `np.average` in extended precision, where no weight vanishes beside another."""
+    values, weights = np.arange(40.0), np.full(40, 1e-20)
+    for place, light, heavy in ((0, 1e-300, 1e250), (39, 1e-300, 1e300), (7, 1e-320, 1e200)):
+        values[place] = math.inf
+        weights[place], weights[20] = light, heavy
+        wide = np.average(values.astype(np.longdouble), weights=weights.astype(np.longdouble))
+        assert weighted(values, weights).mean == wide == math.inf
+        weights[place] = 0.0
+        assert math.isnan(weighted(values, weights).mean)
+        values[place], weights[place] = 1.0, 1.0
+
+
 @pytest.mark.parametrize("num_slices", [1, 4])
 def test_weights(world, num_slices):
     rng = np.random.default_rng(8)

@@ -305,7 +305,7 @@ class TestLinesOfRowNumbers:
         )
         with pytest.raises(
             synk.RankError,
-            match=r"(?s)out of bounds.*in iteration 26 of 30 of odd, call 2: squares",
+            match=r"(?s)that have 31 lines.*in iteration 26 of 30 of odd, call 2: squares",
         ):
             odd(x, order, 3, 20, times=30)
         assert_array_equal(odd(x, order, 3, 20, times=20, every=1), found)

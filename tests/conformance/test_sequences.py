@@ -657,13 +657,29 @@ def test_rows_by_the_step(world):
         assert_array_equal(rows, x.data[order.data[1:11:2]])
         order[:] = rng.integers(0, 50, (11, 7))
     assert epoch._traced == 1
-    with pytest.raises(synk.BatchError, match="has 11 lines of row numbers, but times=12"):
+    with pytest.raises(
+        synk.BatchError, match=r"order, batch= of add, .* has 11 lines for times=12; pass times=11"
+    ):
         epoch(x, order, times=12)
+    with pytest.raises(synk.RankError, match="takes line 11 of row numbers that have 11 lines"):
+        epoch(x, order, times=6)  # of the second call
     order[3, 2] = 50
-    with pytest.raises(synk.BatchError, match="has row 50 in line 3, but its rows are 0 to 49"):
+    with pytest.raises(
+        synk.BatchError, match=r"order, .* has row 50 in line 3, but its rows are 0 to 49$"
+    ):
         epoch(x, order, times=5)
-    with pytest.raises(synk.ArgumentError, match="must be 2-D and int64"):
+    order[3, 2] = -1
+    with pytest.raises(synk.BatchError, match=r"has row -1 in line 3.* write order % 50"):
+        epoch(x, order, times=5)
+    with pytest.raises(synk.ArgumentError, match="order must be 2-D and int64"):
         epoch(x, synk.data(np.arange(6.0)))
+
+    @synk.sequence
+    def given(x):
+        return add(x, order[synk.STEP])
+
+    with pytest.raises(synk.ArgumentError, match="the value of a line of order .* pass order"):
+        given(x)
 
 
 def test_results_of_all_kinds(world):
@@ -899,7 +915,7 @@ class TestRefused:
             v,
         )
         self.refused(
-            "a line of the data .*in broadcast=, and the number",
+            "a line of by .*in broadcast=, and the number",
             lambda v, by: scale(v, by[synk.STEP]),
             v,
             rates,
