@@ -211,7 +211,7 @@ def leapfrog(positions, velocities, masses, softening, step, steps):
     Kick-drift-kick leapfrog: symplectic and of second order, with an energy error that does not
     grow.
     Source: L. Verlet, Physical Review 159 (1967); in this form, W. Swope et al., Journal of
-        Chemical Physics 76 (1982).
+    Chemical Physics 76 (1982).
 
     Args:
         positions: array, shape (n, 3), length; not modified.

@@ -385,7 +385,7 @@ class Data(ArrayOperations):
 
         A function called again with the same rows of a frozen array uses the copies that its ranks
         hold: nothing is copied to GPUs. Meanwhile `set_value`, assignment by index and calls that
-            have the array in `inout=` are refused. Earlier views
+        have the array in `inout=` are refused. Earlier views
         (`np.asarray(d)`, `d[2:5]`) remain writable, but ranks may not see what is written to them.
         """
         self._check_usable()

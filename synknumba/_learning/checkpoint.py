@@ -121,7 +121,7 @@ def load(path: "str | os.PathLike[str]", *, like: Any = None) -> Any:
     Returns:
         The saved tree, with NumPy arrays in place of variables and `Data`. With `like`, a tree like
         it: with its variables and `Data`, and with the arrays and other values of the file; the
-            arrays in `like` have not changed.
+        arrays in `like` have not changed.
 
     Raises:
         DataError: the file is damaged, or was not written by `save`, or differs from `like`;

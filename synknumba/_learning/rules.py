@@ -44,7 +44,7 @@ def momentum(learning_rate: Rate, momentum: float = 0.9) -> Optimizer:
     """Gradient descent with momentum: v ← m · v − lr · g; the step is v.
 
     Source: Sutskever et al., On the importance of initialization and momentum in deep learning,
-        ICML 2013, equations 1 and 2.
+    ICML 2013, equations 1 and 2.
 
     Args:
         learning_rate: lr, a number or a schedule.
@@ -212,7 +212,7 @@ def adam(
     (1 − β₁ᵗ) · m / (√v + ε).
 
     Source: Kingma and Ba, arXiv:1412.6980, the order of computation at the end of section 2. Its ε
-        is √(1 − β₂ᵗ) times that of
+    is √(1 − β₂ᵗ) times that of
     algorithm 1, which `adamw`, optax and torch use.
 
     Args:
@@ -251,7 +251,7 @@ def adamw(
     − β₁ᵗ), v̂ = v / (1 − β₂ᵗ).
 
     Source: Loshchilov and Hutter, Decoupled weight decay regularization, arXiv:1711.05101,
-        algorithm 2 without the schedule
+    algorithm 2 without the schedule
     multiplier's second use: decay is multiplied by lr, as in optax and torch.
 
     Args:
@@ -337,7 +337,7 @@ def lion(
     """Lion: the step is −lr · (sign(β₁ · m + (1 − β₁) · g) + decay · p); m ← β₂ · m + (1 − β₂) · g.
 
     Source: Chen et al., Symbolic discovery of optimization algorithms, arXiv:2302.06675, algorithm
-        2.
+    2.
 
     Args:
         learning_rate: lr, a number or a schedule.
@@ -431,7 +431,7 @@ def clip_by_global_norm(limit: float) -> Optimizer:
     and makes no step of a training step that checks for infinities.
 
     Source: Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks,
-        arXiv:1211.5063, algorithm 1.
+    arXiv:1211.5063, algorithm 1.
 
     Args:
         limit: positive.

@@ -572,7 +572,7 @@ def make_train_function(
             where it can be recorded.
         on_nonfinite: what happens where the gradient has a NaN or an infinity, or weights add up to
             0: "raise" leaves the step out and raises `NonFiniteError`, "skip" leaves it out, None
-                makes it. The check reads the gradient once.
+            makes it. The check reads the gradient once.
         block: threads per block, of a kernel.
         grid: blocks per grid, of a kernel.
 

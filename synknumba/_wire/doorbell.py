@@ -536,7 +536,7 @@ def run_rows(rows: int) -> int:
 
     A row is a thunk, a function, its words (`native.py`), and the result with which it is done, or
     ANY_RESULT: with another one Python goes on. Or it is 0, a target, a source and the bytes to
-        copy.
+    copy.
     """
     for row in range(1, 1 + 4 * load_acquire(rows, 0), 4):
         thunk, first, second = (
