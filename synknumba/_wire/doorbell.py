@@ -60,9 +60,8 @@ def _storing(order: str) -> Any:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def store(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> None:
             builder.store_atomic(args[2], _pointer(builder, args[0], args[1]), order, 8)
-            return context.get_dummy_value()
 
         return types.void(types.int64, types.int64, types.int64), codegen
 
@@ -125,10 +124,9 @@ def call_with_three(typingctx: Any, function: Any, first: Any, second: Any, thir
 def store_half(typingctx: Any, address: Any, value: Any) -> Any:
     """Stores the lower 4 bytes of a word at an address."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> None:
         pointer = builder.inttoptr(args[0], _I32.as_pointer())
         builder.store_atomic(builder.trunc(args[1], _I32), pointer, "monotonic", 4)
-        return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
 
@@ -156,7 +154,7 @@ sched_yield = types.ExternalFunction("sched_yield", types.int32())
 def pause(typingctx: Any) -> Any:
     """Executes a pause instruction, where there is one; about 20 to 50 ns, no system call."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> None:
         match platform.machine():
             case "x86_64":
                 declared = ir.FunctionType(ir.VoidType(), [])
@@ -169,7 +167,6 @@ def pause(typingctx: Any) -> Any:
                 builder.call(
                     builder.module.declare_intrinsic("llvm.aarch64.isb", (), barrier), [_I32(15)]
                 )
-        return context.get_dummy_value()
 
     return types.void(), codegen
 

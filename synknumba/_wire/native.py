@@ -241,12 +241,11 @@ _MACHINE = {
 def _propagate(typingctx: Any, code: Any, error: Any) -> Any:
     """Returns from the calling function as if a call in it had returned this code and error."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> None:
         error = builder.inttoptr(args[1], excinfo_ptr_t)
         status = context.call_conv._get_return_status(builder, builder.trunc(args[0], _I32), error)  # noqa: SLF001
         with cgutils.if_unlikely(builder, status.is_error):
             context.call_conv.return_status_propagate(builder, status)
-        return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
 

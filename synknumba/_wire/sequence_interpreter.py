@@ -99,9 +99,8 @@ def _storing(kind: Any, number: types.Type) -> Any:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def store(typingctx: Any, address: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> None:
             builder.store(args[1], builder.inttoptr(args[0], kind.as_pointer()))
-            return context.get_dummy_value()
 
         return types.void(types.int64, number), codegen
 
@@ -133,10 +132,9 @@ def _as_single(typingctx: Any, value: Any) -> Any:
 def run_loop(typingctx: Any, loop: Any, args: Any, count: Any, steps: Any, data: Any) -> Any:
     """Calls a loop of NumPy by its address."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> None:
         declared = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 4)
         builder.call(builder.inttoptr(args[0], declared.as_pointer()), args[1:])
-        return context.get_dummy_value()
 
     return types.void(*[types.int64] * 5), codegen
 

@@ -41,9 +41,8 @@ _I8: Final = ir.IntType(8)
 def note(_context: Any, site: types.Type) -> Any:
     """Records where the thread is."""
 
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> None:
         put_word(builder, running(builder), layout.SITE, args[0])
-        return context.get_dummy_value()
 
     return types.void(types.int64), codegen
 
@@ -52,12 +51,11 @@ def note(_context: Any, site: types.Type) -> Any:
 def fence(_context: Any) -> Any:
     """Counts a call of `threadfence`."""
 
-    def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+    def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> None:
         place = word(builder, running(builder), layout.STAMP)
         stamp = builder.load(place)
         low = builder.and_(builder.add(stamp, constant(1)), constant(0xFFFF))
         builder.store(builder.or_(builder.and_(stamp, constant(~0xFFFF)), low), place)
-        return context.get_dummy_value()
 
     return types.void(), codegen
 
@@ -67,9 +65,8 @@ def set_mask(_context: Any, mask: types.Type) -> Any:
     """Sets the lane mask of the next warp barrier."""
     mask = types.unliteral(mask)
 
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> None:
         put_word(builder, running(builder), layout.MASK, args[0])
-        return context.get_dummy_value()
 
     return types.void(types.int64), codegen
 
@@ -81,9 +78,8 @@ def barrier(_context: Any, kind: types.Type, place: types.Type) -> Any:
     """
     del kind, place
 
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> None:
         call(builder, "wait", layout.WAITING, args[0], args[1])
-        return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
 

@@ -68,7 +68,7 @@ def _word(builder: Any, name: str) -> Any:
 def stack_begins(_context: Any) -> Any:
     """Finds the end of this thread's stack, unless it is known."""
 
-    def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+    def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> None:
         frame, module = _frame(builder), builder.module
         is_below = builder.icmp_signed("<", frame, builder.load(_word(builder, _BEGIN)))
         is_above = builder.icmp_signed(">", frame, builder.load(_word(builder, _END)))
@@ -77,7 +77,6 @@ def stack_begins(_context: Any) -> Any:
                 module, ir.FunctionType(ir.VoidType(), ()), _FINDER
             )
             builder.call(find, ())
-        return context.get_dummy_value()
 
     return types.void(), codegen
 
