@@ -125,19 +125,15 @@ def rows_of(steps: Sequence[NativeStep], result: int = ANY_RESULT) -> Array:
     """Returns the words of steps for `doorbell.run_rows`; `result` is that of the last step with
     which they are done.
     """
-    rows = [
-        [0, step.target, step.source, step.nbytes]
-        if isinstance(step, NativeCopy)
-        else _call_row(step)
-        for step in steps
-    ]
+    rows = []
+    for step in steps:
+        if isinstance(step, NativeCopy):
+            rows.append([0, step.target, step.source, step.nbytes])
+        else:
+            rows.append([step.thunk, step.address, step.words.ctypes.data, ANY_RESULT])
     if rows and isinstance(steps[-1], NativeCall):
         rows[-1][3] = result
     return np.array([len(rows), *(word for row in rows for word in row)], np.int64)
-
-
-def _call_row(call: NativeCall) -> list[int]:
-    return [call.thunk, call.address, call.words.ctypes.data, ANY_RESULT]
 
 
 def copy_of(target: Array, source: Array) -> NativeCopy:
