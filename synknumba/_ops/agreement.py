@@ -233,7 +233,8 @@ def cause(
             "variable with halo= has, and synk.exchange renews"
         )
     # rows of the first of several ranks
-    start = max(Partition.even(size).edges(count)[1] for size in ranks if size > 1)
+    firsts = (Partition.even(size).edges(count)[1] for size in ranks if size > 1)
+    start = max(firsts, default=0)
     if rows and rows[0] >= start and len(rows) > MOST_OF * (count - start):
         return (
             "rows of all ranks but the first: an index in the whole where arrays have the rank's "
