@@ -13,7 +13,7 @@ from typing import Any, final
 
 from llvmlite import ir
 from numba import njit
-from numba.core import cgutils, types
+from numba.core import cgutils, sigutils, types
 from numba.extending import intrinsic
 
 from synknumba.simt._library.intrinsics import call_llvm, check_number, parts_of
@@ -68,6 +68,21 @@ def with_arity(name: str, count: int, resolve: Callable[..., Any]) -> Any:
     )
     resolvers[count].__name__ = resolvers[count].__qualname__ = name.replace(".", "_")
     return intrinsic(resolvers[count])
+
+
+def emitted(signature: str) -> Callable[[Callable[..., Any]], Any]:
+    """Returns a decorator that makes an intrinsic with one signature, such as
+    "int64(int64, float64)", of a function that gets the builder and the values of the arguments.
+    """
+    args, result = sigutils.normalize_signature(signature)
+
+    def decorate(emit: Callable[..., Any]) -> Any:
+        def code(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+            return emit(builder, *values)
+
+        return with_arity(emit.__name__, len(args), lambda *_: (result(*args), code))
+
+    return decorate
 
 
 def typed(name: str, cases: Mapping[str, Code], half: types.Type | None = types.float16) -> Any:
