@@ -70,6 +70,13 @@ def with_arity(name: str, count: int, resolve: Callable[..., Any]) -> Any:
     return intrinsic(resolvers[count])
 
 
+def plain(emit: Callable[..., Any]) -> Code:
+    """Returns code by a function that emits it, given the builder and the values of the arguments
+    alone.
+    """
+    return lambda _context, builder, _signature, args: emit(builder, *args)
+
+
 def emitted(signature: str) -> Callable[[Callable[..., Any]], Any]:
     """Returns a decorator that makes an intrinsic with one signature, such as
     "int64(int64, float64)", of a function that gets the builder and the values of the arguments.
@@ -77,10 +84,7 @@ def emitted(signature: str) -> Callable[[Callable[..., Any]], Any]:
     args, result = sigutils.normalize_signature(signature)
 
     def decorate(emit: Callable[..., Any]) -> Any:
-        def code(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-            return emit(builder, *values)
-
-        return with_arity(emit.__name__, len(args), lambda *_: (result(*args), code))
+        return with_arity(emit.__name__, len(args), lambda *_: (result(*args), plain(emit)))
 
     return decorate
 
