@@ -17,8 +17,6 @@ computes the whole formula.
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from synknumba._wire.compiled import compiled
 from synknumba._wire.doorbell import (
@@ -112,15 +110,11 @@ def _as_single(builder: Any, value: Any) -> Any:
     return builder.fptrunc(value, ir.FloatType())
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def run_loop(typingctx: Any, loop: Any, args: Any, count: Any, steps: Any, data: Any) -> Any:
-    """Calls a loop of NumPy by its address."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> None:
-        declared = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 4)
-        builder.call(builder.inttoptr(args[0], declared.as_pointer()), args[1:])
-
-    return types.void(*[types.int64] * 5), codegen
+@emitted("void(int64, int64, int64, int64, int64)")
+def run_loop(builder: Any, loop: Any, *args: Any) -> None:
+    """Calls a loop of NumPy by its address, with its arguments, count, steps and data."""
+    declared = ir.FunctionType(ir.VoidType(), [_WORD] * 4)
+    builder.call(builder.inttoptr(loop, declared.as_pointer()), args)
 
 
 @compiled("int64(int64, int64, int64, int64)")

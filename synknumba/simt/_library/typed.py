@@ -53,7 +53,7 @@ def parse_signature(text: str, half: types.Type | None = types.float16) -> Any:
 
 
 def with_arity(name: str, count: int, resolve: Callable[..., Any]) -> Any:
-    """Returns an intrinsic with 0 to 4 parameters; `resolve` maps their types to a signature and
+    """Returns an intrinsic with 0 to 5 parameters; `resolve` maps their types to a signature and
     code.
 
     Numba takes the number of arguments from the signature of the Python function, and the name for
@@ -65,6 +65,7 @@ def with_arity(name: str, count: int, resolve: Callable[..., Any]) -> Any:
         lambda _context, x, y: resolve(x, y),
         lambda _context, x, y, z: resolve(x, y, z),
         lambda _context, x, y, z, w: resolve(x, y, z, w),
+        lambda _context, x, y, z, w, v: resolve(x, y, z, w, v),
     )
     resolvers[count].__name__ = resolvers[count].__qualname__ = name.replace(".", "_")
     return intrinsic(resolvers[count])
