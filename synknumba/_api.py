@@ -213,7 +213,7 @@ def parallel(
                     f'outputs={{{key!r}: synk.output({op!r}, shape=(), dtype="float64")}} with the '
                     f"shape and dtype of yours"
                 )
-        called = name or str(function.__name__)
+        called = name or function.__name__
         options = replace(
             _options("kernel", called, broadcast, givens, sliceable, inout, updates),
             outputs=declared,

@@ -81,7 +81,7 @@ class DeviceArray:
     def alloc_size(self) -> int:
         """Bytes from the first element to the last."""
         low, high = np.lib.array_utils.byte_bounds(self.simt_values)
-        return int(high - low)
+        return high - low
 
     @property
     def gpu_data(self) -> Memory:
