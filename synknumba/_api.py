@@ -8,6 +8,7 @@ Numba's own decorators have no types, so what they return has no parameters eith
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, TypedDict, Unpack, overload
 
 from synknumba._call.arguments import Output
@@ -21,6 +22,7 @@ from synknumba._ops.launch import named_launch
 from synknumba._rowwise.expectation import Expectation
 from synknumba._rowwise.map import Vectorized, python_function, ufunc_signatures
 from synknumba._types import Block, Grid, as_flag, known_options
+from synknumba._wire.program import FunctionStyle
 
 _MISSING: Any = object()
 
@@ -211,18 +213,11 @@ def parallel(
                     f'outputs={{{key!r}: synk.output({op!r}, shape=(), dtype="float64")}} with the '
                     f"shape and dtype of yours"
                 )
-        options = FunctionOptions(
-            style="kernel",
+        called = name or function.__name__
+        options = replace(
+            _options("kernel", called, broadcast, givens, sliceable, inout, updates),
             outputs=declared,
-            broadcast=_names(broadcast, "broadcast"),
-            inout=_names(inout, "inout"),
-            givens=_by_name(givens, "givens", '{"x": data}'),
-            sliceable=_names(sliceable, "sliceable"),
-            updates=check_updates(
-                name or str(function.__name__),
-                _by_name(updates, "updates", '{"total": (variable, "sum")}'),
-            ),
-            launch=named_launch(name or str(function.__name__), block, grid, smem_bytes),
+            launch=named_launch(called, block, grid, smem_bytes),
             compile_options=compile_options,
         )
         return Function(function, options, name)
@@ -332,19 +327,12 @@ def function(
         refuse_kernel("function", target)
         has_ops = outputs is not _MISSING
         ops = _plain_ops(outputs) if has_ops else None
-        options = FunctionOptions(
-            style="function",
+        called = name or str(getattr(target, "__name__", "the function"))
+        options = replace(
+            _options("function", called, broadcast, givens, sliceable, inout, updates),
             ops=ops,
             has_ops=has_ops,
             record=as_flag(record, "record"),
-            broadcast=_names(broadcast, "broadcast"),
-            inout=_names(inout, "inout"),
-            givens=_by_name(givens, "givens", '{"x": data}'),
-            sliceable=_names(sliceable, "sliceable"),
-            updates=check_updates(
-                name or str(getattr(target, "__name__", "the function")),
-                _by_name(updates, "updates", '{"total": (variable, "sum")}'),
-            ),
         )
         if isinstance(target, Function):
             return Function(target.py_func, options, name)
@@ -424,7 +412,7 @@ def expectation(
     @shortened
     def decorate(target: Callable[..., Any]) -> Expectation:
         refuse_kernel("expectation", target)
-        options = _kernel_options(broadcast, givens, sliceable)
+        options = _options("kernel", "", broadcast, givens, sliceable)
         return Expectation(
             target, options, name, weights=weights, covariance=covariance, size=size, dtype=dtype
         )
@@ -492,7 +480,7 @@ def vectorize(
     @shortened
     def decorate(target: Any) -> Vectorized:
         refuse_kernel("vectorize", target)
-        options = _kernel_options(broadcast, givens, sliceable)
+        options = _options("kernel", "", broadcast, givens, sliceable)
         return Vectorized(
             python_function(target), options, declared or ufunc_signatures(target), name
         )
@@ -500,15 +488,23 @@ def vectorize(
     return decorate if func is None or declared is func else decorate(func)
 
 
-def _kernel_options(
-    broadcast: Iterable[str], givens: Mapping[str, Any] | None, sliceable: Iterable[str]
+def _options(
+    style: FunctionStyle,
+    called: str,
+    broadcast: Iterable[str],
+    givens: Mapping[str, Any] | None,
+    sliceable: Iterable[str],
+    inout: Iterable[str] = (),
+    updates: Mapping[str, Any] | None = None,
 ) -> FunctionOptions:
-    """Returns the options of a generated kernel, as far as the decorator determines them."""
+    """Returns the options that all decorators have; `called` is the function's name in messages."""
     return FunctionOptions(
-        "kernel",
+        style,
         broadcast=_names(broadcast, "broadcast"),
+        inout=_names(inout, "inout"),
         givens=_by_name(givens, "givens", '{"x": data}'),
         sliceable=_names(sliceable, "sliceable"),
+        updates=check_updates(called, _by_name(updates, "updates", '{"total": (variable, "sum")}')),
     )
 
 

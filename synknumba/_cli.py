@@ -117,14 +117,11 @@ def _parsed_elsewhere(argv: list[str]) -> argparse.Namespace:
         raise
 
 
-def make_parser(program: str | None = None) -> argparse.ArgumentParser:
-    """Returns the parser of all commands; `program` is the name of the program, by default as it
-    was started.
-    """
-    if program is None:
-        program = "synknumba"
-        if Path(sys.argv[0]).name != program:
-            program = "python -m synknumba"
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of all commands, which names the program as it was started."""
+    program = "synknumba"
+    if Path(sys.argv[0]).name != program:
+        program = "python -m synknumba"
     parser = argparse.ArgumentParser(
         prog=program,
         description="Inspects, measures and checks synknumba's installation and scripts, and runs "

@@ -181,10 +181,7 @@ _known_ops: "WeakValueDictionary[int, UserOp]" = WeakValueDictionary()
 
 
 def _known_op(function: Callable[[Any, Any], Any], identity: Any, number: int) -> UserOp:
-    op = _known_ops.get(number)
-    if op is None:
-        op = _known_ops[number] = UserOp(function, identity, number)
-    return op
+    return _known_ops.setdefault(number, UserOp(function, identity, number))
 
 
 Op: TypeAlias = NamedOp | UserOp | None

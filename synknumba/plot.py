@@ -251,7 +251,9 @@ def convergence(
     means, below = axes = _pair(ax, "convergence", 2, 1)
     if means is not None:
         if exact is not None:
-            value = _exact_value(exact)
+            value = _numbers("convergence: exact", exact)
+            if value.size != 1:
+                raise ArgumentError(f"convergence: exact must be one number, got {_shown(exact)}")
             _draw_limit(means, series.counts[[0, -1]], np.repeat(value, 2), "exact")
         name = label or "mean ± standard error"
         _draw_points(means, series.counts, series.means, series.errors, name)
@@ -340,13 +342,6 @@ def _time_unit(total: float) -> tuple[str, float]:
         if total > length:
             return unit, length
     return "µs", 1.0
-
-
-def _exact_value(exact: Any) -> Array:
-    value = _numbers("convergence: exact", exact)
-    if value.size != 1:
-        raise ArgumentError(f"convergence: exact must be one number, got {_shown(exact)}")
-    return value
 
 
 @shortened

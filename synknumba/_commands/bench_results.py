@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
 from synknumba._commands.terminal import CommandError, print_table, reason_of, write_json
 from synknumba._types import count_text
@@ -24,16 +24,6 @@ _JSON = {
     list: "a list",
     int: "a whole number",
     float: "a number",
-}
-_RESULT = {
-    "name": str,
-    "ranks": int,
-    "size": int,
-    "unit": str,
-    "median": float,
-    "low": float,
-    "high": float,
-    "calls": int,
 }
 
 
@@ -80,6 +70,9 @@ class Result:
     def cells(self) -> tuple[str, str, str]:
         """What was measured, with how many ranks, of which size."""
         return TOLD.get(self.name, self.name), str(self.ranks or "-"), sized(self)
+
+
+_RESULT: dict[str, type] = get_type_hints(Result) | {"unit": str}  # as for `_REPORT`
 
 
 @dataclass(frozen=True, slots=True)

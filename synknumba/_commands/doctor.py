@@ -7,6 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 
 from synknumba._commands import gpu_checks, machine_checks
 from synknumba._commands.findings import Finding, run_checks
@@ -68,10 +69,11 @@ def add(commands: Subparsers) -> None:
 def findings(
     *, world: bool = True, ranks: int | None = None, device: str = "auto"
 ) -> Iterator[Finding]:
-    """Yields what all checks find, those of the world last, if that is wanted."""
-    yield from run_checks((*machine_checks.CHECKS, *gpu_checks.CHECKS))
+    """Returns what all checks find, those of the world last, if that is wanted."""
+    checks = [*machine_checks.CHECKS, *gpu_checks.CHECKS]
     if world:
-        yield from prove(ranks, device)
+        checks.append(("world", partial(prove, ranks, device)))
+    return run_checks(checks)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """What a check of `synknumba doctor` has found."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 Level: TypeAlias = Literal["ok", "warning", "problem", "skipped"]
@@ -12,7 +12,7 @@ class Finding:
     """One result of a check.
 
     Attributes:
-        check: name of the check, which stays.
+        check: name of the check, which stays; set by `run_checks`.
         level: "ok"; "warning": it works, less well than it could; "problem": it does not work;
             "skipped": it was not checked.
         text: what was found.
@@ -28,24 +28,24 @@ class Finding:
 Check: TypeAlias = Callable[[], Iterable[Finding]]
 
 
-def ok(check: str, text: str, remedy: str = "") -> Finding:
+def ok(text: str, remedy: str = "") -> Finding:
     """Returns a finding of something that is as it should be."""
-    return Finding(check, "ok", text, remedy)
+    return Finding("", "ok", text, remedy)
 
 
-def warning(check: str, text: str, remedy: str) -> Finding:
+def warning(text: str, remedy: str) -> Finding:
     """Returns a finding of something that works less well than it could."""
-    return Finding(check, "warning", text, remedy)
+    return Finding("", "warning", text, remedy)
 
 
-def problem(check: str, text: str, remedy: str) -> Finding:
+def problem(text: str, remedy: str) -> Finding:
     """Returns a finding of something that does not work."""
-    return Finding(check, "problem", text, remedy)
+    return Finding("", "problem", text, remedy)
 
 
-def skipped(check: str, text: str) -> Finding:
+def skipped(text: str) -> Finding:
     """Returns a finding that says why something was not checked."""
-    return Finding(check, "skipped", text)
+    return Finding("", "skipped", text)
 
 
 def run_checks(checks: Iterable[tuple[str, Check]]) -> Iterator[Finding]:
@@ -54,6 +54,8 @@ def run_checks(checks: Iterable[tuple[str, Check]]) -> Iterator[Finding]:
     """
     for name, check in checks:
         try:
-            yield from check()
+            for finding in check():
+                yield replace(finding, check=name)
         except Exception as error:  # noqa: BLE001  # one check that fails must not hide what the others find
-            yield skipped(name, f"could not be checked: {type(error).__name__}: {error}")
+            text = f"could not be checked: {type(error).__name__}: {error}"
+            yield replace(skipped(text), check=name)

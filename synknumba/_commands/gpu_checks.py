@@ -92,75 +92,69 @@ def _files() -> list[str]:
 def _check_driver() -> Iterator[Finding]:
     driver, files = _driver(), _files()
     if driver is not None:
-        yield ok("driver", f"for CUDA {cuda_version(driver)}")
+        yield ok(f"for CUDA {cuda_version(driver)}")
     elif files:
         yield problem(
-            "driver",
             f"there are GPUs ({', '.join(files)}) but no libcuda.so.1",
             "install the NVIDIA driver's libraries; in a container: docker run --gpus all",
         )
     else:
-        yield skipped("driver", "there is no NVIDIA driver here; ranks run on CPU cores")
+        yield skipped("there is no NVIDIA driver here; ranks run on CPU cores")
 
 
 def _check_visible() -> Iterator[Finding]:
     visible, files = os.environ.get("CUDA_VISIBLE_DEVICES"), _files()
     if visible is None:
         if _driver() is not None:
-            yield ok("visible GPUs", "CUDA_VISIBLE_DEVICES is not set: all of them")
+            yield ok("CUDA_VISIBLE_DEVICES is not set: all of them")
         return
     count, setting = len(visible_gpus()), f"CUDA_VISIBLE_DEVICES={visible!r}"
     listed = sum(bool(number.strip()) for number in visible.split(","))
     if files and not count:
         yield warning(
-            "visible GPUs",
             f"{setting} hides all {len(files)} GPUs",
             "unset it, or list GPUs that exist, as in CUDA_VISIBLE_DEVICES=0,1",
         )
     elif not listed:
-        yield ok("visible GPUs", f"{setting}, and there is no GPU")
+        yield ok(f"{setting}, and there is no GPU")
     elif files and count < listed:
         yield warning(
-            "visible GPUs",
             f"{setting} lists {listed}, and {count} are found",
             "list GPUs that exist: an unknown number hides those after it",
         )
     else:
-        yield ok("visible GPUs", f"{setting}: {count} of {len(files)}")
+        yield ok(f"{setting}: {count} of {len(files)}")
 
 
 def _check_gpus() -> Iterator[Finding]:
     driver = _driver()
     if driver is None:
-        yield skipped("GPUs", "not checked without a driver")
+        yield skipped("not checked without a driver")
         return
     gpus, report = visible_gpus(), probe(thorough=True)
     if report.problem:
         yield problem(
-            "GPUs",
             report.problem,
             to_install(driver, _libraries()) or "see what `nvidia-smi` says",
         )
     elif not report.count:
-        yield skipped("GPUs", "the driver shows no GPU; ranks run on CPU cores")
+        yield skipped("the driver shows no GPU; ranks run on CPU cores")
     else:
         text = str(report.count)
         if gpus:
             sizes = (f"{gpu['name']}, {gpu['bytes'] / 2**30:.0f} GiB" for gpu in gpus)
             text += f" ({', '.join(f'{i}: {size}' for i, size in enumerate(sizes))})"
-        yield ok("GPUs", text)
+        yield ok(text)
     oldest = _oldest_capability(driver)
     for i, gpu in enumerate(gpus):
         if gpu["mode"] == _PROHIBITED:
             yield problem(
-                "GPUs",
                 f"GPU {i} is in the compute mode Prohibited",
                 f"nvidia-smi -i {i} -c DEFAULT, as root",
             )
         if tuple(gpu["capability"]) < oldest:
             capability = ".".join(map(str, gpu["capability"]))
             yield problem(
-                "GPUs",
                 f"GPU {i} ({gpu['name']}) has compute capability {capability}, for which "
                 f"this CUDA does not compile",
                 "the extra cuda12, for 5.0 to 7.2; older GPUs are not supported",
@@ -183,45 +177,40 @@ def _check_cupy() -> Iterator[Finding]:
         yield _without_cupy(driver)
     elif libraries.problem or libraries.runtime is None:
         yield problem(
-            "CuPy",
             f"does not import: {libraries.problem}",
             to_install(driver, libraries) or install_extra(),
         )
     elif driver is None:
-        yield ok("CuPy", f"for CUDA {libraries.runtime}")
+        yield ok(f"for CUDA {libraries.runtime}")
     elif is_too_new(libraries, driver):
         yield problem(
-            "CuPy",
             f"is for CUDA {libraries.runtime}, and the driver supports CUDA {cuda_version(driver)}",
             to_install(driver, libraries) or "",
         )
     else:
-        yield ok(
-            "CuPy", f"for CUDA {libraries.runtime}, which the driver ({cuda_version(driver)}) runs"
-        )
+        yield ok(f"for CUDA {libraries.runtime}, which the driver ({cuda_version(driver)}) runs")
 
 
 def _without_cupy(driver: int | None) -> Finding:
     if driver is None:
-        return skipped("CuPy", "not installed, and not needed on CPU cores")
-    return problem("CuPy", "not installed; GPUs need it", install_extra(driver // 1000))
+        return skipped("not installed, and not needed on CPU cores")
+    return problem("not installed; GPUs need it", install_extra(driver // 1000))
 
 
 def _check_libraries() -> Iterator[Finding]:
     libraries = _libraries()
     if libraries is None or libraries.problem:
-        yield skipped("CUDA libraries", "not checked without CuPy, which loads them")
+        yield skipped("not checked without CuPy, which loads them")
         return
     missing = [name for name in libraries.missing if name != "NCCL"]
     if missing:
         yield warning(
-            "CUDA libraries",
             f"missing: {', '.join(missing)}",
             to_install(_driver(), libraries) or install_extra(),
         )
     else:
         versions = libraries.libraries.items()
-        yield ok("CUDA libraries", ", ".join(f"{name} {version}" for name, version in versions))
+        yield ok(", ".join(f"{name} {version}" for name, version in versions))
 
 
 def _check_numba_cuda() -> Iterator[Finding]:
@@ -231,15 +220,14 @@ def _check_numba_cuda() -> Iterator[Finding]:
         name = f"numba-cuda {version}"
     state = numba_cuda()
     if state.startswith("cannot be tried"):
-        yield skipped("numba.cuda", f"{name} {state}")
+        yield skipped(f"{name} {state}")
         return
     if "cannot import name 'cuda' from 'numba'" in state:
         instead = "kernels on cores name synknumba.simt.cuda in its place"
-        yield skipped("numba.cuda", f"this Numba has none; {instead}")
+        yield skipped(f"this Numba has none; {instead}")
         return
     if state != "imports":
         yield problem(
-            "numba.cuda",
             f"{name} {state}",
             "see there; kernels of `from numba import cuda` need it, on cores too",
         )
@@ -249,23 +237,20 @@ def _check_numba_cuda() -> Iterator[Finding]:
     elif version.startswith("0.30.") and _numpy() >= (2, 5):
         find = warning if _driver() is None else problem
         yield find(
-            "numba.cuda",
             f"{name} fails to compile with NumPy {version_of('numpy')}",
             "pip install 'numpy<2.5'",
         )
     else:
-        yield ok("numba.cuda", f"{name} imports")
+        yield ok(f"{name} imports")
 
 
 def _without_numba_cuda(name: str) -> Finding:
     driver, mlir = _driver(), version_of("numba-cuda-mlir")
     if mlir is not None:
-        return ok("numba.cuda", f"{name} imports; numba-cuda-mlir {mlir} compiles for GPUs")
+        return ok(f"{name} imports; numba-cuda-mlir {mlir} compiles for GPUs")
     if driver is None:
-        return ok("numba.cuda", f"{name} imports")
-    return problem(
-        "numba.cuda", "numba-cuda is not installed; GPUs need it", install_extra(driver // 1000)
-    )
+        return ok(f"{name} imports")
+    return problem("numba-cuda is not installed; GPUs need it", install_extra(driver // 1000))
 
 
 def _numpy() -> tuple[int, ...]:
@@ -280,38 +265,36 @@ def _check_nccl() -> Iterator[Finding]:
         if libraries.no_nccl4py is not None:
             reason = f" ({libraries.no_nccl4py})"
         if libraries.nccl is not None:
-            yield ok("NCCL", f"{libraries.nccl}, by {libraries.bindings}{reason}")
+            yield ok(f"{libraries.nccl}, by {libraries.bindings}{reason}")
             return
     if count > 1:
         yield warning(
-            "NCCL",
             f"not found{reason}: collectives between GPUs go over the host, which is slower",
             install_nccl(),
         )
     elif count == 1:
-        yield skipped("NCCL", "not found, and not needed for one GPU")
+        yield skipped("not found, and not needed for one GPU")
     else:
-        yield skipped("NCCL", "not found, and not needed without GPUs")
+        yield skipped("not found, and not needed without GPUs")
 
 
 def _check_peers() -> Iterator[Finding]:
     gpus = visible_gpus()
     if len(gpus) < 2:
         count = "is one" if gpus else "are none"
-        yield skipped("peer access", f"needs two GPUs, and there {count}")
+        yield skipped(f"needs two GPUs, and there {count}")
         return
     lacking: list[str] = []
     for i, gpu in enumerate(gpus):
         unread = {*range(len(gpus))}.difference(gpu["peers"], [i])
         lacking += [f"{i} of {j}" for j in sorted(unread)]
     if not lacking:
-        yield ok("peer access", f"each of {len(gpus)} GPUs reads the memory of the others")
+        yield ok(f"each of {len(gpus)} GPUs reads the memory of the others")
         return
     pairs = ", ".join(lacking[:6])
     if len(lacking) > 6:
         pairs += ", …"
     yield warning(
-        "peer access",
         f"GPUs cannot read each other's memory (GPU {pairs}): collectives go "
         f"through the host's memory",
         "`nvidia-smi topo -p2p r` shows why; in virtual machines the IOMMU or "

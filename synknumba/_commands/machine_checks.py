@@ -55,20 +55,18 @@ def _python() -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         yield problem(
-            "python",
             f"Python {version} runs without the GIL",
             "use a Python with the GIL, or set PYTHON_GIL=1",
         )
     elif reason := jit_problem():
         yield problem(
-            "python",
             f"Numba's compiler is off: {reason}",
             "unset that; fork() needs it, also on GPUs",
         )
     else:
         names = ("synknumba", "numba", "numpy")
         packages = [f"{name} {version_of(name) or 'without metadata'}" for name in names]
-        yield ok("python", f"Python {version}, {', '.join(packages)}")
+        yield ok(f"Python {version}, {', '.join(packages)}")
 
 
 def _variables() -> Iterator[Finding]:
@@ -78,20 +76,19 @@ def _variables() -> Iterator[Finding]:
             settings.append(f"{name}={value}")
         elif name.startswith("SYNKNUMBA_"):
             yield warning(
-                "variables",
                 f"{name} is set, which synknumba does not know",
                 f"it reads {', '.join(sorted(VARIABLES))}",
             )
-    yield ok("variables", ", ".join(settings) or "no SYNKNUMBA_ variable is set")
+    yield ok(", ".join(settings) or "no SYNKNUMBA_ variable is set")
 
 
 def _system_calls() -> Iterator[Finding]:
     try:
         check_system_calls()
     except SynkError as error:
-        yield problem("system calls", str(error), "let the sandbox (seccomp) allow it")
+        yield problem(str(error), "let the sandbox (seccomp) allow it")
     else:
-        yield ok("system calls", "those that a world needs are allowed")
+        yield ok("those that a world needs are allowed")
 
 
 def _shared_memory() -> Iterator[Finding]:
@@ -99,30 +96,27 @@ def _shared_memory() -> Iterator[Finding]:
     try:
         segment = Segment(1 << 20)
     except SynkError as error:
-        yield problem(
-            "shared memory", str(error), "see the message; without shared memory there are no ranks"
-        )
+        yield problem(str(error), "see the message; without shared memory there are no ranks")
         return
     is_memfd = _is_memory_file(segment.fd)
     segment.close()
     try:
         usage = shutil.disk_usage(SHM)
     except OSError as error:
-        yield ok("shared memory", f"memory files (memfd); {SHM} cannot be used: {error.strerror}")
+        yield ok(f"memory files (memfd); {SHM} cannot be used: {error.strerror}")
         return
     size = f"{SHM} has {gib(usage.free)} free of {gib(usage.total)}"
     method = os.environ.get(SEGMENTS, "")
     if method == "posix" and usage.free < SMALL_SHM:
         yield warning(
-            "shared memory",
             f"{size}, and {SEGMENTS}=posix allows nothing else",
             f"unset {SEGMENTS}, or enlarge it: mount -o remount,size=<bytes> {SHM} as root, "
             f"docker run --shm-size=<bytes>",
         )
     elif is_memfd:
-        yield ok("shared memory", f"memory files (memfd); {size}")
+        yield ok(f"memory files (memfd); {size}")
     else:
-        yield ok("shared memory", f"{size}; what does not fit there is in memory files (memfd)")
+        yield ok(f"{size}; what does not fit there is in memory files (memfd)")
 
 
 def _is_memory_file(descriptor: int) -> bool:
@@ -134,9 +128,9 @@ def _is_memory_file(descriptor: int) -> bool:
 def _memory() -> Iterator[Finding]:
     room = memory.available()
     if room.nbytes < SMALL_SHM:
-        yield warning("memory", f"{room.limit} has {mib(room.nbytes)} left", room.remedy)
+        yield warning(f"{room.limit} has {mib(room.nbytes)} left", room.remedy)
     else:
-        yield ok("memory", f"{gib(room.nbytes)} left for arrays and ranks, limited by {room.limit}")
+        yield ok(f"{gib(room.nbytes)} left for arrays and ranks, limited by {room.limit}")
 
 
 def _locked_memory() -> Iterator[Finding]:
@@ -145,10 +139,9 @@ def _locked_memory() -> Iterator[Finding]:
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
-        yield ok("locked memory", "unlimited")
+        yield ok("unlimited")
     elif any((SYS / "class/infiniband").glob("*")):
         yield warning(
-            "locked memory",
             f"{mib(soft)} (`ulimit -l`), and there is an InfiniBand adapter, for which MPI "
             f"and NCCL lock their buffers",
             "`ulimit -l unlimited` where the job starts; memlock in /etc/security/limits.conf, "
@@ -156,7 +149,6 @@ def _locked_memory() -> Iterator[Finding]:
         )
     else:
         yield ok(
-            "locked memory",
             f"{mib(soft)} (`ulimit -l`); only InfiniBand would need more, and there is none",
         )
 
@@ -164,17 +156,16 @@ def _locked_memory() -> Iterator[Finding]:
 def _open_files() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
-        yield ok("open files", f"{soft:,}, raised to unlimited when they are needed")
+        yield ok(f"{soft:,}, raised to unlimited when they are needed")
     elif hard < FEW_FILES:
         yield warning(
-            "open files",
             f"at most {hard:,} (`ulimit -Hn`); a rank takes 6 while it starts, each "
             f"Data and Variable one or two",
             "raise the hard limit where the shell or the job starts, as by nofile in "
             "/etc/security/limits.conf",
         )
     else:
-        yield ok("open files", f"{soft:,}, raised to {hard:,} when they are needed")
+        yield ok(f"{soft:,}, raised to {hard:,} when they are needed")
 
 
 def _room() -> Iterator[Finding]:
@@ -183,13 +174,11 @@ def _room() -> Iterator[Finding]:
         check_room(cores)
     except SynkError as error:
         yield problem(
-            "room for ranks",
             str(error),
             f"pass a number of ranks, or raise the limit; the default is {cores}",
         )
     else:
         yield ok(
-            "room for ranks",
             f"limits of processes, files and memory allow {cores} ranks, one for each usable core",
         )
 
@@ -202,7 +191,6 @@ def _cores() -> Iterator[Finding]:
     if allowed < present and (launcher or allowed == 1):
         by = f" started by a launcher ({launcher}={size})" if launcher else ""
         yield warning(
-            "cores",
             f"{text}: the affinity of this process{by} allows {allowed}, "
             f"which all ranks would share",
             "taskset -cp shows it; mpiexec --bind-to none (Open MPI), -bind-to none "
@@ -210,7 +198,6 @@ def _cores() -> Iterator[Finding]:
         )
     elif quota := _fraction_of_quota():
         yield warning(
-            "cores",
             f"{text}: the control group allows {quota:g} cores, and {usable} ranks are "
             f"stopped for a part of the time",
             f"fork({max(1, int(quota))}), or a quota of whole cores, as by "
@@ -221,20 +208,19 @@ def _cores() -> Iterator[Finding]:
             text += f"; the control group's quota allows {usable}"
         elif allowed < present:
             text += f"; the affinity allows {allowed}"
-        yield ok("cores", text)
+        yield ok(text)
 
 
 def _load() -> Iterator[Finding]:
     load, usable = os.getloadavg()[0], usable_cores()
     if load > usable:
         yield warning(
-            "load",
             f"the load is {load:.1f} on {usable} usable cores: ranks share them with "
             f"others, and calls take longer",
             "see what runs there (top); use fewer ranks",
         )
     else:
-        yield ok("load", f"{load:.1f} on {usable} usable cores")
+        yield ok(f"{load:.1f} on {usable} usable cores")
 
 
 def _fraction_of_quota() -> float | None:
@@ -262,18 +248,15 @@ def _hyperthreads() -> Iterator[Finding]:
         paths = [SYS / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list" for cpu in cpus]
         groups = {path.read_text().strip() for path in paths}
     except OSError:
-        yield skipped("hyperthreads", "the kernel does not tell which cores share a physical one")
+        yield skipped("the kernel does not tell which cores share a physical one")
         return
     if len(groups) < len(cpus):
         yield ok(
-            "hyperthreads",
             f"{len(cpus)} of {len(groups)} physical cores, and fork() starts a rank on each",
             f"fork({len(groups)}) may be as fast; `synknumba bench` measures both",
         )
     else:
-        yield ok(
-            "hyperthreads", "each usable core is a physical one, or the machine shows it as such"
-        )
+        yield ok("each usable core is a physical one, or the machine shows it as such")
 
 
 def _cache() -> Iterator[Finding]:
@@ -289,7 +272,7 @@ def _cache() -> Iterator[Finding]:
                 "off by SYNKNUMBA_CACHE: every process compiles its kernels",
                 "unset SYNKNUMBA_CACHE",
             )
-        yield warning("cache", why, remedy)
+        yield warning(why, remedy)
         return
     remedy = (
         "set SYNKNUMBA_CACHE_DIR to a directory of yours; until then every "
@@ -302,24 +285,21 @@ def _cache() -> Iterator[Finding]:
             pass
         free = shutil.disk_usage(path).free
     except OSError as error:
-        yield warning("cache", f"{path} cannot be written to: {reason_of(error)}", remedy)
+        yield warning(f"{path} cannot be written to: {reason_of(error)}", remedy)
         return
     if not is_ours(status):
         how = "belongs to another user"
         if status.st_uid == os.geteuid():
             how = f"has mode {stat.S_IMODE(status.st_mode):o}"
         yield warning(
-            "cache",
             f"{path} is not used: it {how}, and others could put code there",
             f"chmod go-w it, or {remedy}",
         )
     elif free < LITTLE_DISK:
-        yield warning(
-            "cache", f"the disk of {path} has {mib(free)} left", f"make room there, or {remedy}"
-        )
+        yield warning(f"the disk of {path} has {mib(free)} left", f"make room there, or {remedy}")
     else:
         usage = KernelStore(path).usage()
-        yield ok("cache", f"{path}: {usage.kernels} kernels, {mib(usage.nbytes)}; writable")
+        yield ok(f"{path}: {usage.kernels} kernels, {mib(usage.nbytes)}; writable")
 
 
 def _vector_math() -> Iterator[Finding]:
@@ -327,14 +307,12 @@ def _vector_math() -> Iterator[Finding]:
     njit = "SVML" if config.USING_SVML else "none"
     if used:
         yield ok(
-            "vector math",
             f"{used[0]} for exp, log, sin and others in kernels; {njit} in njit functions",
         )
     elif os.environ.get("SYNKNUMBA_VECTOR_MATH", "").lower() in {"0", "off"}:
-        yield ok("vector math", "off, by SYNKNUMBA_VECTOR_MATH")
+        yield ok("off, by SYNKNUMBA_VECTOR_MATH")
     else:
         yield warning(
-            "vector math",
             "no library of vector versions of exp, log, sin and others: such kernels are 3 "
             "to 6 times slower on cores",
             "pip install 'synknumba[svml]' (x86-64), or a system with glibc 2.35 or newer",
@@ -348,7 +326,6 @@ def _leftovers() -> Iterator[Finding]:
     names = sorted(name for name, _ in left_names(str(SHM)))
     if names:
         yield warning(
-            "leftovers",
             f"{len(names)} names of segments in {SHM}, of scripts that were "
             f"killed: {', '.join(names[:3])}",
             "the next fork() removes yours",
@@ -357,7 +334,6 @@ def _leftovers() -> Iterator[Finding]:
     if orphans:
         pids = " ".join(map(str, orphans))
         yield warning(
-            "leftovers",
             f"processes that have lost their script hold shared memory: {pids}",
             f"see what they are: ps {pids}",
         )
@@ -366,7 +342,7 @@ def _leftovers() -> Iterator[Finding]:
     text = "none"
     if held:
         text += f"; {len(held)} processes of yours use shared memory of synknumba"
-    yield ok("leftovers", text)
+    yield ok(text)
 
 
 def _holders() -> tuple[list[int], list[int]]:
@@ -400,17 +376,14 @@ def _launcher() -> Iterator[Finding]:
     launchers = [path for name in LAUNCHERS if (path := shutil.which(name, path=folders))]
     version = version_of("mpi4py")
     if not launchers:
-        yield skipped(
-            "launcher", "no mpiexec, mpirun or srun here; only scripts on several machines need one"
-        )
+        yield skipped("no mpiexec, mpirun or srun here; only scripts on several machines need one")
     elif version is None:
         yield ok(
-            "launcher",
             f"{', '.join(launchers)}; mpi4py is not installed",
             "for several machines: pip install 'synknumba[mpi]'",
         )
     else:
-        yield ok("launcher", f"{', '.join(launchers)}, and mpi4py {version}")
+        yield ok(f"{', '.join(launchers)}, and mpi4py {version}")
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (

@@ -30,17 +30,16 @@ def prove(ranks: int | None, device: str) -> Iterator[Finding]:
             text, wrong = _run(ranks, device)
         except Exception as error:  # noqa: BLE001  # whatever it is, users would meet it too
             yield problem(
-                "world",
                 f"{type(error).__name__}: {error}",
                 "see the message, and docs/diagnosis.md",
             )
         else:
             if wrong:
-                yield problem("world", wrong, "report this, with the output of `synknumba info`")
+                yield problem(wrong, "report this, with the output of `synknumba info`")
             else:
-                yield ok("world", f"{text} ({time.perf_counter() - began:.1f} s)")
+                yield ok(f"{text} ({time.perf_counter() - began:.1f} s)")
     for message in dict.fromkeys([str(message.message) for message in warned]):
-        yield warning("world", message, "see the message")
+        yield warning(message, "see the message")
 
 
 def _run(ranks: int | None, device: str) -> tuple[str, str]:

@@ -118,10 +118,8 @@ class StoredData(Data):
 
     __slots__ = ("_source",)
 
-    def __init__(
-        self, source: Source, shape: Shape, dtype: DTypeLike, *, name: str | None = None
-    ) -> None:
-        self.name = name
+    def __init__(self, source: Source, shape: Shape, dtype: DTypeLike) -> None:
+        self.name = None
         self._minibatch = False
         self._dtype = np.dtype(dtype).newbyteorder("=")
         self._source, self._segment = source, _NOWHERE

@@ -94,7 +94,10 @@ def save(path: "str | os.PathLike[str]", tree: Any) -> None:
     _refuse("save")
     package = _safetensors("save")
     file_path = _path_of(path, "save")
-    encoded = encode(_with_parts(tree), (Part, Data))
+    try:
+        encoded = encode(_with_parts(tree), (Part, Data))
+    except RecursionError:
+        raise ArgumentError("save: the tree is nested too deeply, or contains itself") from None
     _check_header(encoded)
     check_writable(file_path)  # before anything is fetched
     arrays = {name: as_tensor(array) for name, array in _fetched(encoded.arrays)}
@@ -221,10 +224,7 @@ def _parts(variable: Variable) -> Any:
 
 def _with_parts(tree: Any) -> Any:
     """Returns a tree with the arrays of variables in place of these."""
-    try:
-        leaves, structure = flatten(tree)
-    except RecursionError:
-        raise ArgumentError("save: the tree is nested too deeply, or contains itself") from None
+    leaves, structure = flatten(tree)
     for position, leaf in enumerate(leaves):
         if isinstance(leaf, Variable):
             leaves[position] = _parts(leaf)

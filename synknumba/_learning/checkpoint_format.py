@@ -139,16 +139,13 @@ def encode(tree: Any, kinds: tuple[type, ...] = ()) -> Encoded:
     '{"version":1,"tree":{"dict":[["w",{"list":[{"array":"w.0"}]}],["k",2]]}}'
 
     Raises:
-        ArgumentError: the tree has a value or a key that a checkpoint does not hold, or contains
-            itself.
+        ArgumentError: the tree has a value or a key that a checkpoint does not hold.
+        RecursionError: it is nested too deeply, or contains itself.
         DataError: an array has a dtype that it does not hold.
     """
     encoder = _Encoder(kinds)
-    try:
-        content = {"version": VERSION, "tree": encoder.node(tree, "")}
-        return Encoded(json.dumps(content, allow_nan=False, separators=(",", ":")), encoder.arrays)
-    except RecursionError:
-        raise ArgumentError("save: the tree is nested too deeply, or contains itself") from None
+    content = {"version": VERSION, "tree": encoder.node(tree, "")}
+    return Encoded(json.dumps(content, allow_nan=False, separators=(",", ":")), encoder.arrays)
 
 
 def unsupported(value: object, name: str) -> ArgumentError:

@@ -9,6 +9,8 @@ all arithmetic so.
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -16,7 +18,14 @@ from numpy import absolute, bool_, maximum, minimum, sign, sqrt
 
 from synknumba._errors import ArgumentError, DataError
 from synknumba._learning.schedules import Schedule, schedule_of
-from synknumba._learning.transform import Optimizer, Slot, Transform, chain, check_optimizer
+from synknumba._learning.transform import (
+    Numbers,
+    Optimizer,
+    Slot,
+    Transform,
+    chain,
+    check_optimizer,
+)
 from synknumba._ops.tree import describe, flatten, paths, spread, unflatten
 
 Rate = Schedule | float
@@ -61,13 +70,7 @@ def momentum(learning_rate: Rate, momentum: float = 0.9) -> Optimizer:
         >>> step
         array([-0.15])
     """
-    rate = schedule_of("momentum", "learning_rate", learning_rate)
-    m = _fraction("momentum", "momentum", momentum)
-
-    def numbers(count: float) -> tuple[float, ...]:
-        return m, rate(count)
-
-    return Optimizer((Transform(heavy_ball, numbers, (Slot("velocity"),)),))
+    return _with_velocity("momentum", heavy_ball, learning_rate, momentum)
 
 
 def heavy_ball(g: Any, p: Any, v: Any, m: Any, rate: Any) -> Any:
@@ -92,18 +95,20 @@ def nesterov_momentum(learning_rate: Rate, momentum: float = 0.9) -> Optimizer:
         >>> optimizer.update(np.array([1.0]), optimizer.init(w), w)[0].round(6)
         array([-0.15])
     """
-    rate = schedule_of("nesterov_momentum", "learning_rate", learning_rate)
-    m = _fraction("nesterov_momentum", "momentum", momentum)
-
-    def numbers(count: float) -> tuple[float, ...]:
-        return m, rate(count)
-
-    return Optimizer((Transform(nesterov, numbers, (Slot("velocity"),)),))
+    return _with_velocity("nesterov_momentum", nesterov, learning_rate, momentum)
 
 
 def nesterov(g: Any, p: Any, v: Any, m: Any, rate: Any) -> Any:
     v = m * v - rate * g
     return m * v - rate * g, v
+
+
+def _with_velocity(
+    what: str, rule: Callable[..., Any], learning_rate: Rate, momentum: float
+) -> Optimizer:
+    rate = schedule_of(what, "learning_rate", learning_rate)
+    m = _fraction(what, "momentum", momentum)
+    return _single(rule, lambda count: (m, rate(count)), Slot("velocity"))
 
 
 def adagrad(learning_rate: Rate = 1.0, epsilon: float = 1e-6) -> Optimizer:
@@ -125,11 +130,7 @@ def adagrad(learning_rate: Rate = 1.0, epsilon: float = 1e-6) -> Optimizer:
     """
     rate = schedule_of("adagrad", "learning_rate", learning_rate)
     eps = _positive("adagrad", "epsilon", epsilon)
-
-    def numbers(count: float) -> tuple[float, ...]:
-        return rate(count), eps
-
-    return Optimizer((Transform(sum_of_squares, numbers, (Slot("squares"),)),))
+    return _single(sum_of_squares, lambda count: (rate(count), eps), Slot("squares"))
 
 
 def sum_of_squares(g: Any, p: Any, a: Any, rate: Any, eps: Any) -> Any:
@@ -155,14 +156,8 @@ def rmsprop(learning_rate: Rate = 1.0, rho: float = 0.9, epsilon: float = 1e-6) 
         >>> optimizer.update(np.array([4.0]), optimizer.init(w), w)[0].round(6)
         array([-0.2])
     """
-    rate = schedule_of("rmsprop", "learning_rate", learning_rate)
-    r = _fraction("rmsprop", "rho", rho)
-    eps = _positive("rmsprop", "epsilon", epsilon)
-
-    def numbers(count: float) -> tuple[float, ...]:
-        return r, 1.0 - r, rate(count), eps
-
-    return Optimizer((Transform(mean_of_squares, numbers, (Slot("squares"),)),))
+    numbers = _numbers_of_means("rmsprop", learning_rate, rho, epsilon)
+    return _single(mean_of_squares, numbers, Slot("squares"))
 
 
 def mean_of_squares(g: Any, p: Any, a: Any, r: Any, c: Any, rate: Any, eps: Any) -> Any:
@@ -189,20 +184,21 @@ def adadelta(learning_rate: Rate = 1.0, rho: float = 0.95, epsilon: float = 1e-6
         >>> optimizer.update(np.array([1.0]), optimizer.init(w), w)[0].round(6)
         array([-0.004472])
     """
-    rate = schedule_of("adadelta", "learning_rate", learning_rate)
-    r = _fraction("adadelta", "rho", rho)
-    eps = _positive("adadelta", "epsilon", epsilon)
-
-    def numbers(count: float) -> tuple[float, ...]:
-        return r, 1.0 - r, rate(count), eps
-
-    return Optimizer((Transform(ratio_of_means, numbers, (Slot("squares"), Slot("steps"))),))
+    numbers = _numbers_of_means("adadelta", learning_rate, rho, epsilon)
+    return _single(ratio_of_means, numbers, Slot("squares"), Slot("steps"))
 
 
 def ratio_of_means(g: Any, p: Any, a: Any, d: Any, r: Any, c: Any, rate: Any, eps: Any) -> Any:
     a = r * a + c * g * g
     s = g * sqrt(d + eps) / sqrt(a + eps)
     return -rate * s, a, r * d + c * s * s
+
+
+def _numbers_of_means(what: str, learning_rate: Rate, rho: float, epsilon: float) -> Numbers:
+    rate = schedule_of(what, "learning_rate", learning_rate)
+    r = _fraction(what, "rho", rho)
+    eps = _positive(what, "epsilon", epsilon)
+    return lambda count: (r, 1.0 - r, rate(count), eps)
 
 
 def adam(
@@ -236,7 +232,7 @@ def adam(
         corrected = math.sqrt(1.0 - b2**steps) / (1.0 - b1**steps)
         return b1, 1.0 - b1, b2, 1.0 - b2, -rate(count) * corrected, eps
 
-    return Optimizer((Transform(moments, numbers, (Slot("m"), Slot("v"))),))
+    return _single(moments, numbers, Slot("m"), Slot("v"))
 
 
 def adamw(
@@ -277,7 +273,7 @@ def adamw(
         root = math.sqrt(1.0 - b2**steps)
         return b1, 1.0 - b1, b2, 1.0 - b2, root / (1.0 - b1**steps), eps * root
 
-    direction = Optimizer((Transform(moments, numbers, (Slot("m"), Slot("v"))),))
+    direction = _single(moments, numbers, Slot("m"), Slot("v"))
     return chain(
         direction, decay_weights(weight_decay, mask), scale_by_rate("adamw", learning_rate)
     )
@@ -318,7 +314,7 @@ def adamax(
     def numbers(count: float) -> tuple[float, ...]:
         return b1, 1.0 - b1, b2, -rate(count) / (1.0 - b1 ** (count + 1)), eps
 
-    return Optimizer((Transform(largest, numbers, (Slot("m"), Slot("u"))),))
+    return _single(largest, numbers, Slot("m"), Slot("u"))
 
 
 def largest(g: Any, p: Any, m: Any, u: Any, b1: Any, c1: Any, b2: Any, rate: Any, eps: Any) -> Any:
@@ -355,11 +351,7 @@ def lion(
         array([-0.1,  0.1])
     """
     b1, b2 = _fraction("lion", "beta1", beta1), _fraction("lion", "beta2", beta2)
-
-    def numbers(count: float) -> tuple[float, ...]:
-        return b1, 1.0 - b1, b2, 1.0 - b2
-
-    direction = Optimizer((Transform(signs, numbers, (Slot("m"),)),))
+    direction = _single(signs, lambda count: (b1, 1.0 - b1, b2, 1.0 - b2), Slot("m"))
     return chain(direction, decay_weights(weight_decay, mask), scale_by_rate("lion", learning_rate))
 
 
@@ -377,21 +369,13 @@ def scale(factor: Rate) -> Optimizer:
         factor: a number or a schedule.
     """
     by = schedule_of("scale", "factor", factor)
-
-    def numbers(count: float) -> tuple[float, ...]:
-        return (by(count),)
-
-    return Optimizer((Transform(scaled, numbers),))
+    return _single(scaled, lambda count: (by(count),))
 
 
 def scale_by_rate(what: str, learning_rate: Rate) -> Optimizer:
     """Multiplies the step by −lr."""
     rate = schedule_of(what, "learning_rate", learning_rate)
-
-    def numbers(count: float) -> tuple[float, ...]:
-        return (-rate(count),)
-
-    return Optimizer((Transform(scaled, numbers),))
+    return _single(scaled, lambda count: (-rate(count),))
 
 
 def scaled(g: Any, p: Any, factor: Any) -> Any:
@@ -413,11 +397,7 @@ def clip(limit: float) -> Optimizer:
         array([ 0.5 , -0.25, -0.5 ])
     """
     most = _positive("clip", "limit", limit)
-
-    def numbers(count: float) -> tuple[float, ...]:
-        return -most, most
-
-    return Optimizer((Transform(clipped, numbers, goes_up=True),))
+    return _single(clipped, lambda count: (-most, most), goes_up=True)
 
 
 def clipped(g: Any, p: Any, low: Any, high: Any) -> Any:
@@ -445,11 +425,7 @@ def clip_by_global_norm(limit: float) -> Optimizer:
         {'a': array([0.6]), 'b': array([0.8])}
     """
     most = _positive("clip_by_global_norm", "limit", limit)
-
-    def numbers(count: float) -> tuple[float, ...]:
-        return (most,)
-
-    return Optimizer((Transform(shortened, numbers, needs_norm=True, goes_up=True),))
+    return _single(shortened, lambda count: (most,), needs_norm=True, goes_up=True)
 
 
 def shortened(g: Any, p: Any, most: Any, norm: Any) -> Any:
@@ -483,7 +459,7 @@ def decay_weights(decay: Rate, mask: Any = None) -> Optimizer:
         return (by(count),)
 
     if mask is None:
-        return Optimizer((Transform(decayed, numbers, goes_up=True),))
+        return _single(decayed, numbers, goes_up=True)
 
     def chosen(params: Any) -> Any:
         choice = mask(params) if callable(mask) else mask
@@ -499,13 +475,7 @@ def decay_weights(decay: Rate, mask: Any = None) -> Optimizer:
                 raise DataError(f"the mask needs True or False for params{path}, got {decision!r}")
         return unflatten(structure, [float(decision) for decision in spread_out])
 
-    return Optimizer(
-        (
-            Transform(
-                decayed_where, numbers, (Slot("mask", chosen, is_constant=True),), goes_up=True
-            ),
-        )
-    )
+    return _single(decayed_where, numbers, Slot("mask", chosen, is_constant=True), goes_up=True)
 
 
 def decayed(g: Any, p: Any, decay: Any) -> Any:
@@ -540,21 +510,19 @@ def averaged(optimizer: Optimizer, decay: float = 0.999) -> Optimizer:
     d = _fraction("averaged", "decay", decay)
     if optimizer.keeps_average:
         raise ArgumentError("averaged got an optimiser that keeps an average already")
-
-    def numbers(count: float) -> tuple[float, ...]:
-        return d, 1.0 - d
-
-    return Optimizer(
-        (
-            *optimizer.transforms,
-            Transform(moving_average, numbers, (Slot("average", "params"),), goes_up=True),
-        ),
-        optimizer.every,
+    average = Transform(
+        moving_average, lambda count: (d, 1.0 - d), (Slot("average", "params"),), goes_up=True
     )
+    return replace(optimizer, transforms=(*optimizer.transforms, average))
 
 
 def moving_average(g: Any, p: Any, a: Any, d: Any, c: Any) -> Any:
     return g, d * a + c * (p + g)
+
+
+def _single(rule: Callable[..., Any], numbers: Numbers, *slots: Slot, **options: bool) -> Optimizer:
+    """Returns an optimiser of one part."""
+    return Optimizer((Transform(rule, numbers, slots, **options),))
 
 
 # ---- arguments

@@ -133,7 +133,10 @@ class Optimizer:
         """
         leaves, structure = _parameters(params)
         steps = _gradient(gradient, leaves, structure)
-        self._check_state(state, leaves, structure)
+        if not self._fits(state, [*map(np.shape, leaves)], structure):
+            raise DataError(
+                f"the state is not one that init of {self!r} has made for such parameters"
+            )
         if self.every == 1:
             steps, parts = self._passed(steps, state, leaves, structure)
             return unflatten(structure, steps), State(state.steps + 1, parts)
@@ -147,14 +150,8 @@ class Optimizer:
         steps, parts = self._passed(gathered, state, leaves, structure)
         return unflatten(structure, steps), State(state.steps + 1, parts, 0, zeros)
 
-    def _check_state(self, state: State, params: Sequence[Any], structure: Structure) -> None:
-        """Raises `DataError` for the state of another optimiser, or of other parameters."""
-        if not self._fits(state, [np.shape(param) for param in params], structure):
-            raise DataError(
-                f"the state is not one that init of {self!r} has made for such parameters"
-            )
-
     def _fits(self, state: State, shapes: list[Shape], structure: Structure) -> bool:
+        """Returns whether a state is of this optimiser, and of parameters with these shapes."""
         parts, trees = getattr(state, "parts", ()), []
         if len(parts) != len(self.transforms):
             return False

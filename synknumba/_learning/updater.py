@@ -11,7 +11,7 @@ like the parameters.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType
@@ -123,7 +123,10 @@ class Updater:
             renewed.renew_if_lost(filled)
         params, gradient = vector_of(self._params), vector_of(self._gradient)
         numbers, slots = self._numbers, [vector_of(slot) for slot in self._slots]
-        kernels = self._kernels_of(current_world().device)
+        device = current_world().device
+        if device not in self._kernels:
+            self._kernels[device] = _Kernels(self._plan, device)
+        kernels = self._kernels[device]
         if kernels.norm_at_start is not None:
             kernels.norm_at_start(params, gradient, numbers, *slots, self._sums)
         begun = [gradient, self._count, numbers, self._sums]
@@ -135,11 +138,6 @@ class Updater:
             note(numbers, self._sums)
         kernels.update(params, gradient, numbers, *slots)
         return result
-
-    def _kernels_of(self, device: DeviceKind) -> "_Kernels":
-        if device not in self._kernels:
-            self._kernels[device] = _Kernels(self._plan, device)
-        return self._kernels[device]
 
     @property
     def halts(self) -> bool:
@@ -687,19 +685,16 @@ def device_function(function: Callable[..., Any], real: Any) -> Any:
         np.minimum: _smaller,
         np.sign: _sign_of(real),
     }
-    return _device_function(function, scalar, {})
+    functions: dict[Any, Any] = {}
 
+    def in_kernel(value: Any) -> Any:
+        if isinstance(value, np.ufunc):  # others may not be hashable
+            value = scalar.get(value, value)
+        if not isinstance(value, FunctionType):
+            return value
+        if value not in functions:
+            copied = with_values(value, in_kernel)
+            functions[value] = cuda_module().jit(device=True)(copied)
+        return functions[value]
 
-def _device_function(function: Any, scalar: Mapping[Any, Any], functions: dict[Any, Any]) -> Any:
-    if not isinstance(function, FunctionType):
-        return function
-    if function not in functions:
-        copied = with_values(function, lambda value: _in_kernel(value, scalar, functions))
-        functions[function] = cuda_module().jit(device=True)(copied)
-    return functions[function]
-
-
-def _in_kernel(value: Any, scalar: Mapping[Any, Any], functions: dict[Any, Any]) -> Any:
-    if isinstance(value, np.ufunc):  # others may not be hashable
-        value = scalar.get(value, value)
-    return _device_function(value, scalar, functions)
+    return in_kernel(function)

@@ -69,7 +69,7 @@ class Agent:
         """Carries out what the relay asks for."""
         while True:
             try:
-                message, descriptors = channel.receive(self._socket, _nothing)
+                message, descriptors = channel.receive(self._socket)
             except ConnectionError:
                 raise
             except OSError as error:  # commands only come with descriptors
@@ -91,7 +91,7 @@ class Agent:
 
     def tell(self, message: object, descriptors: Sequence[int] = ()) -> None:
         """Sends a message to the relay."""
-        channel.send(self._socket, channel.pack(message), descriptors, _nothing)
+        channel.send(self._socket, channel.pack(message), descriptors)
 
     def answer(self, ask: Ask) -> None:
         """Answers a question of the coordinator."""
@@ -108,7 +108,7 @@ class Agent:
         the world.
         """
         while select.select([self._socket], [], [], 0)[0]:
-            message, _ = channel.receive(self._socket, _nothing)
+            message, _ = channel.receive(self._socket)
             if not isinstance(message, Ask):
                 raise Ended
             self.answer(message)
@@ -221,7 +221,7 @@ class _World:
         self._rounds.sequence = forward.sequence - 1
         if forward.is_stop:
             with contextlib.suppress(OSError, TimeoutError):
-                self._rounds.send(forward.payload, (), _ROUND, _nothing)
+                self._rounds.send(forward.payload, (), _ROUND, channel.wait_on)
                 self._processes.join(2.0)
             return Report(), []
         watch = self._watch()
@@ -271,7 +271,3 @@ def _picklable(error: Exception) -> BaseException:
     except Exception:  # noqa: BLE001  # an error of the user's class
         return SynkError(f"{type(error).__name__}: {error}")
     return error
-
-
-def _nothing() -> None:
-    """Waits on."""

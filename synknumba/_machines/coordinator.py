@@ -304,7 +304,7 @@ class Coordinator:
             block=SharedBlock.of(control),
         )
         self._control = control
-        self._relay.send(spec, [control.segment.fd], _no_limit)
+        self._relay.send(spec, [control.segment.fd], channel.wait_on)
 
     def await_start(self, watch: Callable[[], None]) -> Sequence[Warned]:
         """Waits until other ranks have started; raises the error of those that could not."""
@@ -403,7 +403,3 @@ def _working_directory() -> str:
         return os.getcwd()
     except OSError:
         return "/"
-
-
-def _no_limit() -> None:
-    """Waits on."""

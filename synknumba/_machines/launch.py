@@ -109,7 +109,7 @@ def run(
     pid, sock = _start_relay()
     _forget_launcher()
     try:
-        ready, _ = channel.receive(sock, _nothing)
+        ready, _ = channel.receive(sock)
         assert isinstance(ready, Ready)
     except EOFError:
         advice = f". {_for_srun('')}" if variable.startswith("SLURM") else ""
@@ -328,15 +328,13 @@ def _relay(sock: socket.socket, parent: int) -> None:
 
     problem = import_mpi()
     if problem:
-        channel.send(sock, channel.pack(Ready(0, (), problem)), (), _nothing)
+        channel.send(sock, channel.pack(Ready(0, (), problem)))
         return
     comm = MachineComm()
     leave_to_script()  # again: UCX takes SIGHUP for itself
     channel.send(
         sock,
         channel.pack(Ready(comm.index, comm.hosts, comm.problem, comm.mpi.get_vendor()[0])),
-        (),
-        _nothing,
     )
     try:
         if not comm.problem:
@@ -344,7 +342,7 @@ def _relay(sock: socket.socket, parent: int) -> None:
     finally:
         if comm.is_lost:
             with suppress(OSError):
-                channel.send(sock, channel.pack(Quit()), (), _nothing)
+                channel.send(sock, channel.pack(Quit()))
             comm.abort()
     # Hydra, the mpiexec of MPICH and Intel MPI, takes the end of MPI in a relay for that of its
     # machine, and ends the others. Open MPI's takes the end of a process before that of its MPI for
@@ -355,7 +353,7 @@ def _relay(sock: socket.socket, parent: int) -> None:
     # before its parent may end: without the end of this MPI, others wait for it
     this_process.end_with_parent(wanted=False)
     with suppress(OSError):  # the script or the agent was ended meanwhile
-        channel.send(sock, channel.pack(Quit()), (), _nothing)
+        channel.send(sock, channel.pack(Quit()))
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):  # launchers wait until all processes have closed them
         os.dup2(null, stream)
@@ -363,7 +361,3 @@ def _relay(sock: socket.socket, parent: int) -> None:
         time.sleep(0.01)
     if is_hydra:
         comm.mpi.Finalize()
-
-
-def _nothing() -> None:
-    """Waits on."""

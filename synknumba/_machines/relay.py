@@ -59,10 +59,6 @@ class Order(NamedTuple):
     descriptors: Sequence[int] = ()
 
 
-def _under_srun() -> bool:
-    return "SLURM_STEP_ID" in os.environ and not _OF_MPIEXEC & os.environ.keys()
-
-
 class Ended(Exception):  # noqa: N818  # nothing is wrong
     """Raised while a relay or an agent waits, when the world is ended."""
 
@@ -101,7 +97,8 @@ class Relay(ABC):
 
     def __init__(self, comm: MachineComm, sock: socket.socket, parent: int) -> None:
         self.comm, self.socket, self.parent = comm, sock, parent
-        self.ends_job = comm.index == 0 and _under_srun()
+        is_under_srun = "SLURM_STEP_ID" in os.environ and not _OF_MPIEXEC & os.environ.keys()
+        self.ends_job = comm.index == 0 and is_under_srun
         self.world: RelayWorld | None = None
         self.envelope = Envelope()  # of the order
         self.passing: list[Any] = []  # requests of orders

@@ -120,7 +120,10 @@ class FirstRelay(Relay):
         """Arrives in the control block like a rank, then sends a report if there is one."""
         world = self.world
         if world is None or self._sequence == 0:
-            self._answer_start(report)
+            self.tell(report)
+            if report.lost is not None or report.refused is not None:
+                self.pass_on(Order(relay.END, self.comm.next_serial()))
+                self.drop_world()
             return
         control = world.control
         control.note_moved(world.moved)
@@ -137,12 +140,6 @@ class FirstRelay(Relay):
             self.tell(report, self._descriptors)
         channel.close_all(self._descriptors)
         self._descriptors = []
-
-    def _answer_start(self, report: Report) -> None:
-        self.tell(report)
-        if report.lost is not None or report.refused is not None:
-            self.pass_on(Order(relay.END, self.comm.next_serial()))
-            self.drop_world()
 
     def leave_world(self) -> None:
         """Ends the world on all machines: the script has ended it, or has died."""

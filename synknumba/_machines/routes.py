@@ -7,6 +7,7 @@ Both machines work out the same moves from the same values, so nothing but the r
 rows are sent once: both note which were.
 """  # noqa: E501
 
+import math
 import struct
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -252,8 +253,7 @@ def _arrays(program: wire.Program) -> Iterator[Any]:
 
 def _small_bytes(program: wire.Program) -> int:
     ends = [
-        leaf.parts.offset
-        + int(np.prod(leaf.shape, dtype=np.int64)) * np.dtype(leaf.parts.dtype).itemsize
+        leaf.parts.offset + math.prod(leaf.shape) * np.dtype(leaf.parts.dtype).itemsize
         for leaf in program.leaves()
         if isinstance(leaf, wire.Result) and leaf.is_small and leaf.parts is not None
     ]
@@ -275,11 +275,11 @@ def _span(first: int, after: int) -> Range:
 
 
 def _row_bytes(array: HostArray) -> int:
-    return int(np.dtype(array.dtype).itemsize) * int(np.prod(array.shape[1:], dtype=np.int64))
+    return np.dtype(array.dtype).itemsize * math.prod(array.shape[1:])
 
 
 def _whole(array: HostArray) -> Move:
-    nbytes = int(np.dtype(array.dtype).itemsize) * int(np.prod(array.shape, dtype=np.int64))
+    nbytes = np.dtype(array.dtype).itemsize * math.prod(array.shape)
     return Move(array.segment, array.offset, nbytes, version=array.version)
 
 

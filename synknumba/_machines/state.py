@@ -8,7 +8,6 @@ import pickle
 import random
 import sys
 import warnings
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
@@ -76,7 +75,8 @@ class ScriptState:
         with suppress(TypeError, ValueError):  # another version of NumPy
             np.set_printoptions(**self.printing)
         decimal.setcontext(self.context.copy())
-        _set_filters(self.filters)
+        warnings.filters[:] = self.filters  # type: ignore[index]  # a list, which typeshed has as a sequence
+        warnings.simplefilter("default", _NeverWarning, append=True)
         sys.setrecursionlimit(self.recursion)
         os.umask(self.umask)
 
@@ -96,8 +96,3 @@ def _can_be_sent(entry: Any) -> bool:
         pickle.dumps(entry)
         return True
     return False
-
-
-def _set_filters(filters: Sequence[Any]) -> None:
-    warnings.filters[:] = filters  # type: ignore[index]  # a list, which typeshed has as a sequence
-    warnings.simplefilter("default", _NeverWarning, append=True)

@@ -232,7 +232,9 @@ def cause(
             "synk.ROWS passes (or x.shape[0]); or neighbours that are other ranks' rows, which a "
             "variable with halo= has, and synk.exchange renews"
         )
-    start = max(_first_share(size, count) for size in ranks)
+    # rows of the first of several ranks
+    firsts = (Partition.even(size).edges(count)[1] for size in ranks if size > 1)
+    start = max(firsts, default=0)
     if rows and rows[0] >= start and len(rows) > MOST_OF * (count - start):
         return (
             "rows of all ranks but the first: an index in the whole where arrays have the rank's "
@@ -255,13 +257,6 @@ def _are_at_borders(rows: Sequence[int], ranks: tuple[int, int], count: int) -> 
         for edge in Partition.even(size).edges(count)[1:-1]:
             near.update(range(edge - BORDER, edge + BORDER))
     return near.issuperset(rows)
-
-
-def _first_share(size: int, count: int) -> int:
-    """Returns the number of rows of the first of several ranks; 0 of one rank, which has all."""
-    if size == 1:
-        return 0
-    return Partition.even(size).edges(count)[1]
 
 
 def _unequal(first: Array, second: Array) -> Array:

@@ -154,6 +154,13 @@ def _no_array(called: str, quantity: Quantity) -> str:
     )
 
 
+def _operator(
+    combine: Callable[..., tuple[Any, Any]],
+) -> Callable[["Measurement", Any], "Measurement"]:
+    """Returns the method of an operator, from what `_combined` combines by."""
+    return lambda measurement, operand: _combined(measurement, operand, combine)
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Measurement(Quantity):
@@ -184,28 +191,11 @@ class Measurement(Quantity):
     def __neg__(self) -> "Measurement":
         return Measurement(-self.mean, self.stderr, self.rows)
 
-    def __add__(self, operand: Any) -> "Measurement":
-        return _combined(self, operand, lambda a, s, b, t: (a + b, np.hypot(s, t)))
-
-    __radd__ = __add__
-
-    def __sub__(self, operand: Any) -> "Measurement":
-        return _combined(self, operand, lambda a, s, b, t: (a - b, np.hypot(s, t)))
-
-    def __mul__(self, operand: Any) -> "Measurement":
-        return _combined(self, operand, lambda a, s, b, t: (a * b, np.hypot(b * s, a * t)))
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, operand: Any) -> "Measurement":
-        return _combined(
-            self, operand, lambda a, s, b, t: (a / b, np.hypot(s / b, a / b * (t / b)))
-        )
-
-    def __rtruediv__(self, operand: Any) -> "Measurement":
-        return _combined(
-            self, operand, lambda a, s, b, t: (b / a, np.hypot(t / a, b / a * (s / a)))
-        )
+    __add__ = __radd__ = _operator(lambda a, s, b, t: (a + b, np.hypot(s, t)))
+    __sub__ = _operator(lambda a, s, b, t: (a - b, np.hypot(s, t)))
+    __mul__ = __rmul__ = _operator(lambda a, s, b, t: (a * b, np.hypot(b * s, a * t)))
+    __truediv__ = _operator(lambda a, s, b, t: (a / b, np.hypot(s / b, a / b * (t / b))))
+    __rtruediv__ = _operator(lambda a, s, b, t: (b / a, np.hypot(t / a, b / a * (s / a))))
 
     def _measured(self) -> "Measurement":
         return self

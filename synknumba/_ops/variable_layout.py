@@ -35,7 +35,7 @@ class LeafLayout:
 
     def nbytes(self, rank: int) -> int:
         """Returns the bytes on a rank."""
-        return self.size(rank) * int(np.dtype(self.dtype).itemsize)
+        return self.size(rank) * np.dtype(self.dtype).itemsize
 
     @property
     def uniform(self) -> bool:

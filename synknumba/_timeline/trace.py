@@ -9,7 +9,6 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, final
 
 from synknumba._errors import ArgumentError, SynkError, WorldError
@@ -64,12 +63,7 @@ class Trace:
         """Shows the summary in a notebook; nothing but its text while the trace is not over."""
         return None if self._kept is None else self.summary()._repr_html_()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Ends the trace, and writes the file."""
         self.stop()
 

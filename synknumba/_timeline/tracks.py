@@ -15,8 +15,9 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,10 +71,17 @@ def _named(pid: int, name: str, threads: dict[int, str], index: int) -> Iterator
 
 
 def _span(
-    pid: int, tid: int, kind: str, name: str, began: int, ended: int, args: Mapping[str, Any]
+    pid: int,
+    origin: int,
+    tid: int,
+    kind: str,
+    name: str,
+    began: int,
+    ended: int,
+    **args: Any,
 ) -> Record:
     record: Record = {"ph": "X", "pid": pid, "tid": tid, "cat": kind, "name": name}
-    record |= {"ts": began / 1000, "dur": max(ended - began, 0) / 1000}
+    record |= {"ts": (began - origin) / 1000, "dur": max(ended - began, 0) / 1000}
     if details := {key: value for key, value in args.items() if value is not None}:
         record["args"] = details
     return record
@@ -118,24 +126,16 @@ def _rounds_of(traced: Traced) -> Array:
 
 
 def _of_script(events: Events, began: int, part: _Kept) -> Iterator[Record]:
-    pid, rounds = os.getpid(), part.rounds
+    span, rounds = partial(_span, os.getpid(), began), part.rounds
     steps = sum(traced.lost for traced in events.ranks.values())
     if part.lost or steps:
         name = f"{part.lost:,} rounds and {steps:,} steps were not kept"
-        until = max(part.since, events.started) - began
-        yield _span(
-            pid,
-            CALLS,
-            "lost",
-            name,
-            events.started - began,
-            until,
-            {"rounds": part.lost, "steps": steps},
-        )
+        until = max(part.since, events.started)
+        yield span(CALLS, "lost", name, events.started, until, rounds=part.lost, steps=steps)
     for sequence, number, ring, arrived in rounds.tolist():
         info = events.names[number]
         details = {"round": sequence, "call": str(info)}
-        yield _span(pid, CALLS, "wait", info.function, ring - began, arrived - began, details)
+        yield span(CALLS, "wait", info.function, ring, arrived, **details)
     for first, last, sent in events.calls:
         low, high = np.searchsorted(rounds[:, 2], (first, last))
         if low == high:
@@ -143,19 +143,15 @@ def _of_script(events: Events, began: int, part: _Kept) -> Iterator[Record]:
         *_, number, ring, _ = rounds[low].tolist()
         arrived = int(rounds[high - 1, 3])
         details = {"rounds": int(high - low), "bytes": sent or None}
-        yield _span(
-            pid, CALLS, "call", events.names[number].function, first - began, last - began, details
-        )
-        yield _span(pid, CALLS, "bind", "bind", first - began, ring - began, {})
+        yield span(CALLS, "call", events.names[number].function, first, last, **details)
+        yield span(CALLS, "bind", "bind", first, ring)
         if arrived <= last:  # else it is in flight
-            yield _span(pid, CALLS, "combine", "combine", arrived - began, last - began, {})
+            yield span(CALLS, "combine", "combine", arrived, last)
     for message in events.messages:
         if message.began < part.since:
             continue
-        what, details = f"{message.name} to all ranks", {"bytes": message.nbytes}
-        yield _span(
-            pid, MESSAGES, "message", what, message.began - began, message.ended - began, details
-        )
+        what = f"{message.name} to all ranks"
+        yield span(MESSAGES, "message", what, message.began, message.ended, bytes=message.nbytes)
 
 
 def _of_rank(rank: int, traced: Traced, events: Events, began: int, since: int) -> Iterator[Record]:
@@ -163,7 +159,8 @@ def _of_rank(rank: int, traced: Traced, events: Events, began: int, since: int) 
     if not _is_here(traced):
         name = f"{name} on {traced.host}"
         pid += rank << 32  # other machines have the same numbers
-    if any(span.on_device for span in traced.spans):
+    span = partial(_span, pid, began)
+    if any(step.on_device for step in traced.spans):
         threads[DEVICE] = "stream of the GPU"
     yield from _named(pid, name, threads, rank + 1)
     records = _rounds_of(traced)
@@ -173,18 +170,16 @@ def _of_rank(rank: int, traced: Traced, events: Events, began: int, since: int) 
             kind, what = "obey", "message"
         elif number in events.names:
             what = events.names[number].function
-        yield _span(
-            pid, ROUNDS, kind, what, received - began, answered - began, {"round": sequence}
-        )
-    for span in traced.spans:
-        if span.began < since:
+        yield span(ROUNDS, kind, what, received, answered, round=sequence)
+    for step in traced.spans:
+        if step.began < since:
             continue
-        kind, tid, details = "step", ROUNDS, {"bytes": span.nbytes or None}
-        if span.on_device:
+        kind, tid, details = "step", ROUNDS, {"bytes": step.nbytes or None}
+        if step.on_device:
             kind, tid = "device", DEVICE
-        if span.step >= 0:
-            details["step"] = span.step
-        yield _span(pid, tid, kind, span.name, span.began - began, span.ended - began, details)
+        if step.step >= 0:
+            details["step"] = step.step
+        yield span(tid, kind, step.name, step.began, step.ended, **details)
 
 
 def write(path: Path, records: list[Record], metadata: dict[str, Any]) -> None:

@@ -72,8 +72,15 @@ def unpack_known(packed: bytes) -> Any:
     return _KnownReader(io.BytesIO(packed)).load()
 
 
+def wait_on() -> None:
+    """Waits on, however long it takes: the `watch` by default."""
+
+
 def send(
-    sock: socket.socket, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]
+    sock: socket.socket,
+    payload: bytes,
+    descriptors: Sequence[int] = (),
+    watch: Callable[[], None] = wait_on,
 ) -> None:
     """Sends a packed message. While the peer does not read, calls `watch`, which raises to
     abort.
@@ -114,7 +121,7 @@ def no_descriptor() -> OSError:
     return OSError(errno.EMFILE, NO_DESCRIPTOR)
 
 
-def receive(sock: socket.socket, watch: Callable[[], None]) -> tuple[Any, list[int]]:
+def receive(sock: socket.socket, watch: Callable[[], None] = wait_on) -> tuple[Any, list[int]]:
     """Receives the next message and its descriptors.
 
     Raises:

@@ -30,9 +30,9 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from synknumba._wire.compiled import compiled
+from synknumba.simt.internals import emitted
 
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
 _CLOCK_MONOTONIC_COARSE = 6  # time.h
@@ -45,26 +45,17 @@ def _pointer(builder: Any, base: Any, word: Any) -> Any:
 
 
 def _loading(order: str) -> Any:
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def load(typingctx: Any, base: Any, word: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.load_atomic(_pointer(builder, args[0], args[1]), order, 8)
-
-        return types.int64(types.int64, types.int64), codegen
+    @emitted("int64(int64, int64)")
+    def load(builder: Any, base: Any, word: Any) -> Any:
+        return builder.load_atomic(_pointer(builder, base, word), order, 8)
 
     return load
 
 
 def _storing(order: str) -> Any:
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def store(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            builder.store_atomic(args[2], _pointer(builder, args[0], args[1]), order, 8)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.int64), codegen
+    @emitted("void(int64, int64, int64)")
+    def store(builder: Any, base: Any, word: Any, value: Any) -> None:
+        builder.store_atomic(value, _pointer(builder, base, word), order, 8)
 
     return store
 
@@ -74,14 +65,9 @@ def _updating(operation: str) -> Any:
     returns its old value.
     """
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def update(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.atomic_rmw(
-                operation, _pointer(builder, args[0], args[1]), args[2], "seq_cst"
-            )
-
-        return types.int64(types.int64, types.int64, types.int64), codegen
+    @emitted("int64(int64, int64, int64)")
+    def update(builder: Any, base: Any, word: Any, value: Any) -> Any:
+        return builder.atomic_rmw(operation, _pointer(builder, base, word), value, "seq_cst")
 
     return update
 
@@ -97,51 +83,34 @@ fetch_add = _updating("add")
 
 
 def _calling(arguments: int) -> Any:
-    """Returns signature and code generator of a call, by address, of a C function of `arguments`
-    pointers returning int.
+    """Returns an intrinsic that calls, by address, a C function of `arguments` pointers returning
+    int.
     """
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    @emitted(f"int64({', '.join(['int64'] * (1 + arguments))})")
+    def call(builder: Any, function: Any, *pointers: Any) -> Any:
         declared = ir.FunctionType(_I32, [_I64] * arguments)
-        code = builder.call(builder.inttoptr(args[0], declared.as_pointer()), args[1:])
+        code = builder.call(builder.inttoptr(function, declared.as_pointer()), pointers)
         return builder.sext(code, _I64)
 
-    return types.int64(*[types.int64] * (1 + arguments)), codegen
+    return call
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def call_with_two(typingctx: Any, function: Any, first: Any, second: Any) -> Any:
-    """Calls the C function at address `function` with two pointers."""
-    return _calling(2)
+call_with_two, call_with_three = _calling(2), _calling(3)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def call_with_three(typingctx: Any, function: Any, first: Any, second: Any, third: Any) -> Any:
-    """Calls the C function at address `function` with three pointers."""
-    return _calling(3)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def store_half(typingctx: Any, address: Any, value: Any) -> Any:
+@emitted("void(int64, int64)")
+def store_half(builder: Any, address: Any, value: Any) -> None:
     """Stores the lower 4 bytes of a word at an address."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], _I32.as_pointer())
-        builder.store_atomic(builder.trunc(args[1], _I32), pointer, "monotonic", 4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
+    pointer = builder.inttoptr(address, _I32.as_pointer())
+    builder.store_atomic(builder.trunc(value, _I32), pointer, "monotonic", 4)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def as_single(typingctx: Any, word: Any) -> Any:
+@emitted("int64(int64)")
+def as_single(builder: Any, word: Any) -> Any:
     """Converts the bits of a float64 to those of the nearest float32, zero-extended."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        single = builder.fptrunc(builder.bitcast(args[0], ir.DoubleType()), ir.FloatType())
-        return builder.zext(builder.bitcast(single, _I32), _I64)
-
-    return types.int64(types.int64), codegen
+    single = builder.fptrunc(builder.bitcast(word, ir.DoubleType()), ir.FloatType())
+    return builder.zext(builder.bitcast(single, _I32), _I64)
 
 
 MONOTONIC = int(time.CLOCK_MONOTONIC)
@@ -152,46 +121,33 @@ memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, 
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def pause(typingctx: Any) -> Any:
+@emitted("void()")
+def pause(builder: Any) -> None:
     """Executes a pause instruction, where there is one; about 20 to 50 ns, no system call."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        match platform.machine():
-            case "x86_64":
-                declared = ir.FunctionType(ir.VoidType(), [])
-                builder.call(
-                    builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), declared), []
-                )
-            case "aarch64":
-                # isb: a yield does next to nothing there
-                barrier = ir.FunctionType(ir.VoidType(), [_I32])
-                builder.call(
-                    builder.module.declare_intrinsic("llvm.aarch64.isb", (), barrier), [_I32(15)]
-                )
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    match platform.machine():
+        case "x86_64":
+            declared = ir.FunctionType(ir.VoidType(), [])
+            builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), declared), [])
+        case "aarch64":
+            # isb: a yield does next to nothing there
+            barrier = ir.FunctionType(ir.VoidType(), [_I32])
+            builder.call(
+                builder.module.declare_intrinsic("llvm.aarch64.isb", (), barrier), [_I32(15)]
+            )
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def clock(typingctx: Any) -> Any:
+@emitted("int64()")
+def clock(builder: Any) -> Any:
     """Returns milliseconds from the coarse monotonic clock: read in about 5 ns, no system call,
     resolution 1 to 10 ms.
     """
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        timespec = ir.ArrayType(_I64, 2)  # seconds, nanoseconds
-        memory = cgutils.alloca_once(builder, timespec)
-        declared = ir.FunctionType(_I32, [_I32, timespec.as_pointer()])
-        function = cgutils.get_or_insert_function(builder.module, declared, "clock_gettime")
-        builder.call(function, [_I32(_CLOCK_MONOTONIC_COARSE), memory])
-        seconds, nanoseconds = (builder.extract_value(builder.load(memory), i) for i in range(2))
-        return builder.add(
-            builder.mul(seconds, _I64(1000)), builder.sdiv(nanoseconds, _I64(1_000_000))
-        )
-
-    return types.int64(), codegen
+    timespec = ir.ArrayType(_I64, 2)  # seconds, nanoseconds
+    memory = cgutils.alloca_once(builder, timespec)
+    declared = ir.FunctionType(_I32, [_I32, timespec.as_pointer()])
+    function = cgutils.get_or_insert_function(builder.module, declared, "clock_gettime")
+    builder.call(function, [_I32(_CLOCK_MONOTONIC_COARSE), memory])
+    seconds, nanoseconds = (builder.extract_value(builder.load(memory), i) for i in range(2))
+    return builder.add(builder.mul(seconds, _I64(1000)), builder.sdiv(nanoseconds, _I64(1_000_000)))
 
 
 ALL_DONE = 0  # every rank has arrived, none has a message

@@ -125,19 +125,15 @@ def rows_of(steps: Sequence[NativeStep], result: int = ANY_RESULT) -> Array:
     """Returns the words of steps for `doorbell.run_rows`; `result` is that of the last step with
     which they are done.
     """
-    rows = [
-        [0, step.target, step.source, step.nbytes]
-        if isinstance(step, NativeCopy)
-        else _call_row(step)
-        for step in steps
-    ]
+    rows = []
+    for step in steps:
+        if isinstance(step, NativeCopy):
+            rows.append([0, step.target, step.source, step.nbytes])
+        else:
+            rows.append([step.thunk, step.address, step.words.ctypes.data, ANY_RESULT])
     if rows and isinstance(steps[-1], NativeCall):
         rows[-1][3] = result
     return np.array([len(rows), *(word for row in rows for word in row)], np.int64)
-
-
-def _call_row(call: NativeCall) -> list[int]:
-    return [call.thunk, call.address, call.words.ctypes.data, ANY_RESULT]
 
 
 def copy_of(target: Array, source: Array) -> NativeCopy:
@@ -241,12 +237,11 @@ _MACHINE = {
 def _propagate(typingctx: Any, code: Any, error: Any) -> Any:
     """Returns from the calling function as if a call in it had returned this code and error."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> None:
         error = builder.inttoptr(args[1], excinfo_ptr_t)
         status = context.call_conv._get_return_status(builder, builder.trunc(args[0], _I32), error)  # noqa: SLF001
         with cgutils.if_unlikely(builder, status.is_error):
             context.call_conv.return_status_propagate(builder, status)
-        return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
 

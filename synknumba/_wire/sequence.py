@@ -13,6 +13,7 @@ Numbers that change from iteration to iteration are given by formulas, which the
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from synknumba._formulas import Formula
@@ -366,12 +367,9 @@ def conflict(earlier: Access, later: Access) -> tuple[bool, bool]:
 
 def united(accesses: Sequence[Access]) -> Access:
     """Returns what several accesses do together."""
-    return Access(
-        NOTHING.union(*(access.reads for access in accesses)),
-        NOTHING.union(*(access.writes for access in accesses)),
-        NOTHING.union(*(access.remote_reads for access in accesses)),
-        NOTHING.union(*(access.remote_writes for access in accesses)),
-    )
+    kinds = ("reads", "writes", "remote_reads", "remote_writes")
+    unions: Any = {kind: NOTHING.union(*map(attrgetter(kind), accesses)) for kind in kinds}
+    return Access(**unions)
 
 
 def own_access(parts: "Sequence[Part | Loop]") -> Access | None:

@@ -17,8 +17,6 @@ computes the whole formula.
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from synknumba._wire.compiled import compiled
 from synknumba._wire.doorbell import (
@@ -33,6 +31,7 @@ from synknumba._wire.doorbell import (
     store_release,
 )
 from synknumba._wire.numpy_loops import COUNT, STEPS
+from synknumba.simt.internals import emitted
 
 ROW_WORDS = 8
 SERVE_MS = 50  # `run` then returns to Python, which handles signals
@@ -83,62 +82,39 @@ _HALF = 1 << 62  # sums of two smaller integers fit in 64 bits
 _ROOT = 1 << 31  # products of two smaller integers do
 
 
-def _loading(kind: Any, number: types.Type) -> Any:
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def load(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.load(builder.inttoptr(args[0], kind.as_pointer()))
-
-        return number(types.int64), codegen
+def _loading(kind: Any, number: str) -> Any:
+    @emitted(f"{number}(int64)")
+    def load(builder: Any, address: Any) -> Any:
+        return builder.load(builder.inttoptr(address, kind.as_pointer()))
 
     return load
 
 
-def _storing(kind: Any, number: types.Type) -> Any:
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def store(typingctx: Any, address: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            builder.store(args[1], builder.inttoptr(args[0], kind.as_pointer()))
-            return context.get_dummy_value()
-
-        return types.void(types.int64, number), codegen
+def _storing(kind: Any, number: str) -> Any:
+    @emitted(f"void(int64, {number})")
+    def store(builder: Any, address: Any, value: Any) -> None:
+        builder.store(value, builder.inttoptr(address, kind.as_pointer()))
 
     return store
 
 
-load_double, store_double = (
-    _loading(ir.DoubleType(), types.float64),
-    _storing(ir.DoubleType(), types.float64),
-)
-load_single, store_single = (
-    _loading(ir.FloatType(), types.float32),
-    _storing(ir.FloatType(), types.float32),
-)
-load_word, store_word = _loading(ir.IntType(64), types.int64), _storing(ir.IntType(64), types.int64)
+_DOUBLE, _SINGLE, _WORD = ir.DoubleType(), ir.FloatType(), ir.IntType(64)
+load_double, store_double = _loading(_DOUBLE, "float64"), _storing(_DOUBLE, "float64")
+load_single, store_single = _loading(_SINGLE, "float32"), _storing(_SINGLE, "float32")
+load_word, store_word = _loading(_WORD, "int64"), _storing(_WORD, "int64")
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _as_single(typingctx: Any, value: Any) -> Any:
+@emitted("float32(float64)")
+def _as_single(builder: Any, value: Any) -> Any:
     """Converts a float64 to the nearest float32."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.fptrunc(args[0], ir.FloatType())
-
-    return types.float32(types.float64), codegen
+    return builder.fptrunc(value, ir.FloatType())
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def run_loop(typingctx: Any, loop: Any, args: Any, count: Any, steps: Any, data: Any) -> Any:
-    """Calls a loop of NumPy by its address."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        declared = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 4)
-        builder.call(builder.inttoptr(args[0], declared.as_pointer()), args[1:])
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 5), codegen
+@emitted("void(int64, int64, int64, int64, int64)")
+def run_loop(builder: Any, loop: Any, *args: Any) -> None:
+    """Calls a loop of NumPy by its address, with its arguments, count, steps and data."""
+    declared = ir.FunctionType(ir.VoidType(), [_WORD] * 4)
+    builder.call(builder.inttoptr(loop, declared.as_pointer()), args)
 
 
 @compiled("int64(int64, int64, int64, int64)")

@@ -57,25 +57,6 @@ class HostArray(np.ndarray[Any, Any]):
         return ary
 
 
-def _allocate(shape: Any, dtype: Any, stream: Any = 0) -> HostArray:
-    del stream
-    return np.empty(shape, dtype).view(HostArray)
-
-
-def _to_device(array: Any, stream: Any = 0) -> Any:
-    del stream
-    return array  # a kernel of a core works on the host's memory
-
-
-def _is_device_array(value: Any) -> bool:
-    """Returns whether this is an array that stands for one of numba.cuda's."""
-    return isinstance(value, np.ndarray) and hasattr(value, "copy_to_host")
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
 def _launch(kernel: Kernel, count: int, stream: Any, args: Any) -> None:
     kernel.forall(count, stream=stream)(*args)
 
@@ -98,10 +79,25 @@ class _OnHost:
     """Device arrays of `numba.cuda.deviceufunc`, which are arrays in the host's memory."""
 
     __slots__ = ()
-    is_device_array = staticmethod(_is_device_array)
-    as_device_array = staticmethod(_same)
-    to_device = staticmethod(_to_device)
-    allocate_device_array = staticmethod(_allocate)
+
+    @staticmethod
+    def is_device_array(value: Any) -> bool:
+        """Returns whether this is an array that stands for one of numba.cuda's."""
+        return isinstance(value, np.ndarray) and hasattr(value, "copy_to_host")
+
+    @staticmethod
+    def to_device(array: Any, stream: Any = 0) -> Any:
+        """Returns the array: a kernel of a core works on the host's memory."""
+        del stream
+        return array
+
+    as_device_array = to_device
+
+    @staticmethod
+    def allocate_device_array(shape: Any, dtype: Any, stream: Any = 0) -> HostArray:
+        """Returns a new array, whose content is undefined."""
+        del stream
+        return np.empty(shape, dtype).view(HostArray)
 
 
 def _deviceufunc() -> Any:

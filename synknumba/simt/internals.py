@@ -7,6 +7,7 @@ from synknumba.simt._explain.compile_errors import explain as explain
 from synknumba.simt._explain.numba_says import text_of as text_of
 from synknumba.simt._kernel import Launcher as Launcher
 from synknumba.simt._kernel import check_kernel as check_kernel
+from synknumba.simt._library.typed import emitted as emitted
 from synknumba.simt._lower.arrays import dynamic_shared as dynamic_shared
 from synknumba.simt._lower.signatures import Signature as Signature
 from synknumba.simt._lower.signatures import Signatures as Signatures

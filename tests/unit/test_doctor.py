@@ -32,7 +32,6 @@ def found(name, *, checks=CHECKS):
     """What a check tells, by level; a text and its remedy are one text."""
     told = {}
     for one in checks[name]():
-        assert one.check == name
         assert bool(one.remedy) or one.level in {"ok", "skipped"}
         told[one.level] = f"{one.text} => {one.remedy}"
     return told
@@ -102,7 +101,7 @@ def test_a_check_that_fails_hides_no_other():
         yield ok("one", "before")
         raise OSError("refused")
 
-    told = list(run_checks([("one", fails), ("two", lambda: [ok("two", "after")])]))
+    told = list(run_checks([("one", fails), ("two", lambda: [ok("after")])]))
     assert [(one.check, one.level) for one in told] == [
         ("one", "ok"),
         ("one", "skipped"),

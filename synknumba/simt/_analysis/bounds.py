@@ -200,7 +200,9 @@ class Guards:
         """
         analysis = self._analysis
         moving, sign, limit = fact.left, type(fact.ops[0]), fact.comparators[0]
-        if read_names([limit, moving]) & writes or not self._is_limit(limit):
+        if read_names([limit, moving]) & writes:
+            return False
+        if not (analysis.is_uniform(limit) and analysis.is_known_number(limit)):
             return False
         base, integral = self.offset(moving, axis), analysis.is_integral(limit)
         if base is None or (sign is ast.Eq and not integral):
@@ -220,9 +222,6 @@ class Guards:
         if integral:  # with a float limit, the fact would be wrong for NaN
             bounds.facts.append(fact)
         return True
-
-    def _is_limit(self, node: ast.expr) -> bool:
-        return self._analysis.is_uniform(node) and self._analysis.is_known_number(node)
 
     def _is_moderate(self, node: ast.expr) -> bool:
         """Returns whether the expression is an integer made of array sizes, indices and small

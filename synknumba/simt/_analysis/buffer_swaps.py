@@ -93,13 +93,10 @@ class SwapFinder:
             return
         self._block = dict(zip(AXES, block, strict=True))
         for name, array in shared.items():
-            if self._may_swap(name, array):
+            if array.is_dynamic or not self._holds_numbers(name):
+                continue
+            if self._has_one_name(name, len(array.shape)):
                 self._shapes[name] = array.shape
-
-    def _may_swap(self, name: str, array: SharedArray) -> bool:
-        if array.is_dynamic or not self._holds_numbers(name):
-            return False
-        return self._has_one_name(name, len(array.shape))
 
     def find(self, before: Sequence[ast.stmt], behind: Sequence[ast.stmt]) -> SwapUpdate | None:
         """Returns the update made by the statements before a barrier and a prefix of those after

@@ -86,10 +86,6 @@ class Names:
                 return True
         return is_one_of(function, *_PURE_BUILTINS) or is_number_type(function)
 
-    def is_module_constant(self, node: ast.Attribute) -> bool:
-        """Returns whether the attribute is a numeric constant of a module, such as `math.pi`."""
-        return isinstance(self.function_of(node), (int, float))
-
     def definition(self, name: str) -> ast.expr | None:
         """Returns the value of a name that never changes: a global int, a variable recomputed or
         assigned once; else None.

@@ -300,7 +300,7 @@ class Analysis(Numbers):
             case ast.Constant():
                 return True
             case ast.Attribute(value):
-                if self.is_module_constant(node):
+                if isinstance(self.function_of(node), (int, float)):  # such as `math.pi`
                     return True
                 return self._is_uniform_field(node) and again(value)
             case ast.Subscript(value, index) if self.is_value_tuple(value):
@@ -352,16 +352,11 @@ class Analysis(Numbers):
         for statement in body:
             match statement:
                 case ast.Assign([ast.Name(name)], value) if stores[name] == 1:
-                    if self._may_recompute(name, value):
+                    if name in self.varying and not is_operand(name) and self._is_cheap(value):
                         self.recomputed[name] = self._with_sign(statement)
                         continue
             remaining.append(statement)
         return remaining
-
-    def _may_recompute(self, name: str, value: ast.expr) -> bool:
-        if is_operand(name):
-            return False
-        return name in self.varying and self._is_cheap(value)
 
     def _with_sign(self, statement: ast.Assign) -> ast.Assign:
         match statement.value:

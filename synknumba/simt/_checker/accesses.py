@@ -364,7 +364,7 @@ def _check_writeable(builder: Any, kind: types.Type, address: Any, site: Any) ->
 
 
 def _store_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> None:
         indexed = _Indexed(context, builder, array, args[0], index, args[1])
         with indexed.checked(layout.WRITE, args[3]):
             address = indexed.address()
@@ -373,7 +373,6 @@ def _store_element(array: types.Array, index: types.Type) -> Callable[..., Any]:
             old = load_item(context, builder, array, pointer)
             _access_by_write(builder, array.dtype, address, (old, args[2]), args[3])
             store_item(context, builder, array, args[2], pointer)
-        return context.get_dummy_value()
 
     return codegen
 
@@ -415,7 +414,7 @@ def _store_part(
         if not isinstance(selection.return_type, types.Array):
             raise errors.NumbaTypeError(f"an assignment to the part {index} of {array}")
 
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> None:
         site = args[3]
         indexed = _Indexed(context, builder, array, args[0], index, args[1])
         with indexed.checked(layout.WRITE, site):
@@ -434,7 +433,6 @@ def _store_part(
             copies = viewed.keep(builder)
             apply(context, builder, operator.setitem, put, (array, index, value), args[:3])
             viewed.written(builder, copies, site)
-        return context.get_dummy_value()
 
     return codegen
 
@@ -490,14 +488,13 @@ def _store_field(
     ):
         raise errors.NumbaTypeError(f"an assignment of {value} to the field {name!r}")
 
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> None:
         address = _field_address(builder, args[0], field)
         _check_writeable(builder, record, address, args[3])
         pointer = builder.inttoptr(address, context.get_data_type(field.type).as_pointer())
         old = context.unpack_value(builder, field.type, pointer, align=1)
         _access_by_write(builder, field.type, address, (old, args[2]), args[3])
         context.pack_value(builder, field.type, args[2], pointer, align=1)
-        return context.get_dummy_value()
 
     return types.void(record, key, field.type, site), codegen
 

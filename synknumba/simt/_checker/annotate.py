@@ -8,6 +8,7 @@ import linecache
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, cast, final
 
 from synknumba._errors import Access, ArgumentError, Finding, KernelCheckError, KernelCheckWarning
@@ -209,23 +210,24 @@ def _are_warnings(notes: list[_Note]) -> bool:
 
 
 def _text_of(function: _Function, *, colour: bool) -> Iterator[str]:
-    yield _coloured(f"{function.name} ({function.filename})", _BOLD, colour=colour)
+    paint = partial(_coloured, colour=colour)
+    yield paint(f"{function.name} ({function.filename})", _BOLD)
     width = len(str(max(function.lines, default=0)))
     for line, source, notes in function.rows():
         if not line:
-            yield _coloured(f"  {'':>{width}} {source}", _FAINT, colour=colour)
+            yield paint(f"  {'':>{width}} {source}", _FAINT)
             continue
         if not notes:
-            yield f"  {_coloured(f'{line:>{width}} |', _FAINT, colour=colour)} {source}".rstrip()
+            yield f"  {paint(f'{line:>{width}} |', _FAINT)} {source}".rstrip()
             continue
-        pointer = _coloured(">", _CODES[_are_warnings(notes)], colour=colour)
-        yield f"{pointer} {_coloured(f'{line:>{width}} |', _FAINT, colour=colour)} {source}"
-        bar = _coloured("|", _FAINT, colour=colour)
+        pointer = paint(">", _CODES[_are_warnings(notes)])
+        yield f"{pointer} {paint(f'{line:>{width}} |', _FAINT)} {source}"
+        bar = paint("|", _FAINT)
         indent = " " * (len(source) - len(source.lstrip()))
         for note in notes:
             code = _CODES[note.finding.is_warning]
             for text in note.lines():
-                yield f"  {'':>{width}} {bar} {indent}{_coloured(text, code, colour=colour)}"
+                yield f"  {'':>{width}} {bar} {indent}{paint(text, code)}"
 
 
 def _html_of(function: _Function) -> str:

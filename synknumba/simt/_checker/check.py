@@ -105,16 +105,16 @@ def _blocks_in_all(launch: Launch) -> float:
 
 
 class CheckedKernel(PythonKernel):
-    """A kernel under the checker; the result of `check`."""
+    """A kernel under the checker; the result of `check`.
+
+    Attributes:
+        checks: what it looks for.
+        compiled: whether launches run in compiled code, as for `check`.
+    """
 
     def __init__(self, kernel: Any, checks: Checks, compiled: bool | None) -> None:
         super().__init__(kernel, "check", functools.partial(CheckWatch, checks=checks))
-        self.checks, self._compiled = checks, compiled
-
-    @property
-    def compiled(self) -> bool | None:
-        """Whether launches run in compiled code, as for `check`."""
-        return self._compiled
+        self.checks, self.compiled = checks, compiled
 
     stand_ins = True
 
@@ -122,9 +122,9 @@ class CheckedKernel(PythonKernel):
         self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, args: tuple[Any, ...]
     ) -> Watch:
         launch = _Launch(self, program, grid, block, smem, args)
-        if self._compiled is True:
+        if self.compiled is True:
             return launch.compiled()
-        if self._compiled is False or not launch.is_plain or unavailable():
+        if self.compiled is False or not launch.is_plain or unavailable():
             return launch.in_python()
         takeover = _TakeoverPolicy(launch.can_be_compiled, launch.is_ready, program.operations)
         try:

@@ -28,7 +28,7 @@ from synknumba.simt._checker.integer_code import I64, word
 from synknumba.simt._checker.runtime import call
 from synknumba.simt._library.intrinsics import borrowed_array, c_array, float_bits, literal_shape
 from synknumba.simt._library.synchronisation import COLLECTIVES
-from synknumba.simt._library.typed import with_arity
+from synknumba.simt._library.typed import emitted, with_arity
 
 _I1: Final = ir.IntType(1)
 _I8: Final = ir.IntType(8)
@@ -37,55 +37,33 @@ _I8: Final = ir.IntType(8)
 # ---- waiting
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def note(_context: Any, site: types.Type) -> Any:
+@emitted("void(int64)")
+def note(builder: Any, site: Any) -> None:
     """Records where the thread is."""
-
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        put_word(builder, running(builder), layout.SITE, args[0])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
+    put_word(builder, running(builder), layout.SITE, site)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def fence(_context: Any) -> Any:
+@emitted("void()")
+def fence(builder: Any) -> None:
     """Counts a call of `threadfence`."""
-
-    def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-        place = word(builder, running(builder), layout.STAMP)
-        stamp = builder.load(place)
-        low = builder.and_(builder.add(stamp, constant(1)), constant(0xFFFF))
-        builder.store(builder.or_(builder.and_(stamp, constant(~0xFFFF)), low), place)
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    place = word(builder, running(builder), layout.STAMP)
+    stamp = builder.load(place)
+    low = builder.and_(builder.add(stamp, constant(1)), constant(0xFFFF))
+    builder.store(builder.or_(builder.and_(stamp, constant(~0xFFFF)), low), place)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def set_mask(_context: Any, mask: types.Type) -> Any:
+@emitted("void(int64)")
+def set_mask(builder: Any, mask: Any) -> None:
     """Sets the lane mask of the next warp barrier."""
-    mask = types.unliteral(mask)
-
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        put_word(builder, running(builder), layout.MASK, args[0])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
+    put_word(builder, running(builder), layout.MASK, mask)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def barrier(_context: Any, kind: types.Type, place: types.Type) -> Any:
+@emitted("void(int64, int64)")
+def barrier(builder: Any, kind: Any, place: Any) -> None:
     """Waits for other threads; `kind` is the position in `KINDS`, `place` the number of the
     operation in the code.
     """
-    del kind, place
-
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        call(builder, "wait", layout.WAITING, args[0], args[1])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
+    call(builder, "wait", layout.WAITING, kind, place)
 
 
 def _bits(context: Any, builder: Any, kind: types.Type, value: Any) -> Any:

@@ -209,11 +209,9 @@ class CheckWatch(Watch):
         if memory.space != "global":
             if what != "write" and self._checks.uninitialized:
                 self._must_be_written(memory, numbers)
-            if (
-                what != "read"
+            if what != "read":
                 # per byte: memory may be read as another type, as is common for dynamic shared
                 # memory
-            ):
                 for address, nbytes in numbers:
                     memory.written.update(range(address, address + nbytes))
         if what == "atomic":
@@ -221,11 +219,13 @@ class CheckWatch(Watch):
         if memory.space != "local" and self._checks.races:
             if memory.cells is None:
                 self._shadow_of(memory)
-            report, same = (
+            self._shadow.access(
+                memory.cells,
+                numbers,
+                present(self.launch, what),
                 functools.partial(self._race, memory),
                 functools.partial(_holds, array, index, value),
             )
-            self._shadow.access(memory.cells, numbers, present(self.launch, what), report, same)
 
     def _shadow_of(self, memory: TrackedMemory) -> None:
         """Sets the shadow of an array, and of all arguments if it is one."""

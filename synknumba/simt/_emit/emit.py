@@ -495,8 +495,8 @@ class _Emitter:
         # compute theirs.
         hoisted, remaining = self.regions.declare_before(pending)
         moves_in = all(is_silent(before, self.analysis) for before in remaining)
-        if not moves_in and not self._forms_regions(inside):
-            return None
+        if not (moves_in or synchronises(inside) or any(map(self._interchange.applies, inside))):
+            return None  # all of it is one region
         bounds, writes = Bounds(), set[str]()
         if moves_in:
             writes = assigned_names(remaining)
@@ -514,10 +514,6 @@ class _Emitter:
         for text in empty:
             code += around(f"if {text}:", [self._leave(statement)], statement)
         return before + code + self.statements(inside, replace(active, bounds=inner), top=True)
-
-    def _forms_regions(self, body: list[ast.stmt]) -> bool:
-        """Returns whether the statements are more than one region."""
-        return synchronises(body) or any(map(self._interchange.applies, body))
 
     def _shrunk(
         self, bounds: Bounds, active: Active, at: ast.stmt, suffix: str

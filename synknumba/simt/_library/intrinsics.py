@@ -55,7 +55,7 @@ def must_be_group(_context: Any, group: types.Type) -> Any:
     """Does nothing; typing fails for a value that is no group of threads."""
     if getattr(types.unliteral(group), "instance_class", None) is not Group:
         raise errors.NumbaTypeError(f"sync() of {group}, which is no group of cuda.cg.this_grid()")
-    return types.void(group), lambda context, _builder, _signature, _args: context.get_dummy_value()
+    return types.void(group), lambda *_: None
 
 
 def parts_of(kind: types.Type) -> list[types.Type]:
@@ -180,11 +180,7 @@ def no_result(_context: Any, value: types.Type) -> Any:
             f"CUDA kernel must have void return type: it returns a {value}; "
             f"write it to an array argument"
         )
-
-    def codegen(context: Any, _builder: Any, _signature: Any, _args: Any) -> Any:
-        return context.get_dummy_value()
-
-    return types.void(value), codegen
+    return types.void(value), lambda *_: None
 
 
 def _emit_assume(builder: Any, condition: Any) -> None:
@@ -213,9 +209,8 @@ def nonneg(_context: Any, value: types.Type) -> Any:
 def assume(_context: Any, condition: types.Type) -> Any:
     """Lets LLVM assume that the condition holds here."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> None:
         _emit_assume(builder, context.cast(builder, args[0], signature.args[0], types.boolean))
-        return context.get_dummy_value()
 
     return types.void(condition), codegen
 
@@ -236,7 +231,7 @@ def note_index(
     has_axis = isinstance(array, types.Array) and number < array.ndim
     is_element = has_axis and isinstance(index, types.Integer)
 
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> None:
         if is_element:
             size = builder.extract_value(make_array(array)(context, builder, args[1]).shape, number)
             at = context.cast(builder, args[2], index, types.int64)
@@ -252,7 +247,6 @@ def note_index(
                     places, (ir.Constant(size.type, number + 1), at, size), strict=True
                 ):
                     builder.store(value, place)
-        return context.get_dummy_value()
 
     return types.void(noted, array, index, axis), codegen
 

@@ -88,19 +88,17 @@ def slot_set(_context: Any, slots: types.Type, index: types.Type, value: types.T
         return None
     if isinstance(slots, types.CPointer):
 
-        def keep(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        def keep(context: Any, builder: Any, _signature: Any, args: Any) -> None:
             builder.store(args[2], _pointer(context, builder, slots, args[0], args[1]))
-            return context.get_dummy_value()
 
         return types.void(slots, types.intp, slots.dtype), keep
     if not isinstance(slots, types.Array) or slots.ndim != 1:
         return None
 
-    def store(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    def store(context: Any, builder: Any, _signature: Any, args: Any) -> None:
         store_item(
             context, builder, slots, args[2], _pointer(context, builder, slots, args[0], args[1])
         )
-        return context.get_dummy_value()
 
     return types.void(slots, types.intp, slots.dtype), store
 
@@ -172,11 +170,7 @@ def borrowed(_context: Any, array: types.Type) -> Any:
 @intrinsic  # type: ignore[untyped-decorator]
 def keep(_context: Any, array: types.Type) -> Any:
     """Does nothing; a reference that keeps the array alive up to this point."""
-
-    def codegen(context: Any, _builder: Any, _signature: Any, _args: Any) -> Any:
-        return context.get_dummy_value()
-
-    return types.void(array), codegen
+    return types.void(array), lambda *_: None
 
 
 @intrinsic  # type: ignore[untyped-decorator]

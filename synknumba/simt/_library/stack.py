@@ -12,8 +12,8 @@ import ctypes
 from typing import Any, Final
 
 from llvmlite import binding, ir
-from numba.core import types
-from numba.extending import intrinsic
+
+from synknumba.simt._library.typed import emitted
 
 _END, _BEGIN, _FINDER = "synknumba_stack_end", "synknumba_stack_begin", "synknumba_stack_find"
 _ATTRIBUTES: Final = 256  # bytes of a `pthread_attr_t`, of which systems use 36 to 64
@@ -64,29 +64,20 @@ def _word(builder: Any, name: str) -> Any:
     return word or ir.GlobalVariable(builder.module, ir.IntType(64), name)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def stack_begins(_context: Any) -> Any:
+@emitted("void()")
+def stack_begins(builder: Any) -> None:
     """Finds the end of this thread's stack, unless it is known."""
-
-    def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-        frame, module = _frame(builder), builder.module
-        is_below = builder.icmp_signed("<", frame, builder.load(_word(builder, _BEGIN)))
-        is_above = builder.icmp_signed(">", frame, builder.load(_word(builder, _END)))
-        with builder.if_then(builder.not_(builder.and_(is_below, is_above)), likely=False):
-            find = module.globals.get(_FINDER) or ir.Function(
-                module, ir.FunctionType(ir.VoidType(), ()), _FINDER
-            )
-            builder.call(find, ())
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    frame, module = _frame(builder), builder.module
+    is_below = builder.icmp_signed("<", frame, builder.load(_word(builder, _BEGIN)))
+    is_above = builder.icmp_signed(">", frame, builder.load(_word(builder, _END)))
+    with builder.if_then(builder.not_(builder.and_(is_below, is_above)), likely=False):
+        find = module.globals.get(_FINDER) or ir.Function(
+            module, ir.FunctionType(ir.VoidType(), ()), _FINDER
+        )
+        builder.call(find, ())
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def stack_ends(_context: Any) -> Any:
+@emitted("boolean()")
+def stack_ends(builder: Any) -> Any:
     """Returns whether the calling function is beyond the end of the stack."""
-
-    def codegen(_context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-        return builder.icmp_signed("<", _frame(builder), builder.load(_word(builder, _END)))
-
-    return types.boolean(), codegen
+    return builder.icmp_signed("<", _frame(builder), builder.load(_word(builder, _END)))

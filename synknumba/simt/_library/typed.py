@@ -13,7 +13,7 @@ from typing import Any, final
 
 from llvmlite import ir
 from numba import njit
-from numba.core import cgutils, types
+from numba.core import cgutils, sigutils, types
 from numba.extending import intrinsic
 
 from synknumba.simt._library.intrinsics import call_llvm, check_number, parts_of
@@ -53,7 +53,7 @@ def parse_signature(text: str, half: types.Type | None = types.float16) -> Any:
 
 
 def with_arity(name: str, count: int, resolve: Callable[..., Any]) -> Any:
-    """Returns an intrinsic with 0 to 4 parameters; `resolve` maps their types to a signature and
+    """Returns an intrinsic with 0 to 5 parameters; `resolve` maps their types to a signature and
     code.
 
     Numba takes the number of arguments from the signature of the Python function, and the name for
@@ -65,9 +65,29 @@ def with_arity(name: str, count: int, resolve: Callable[..., Any]) -> Any:
         lambda _context, x, y: resolve(x, y),
         lambda _context, x, y, z: resolve(x, y, z),
         lambda _context, x, y, z, w: resolve(x, y, z, w),
+        lambda _context, x, y, z, w, v: resolve(x, y, z, w, v),
     )
     resolvers[count].__name__ = resolvers[count].__qualname__ = name.replace(".", "_")
     return intrinsic(resolvers[count])
+
+
+def plain(emit: Callable[..., Any]) -> Code:
+    """Returns code by a function that emits it, given the builder and the values of the arguments
+    alone.
+    """
+    return lambda _context, builder, _signature, args: emit(builder, *args)
+
+
+def emitted(signature: str) -> Callable[[Callable[..., Any]], Any]:
+    """Returns a decorator that makes an intrinsic with one signature, such as
+    "int64(int64, float64)", of a function that gets the builder and the values of the arguments.
+    """
+    args, result = sigutils.normalize_signature(signature)
+
+    def decorate(emit: Callable[..., Any]) -> Any:
+        return with_arity(emit.__name__, len(args), lambda *_: (result(*args), plain(emit)))
+
+    return decorate
 
 
 def typed(name: str, cases: Mapping[str, Code], half: types.Type | None = types.float16) -> Any:

@@ -281,10 +281,6 @@ class _Translator(Hoister):
                 return self.scope.resolve(function) is MISSING
         return False
 
-    def _must_be_group(self, group: ast.expr) -> ast.stmt:
-        """Returns a statement whose typing fails for a value that is no group."""
-        return place(ast.Expr(self.code.call("must_be_group", must_be_group, group)), group)
-
     def _grid_group(self, node: ast.expr) -> ast.expr:
         """Returns the group of the whole grid, as a value."""
         return self._bind_at(node, "grid_group", Group.GRID)
@@ -323,7 +319,9 @@ class _Translator(Hoister):
         if self._is_sync(call):
             group = self.visit(cast(ast.Attribute, call.func).value)
             if not self._is_grid_group(group):
-                self.before.append(self._must_be_group(group))
+                # its typing fails for a value that is no group
+                check = self.code.call("must_be_group", must_be_group, group)
+                self.before.append(place(ast.Expr(check), group))
             return "grid"
         return BARRIER_PATHS.get(self.scope.path_of(call.func) or "")
 

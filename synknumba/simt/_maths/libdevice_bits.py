@@ -9,7 +9,7 @@ from typing import Any, Final
 from llvmlite import ir
 
 from synknumba.simt._library.intrinsics import float_bits
-from synknumba.simt._library.typed import Code, body, llvm
+from synknumba.simt._library.typed import Code, body, llvm, plain
 from synknumba.simt._maths.bits import lowest_bit
 from synknumba.simt._maths.rounding import MODES, to_integer
 
@@ -30,13 +30,13 @@ def _byte_perm(x: int, y: int, selector: int) -> int:
 def _high_half(*, signed: bool) -> Code:
     """Returns code for the upper half of the double-width product of two integers."""
 
-    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        kind = args[0].type
-        wide, extend = ir.IntType(2 * kind.width), builder.zext
+    @plain
+    def code(builder: Any, x: Any, y: Any) -> Any:
+        wide, extend = ir.IntType(2 * x.type.width), builder.zext
         if signed:
             extend = builder.sext
-        product = builder.mul(extend(args[0], wide), extend(args[1], wide))
-        return builder.trunc(builder.lshr(product, ir.Constant(wide, kind.width)), kind)
+        product = builder.mul(extend(x, wide), extend(y, wide))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, x.type.width)), x.type)
 
     return code
 
@@ -44,7 +44,8 @@ def _high_half(*, signed: bool) -> Code:
 def _choose(sign: str, *, signed: bool) -> Code:
     """Returns code that selects the first argument if the comparison holds, else the second."""
 
-    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    @plain
+    def code(builder: Any, *args: Any) -> Any:
         compare = builder.icmp_unsigned
         if signed:
             compare = builder.icmp_signed
@@ -60,17 +61,19 @@ def _reinterpret(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 def _word(shift: int) -> Code:
     """Returns code that extracts 32 bits of a float64, starting at bit `shift`."""
 
-    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        bits = builder.bitcast(args[0], ir.IntType(64))
+    @plain
+    def code(builder: Any, value: Any) -> Any:
+        bits = builder.bitcast(value, ir.IntType(64))
         return builder.trunc(builder.lshr(bits, ir.Constant(bits.type, shift)), ir.IntType(32))
 
     return code
 
 
-def _join(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+@plain
+def _join(builder: Any, high: Any, low: Any) -> Any:
     wide = ir.IntType(64)
-    high = builder.shl(builder.zext(args[0], wide), ir.Constant(wide, 32))
-    return builder.bitcast(builder.or_(high, builder.zext(args[1], wide)), ir.DoubleType())
+    shifted = builder.shl(builder.zext(high, wide), ir.Constant(wide, 32))
+    return builder.bitcast(builder.or_(shifted, builder.zext(low, wide)), ir.DoubleType())
 
 
 def _class(sign: str) -> Code:
@@ -78,8 +81,9 @@ def _class(sign: str) -> Code:
     does not affect.
     """
 
-    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        bits = float_bits(builder, args[0])
+    @plain
+    def code(builder: Any, value: Any) -> Any:
+        bits = float_bits(builder, value)
         infinity = ir.Constant(bits.type, _INFINITIES[bits.type.width])
         magnitude = builder.and_(bits, ir.Constant(bits.type, (1 << (bits.type.width - 1)) - 1))
         return builder.zext(builder.icmp_unsigned(sign, magnitude, infinity), ir.IntType(32))
@@ -87,8 +91,9 @@ def _class(sign: str) -> Code:
     return code
 
 
-def _signbit(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-    bits = float_bits(builder, args[0])
+@plain
+def _signbit(builder: Any, value: Any) -> Any:
+    bits = float_bits(builder, value)
     sign = builder.lshr(bits, ir.Constant(bits.type, bits.type.width - 1))
     if bits.type.width == 32:
         return sign

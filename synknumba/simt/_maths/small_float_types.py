@@ -20,7 +20,7 @@ from numba.core.typeconv import Conversion
 from numba.core.typing import templates
 from numba.core.typing.templates import AbstractTemplate, signature
 
-from synknumba.simt._library.typed import Code
+from synknumba.simt._library.typed import Code, plain
 from synknumba.simt._maths.rounding import Format, from_integer
 from synknumba.simt._maths.small_floats import (
     ARITHMETIC,
@@ -125,16 +125,16 @@ class Registries:
         def of_literal(_context: Any, _builder: Any, kind: Any, _half: Any, _value: Any) -> Any:
             return self._constant(kind.literal_value)
 
-        def is_true(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            value = half.widen(builder, args[0])
-            return builder.fcmp_unordered("!=", value, ir.Constant(value.type, 0.0))
+        def is_true(builder: Any, value: Any) -> Any:
+            wide = half.widen(builder, value)
+            return builder.fcmp_unordered("!=", wide, ir.Constant(wide.type, 0.0))
 
         cast(half.kind, types.Float)(to_number)
         cast(half.kind, types.Integer)(to_number)
         cast(types.Float, half.kind)(from_float)
         cast(types.Integer, half.kind)(of_integer)
         cast(types.IntegerLiteral, half.kind)(of_literal)
-        self._code.lower(bool, half.kind)(is_true)
+        self._code.lower(bool, half.kind)(plain(is_true))
         self._code.lower_constant(half.kind)(
             lambda _context, _builder, _kind, value: self._constant(value)
         )

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba.core import types
 
 from synknumba.simt._library.intrinsics import call_llvm
-from synknumba.simt._library.typed import Code, c_function, like, llvm
+from synknumba.simt._library.typed import Code, c_function, like, llvm, plain
 from synknumba.simt._maths.libdevice_special import SPECIAL
 from synknumba.simt._maths.rounding import DOUBLE, MODES, Format, to_integer, to_odd
 
@@ -39,11 +39,12 @@ def in_float32(half: Format, code: Code) -> Code:
 
 def _of_builder(name: str) -> Code:
     """Returns code that is one instruction, a method of the builder."""
-    return lambda _context, builder, _signature, args: getattr(builder, name)(*args)
+    return plain(lambda builder, *args: getattr(builder, name)(*args))
 
 
 def _comparison(sign: str, *, unordered: bool = False) -> Code:
-    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    @plain
+    def code(builder: Any, *args: Any) -> Any:
         if unordered:
             return builder.fcmp_unordered(sign, *args)
         return builder.fcmp_ordered(sign, *args)
@@ -89,8 +90,8 @@ def _relu(builder: Any, value: Any) -> Any:
 
 
 def _reciprocal(root: bool) -> Code:
-    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        (value,) = args
+    @plain
+    def code(builder: Any, value: Any) -> Any:
         if root:
             value = call_llvm(builder, "sqrt", value)
         return builder.fdiv(ir.Constant(value.type, 1.0), value)
@@ -98,13 +99,14 @@ def _reciprocal(root: bool) -> Code:
     return code
 
 
-def _is_nan(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-    return builder.fcmp_unordered("uno", args[0], args[0])
+@plain
+def _is_nan(builder: Any, value: Any) -> Any:
+    return builder.fcmp_unordered("uno", value, value)
 
 
-def _infinite(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+@plain
+def _infinite(builder: Any, value: Any) -> Any:
     """Emits 1 for infinity, -1 for minus infinity, else 0."""
-    (value,) = args
     infinity, minus = (
         builder.fcmp_ordered("==", value, ir.Constant(value.type, sign * math.inf))
         for sign in (1, -1)
@@ -119,7 +121,8 @@ def _fma(half: Format, finish: Callable[[Any, Any], Any] = lambda _builder, valu
     (Knuth's two-sum).
     """
 
-    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    @plain
+    def code(builder: Any, *args: Any) -> Any:
         a, b, c = (builder.fpext(half.widen(builder, arg), DOUBLE) for arg in args)
         product = builder.fmul(a, b)
         total = builder.fadd(product, c)
@@ -197,7 +200,7 @@ def _computed(half: Format) -> Iterator[tuple[str, tuple[str, Code]]]:
 
 
 def _converted(half: Format, name: str) -> Iterator[tuple[str, tuple[str, Code]]]:
-    yield f"{name}2float", ("f(e)", _unary(half.widen))
+    yield f"{name}2float", ("f(e)", plain(half.widen))
     for kind, letter in {"float": "f", "double": "d"}.items():
         yield f"{kind}2{name}", (f"e({letter})", half.rounded("rn"))
     for mode in MODES:
@@ -209,9 +212,5 @@ def _converted(half: Format, name: str) -> Iterator[tuple[str, tuple[str, Code]]
         yield f"{name}2{kind}_rz", (f"{letter}(e)", _whole(half, "rz"))
     for kind in ("short", "ushort"):
         letter = _INTEGERS[kind]
-        yield f"{name}_as_{kind}", (f"{letter}(e)", _unary(half.bits))
-        yield f"{kind}_as_{name}", (f"e({letter})", _unary(half.from_bits))
-
-
-def _unary(emit: Callable[[Any, Any], Any]) -> Code:
-    return lambda _context, builder, _signature, args: emit(builder, args[0])
+        yield f"{name}_as_{kind}", (f"{letter}(e)", plain(half.bits))
+        yield f"{kind}_as_{name}", (f"e({letter})", plain(half.from_bits))

@@ -202,10 +202,6 @@ def _round(value: Any, digits: Any = None) -> Any:
         return kind(round_decimal(np.float64(value), int(digits)))
 
 
-def _pow(base: Any, exponent: Any) -> Any:
-    return binary(operator.pow, base, exponent)
-
-
 # Functions that return a float for CUDA, of -0.5 a negative zero, and an int in Python.
 _TO_WHOLE: Final = frozenset({"ceil", "floor", "trunc"})
 # NumPy's names of `math` functions that raise at a pole or on overflow, where CUDA returns inf or
@@ -265,7 +261,7 @@ CALLS: Final[dict[int, Callable[..., Any]]] = {
     id(max): functools.partial(_extreme, max),
     id(min): functools.partial(_extreme, min),
     id(float): _float,
-    id(pow): _pow,
+    id(pow): functools.partial(binary, operator.pow),
     id(round): _round,
     **{
         id(getattr(math, name)): math_function(name)

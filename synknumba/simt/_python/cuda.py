@@ -176,18 +176,16 @@ def _waits(path: str) -> Callable[..., Any]:
     return call
 
 
-_HALF_UNARY: Final = {
-    "hneg": np.negative, "habs": np.abs, "hsin": np.sin, "hcos": np.cos, "hlog": np.log,
-    "hlog2": np.log2,
-    "hlog10": np.log10, "hexp": np.exp, "hexp2": np.exp2, "hsqrt": np.sqrt, "hceil": np.ceil,
-    "hfloor": np.floor,
-    "hrcp": np.reciprocal, "htrunc": np.trunc, "hrint": np.rint,
-}  # fmt: skip
-_HALF_BINARY: Final = {
-    "hadd": np.add, "hsub": np.subtract, "hmul": np.multiply, "hdiv": np.divide, "hmax": np.fmax,
-    "hmin": np.fmin,
-    "heq": np.equal, "hne": np.not_equal, "hge": np.greater_equal, "hgt": np.greater,
-    "hle": np.less_equal, "hlt": np.less,
+# Functions of `cuda.fp16`, such as `hsin`, that NumPy has under the rest of their names.
+_HALF_OF_NUMPY: Final = (
+    "abs", "add", "ceil", "cos", "exp", "exp2", "floor", "log", "log10", "log2", "rint", "sin",
+    "sqrt", "trunc",
+)  # fmt: skip
+_HALF_BY_NAME: Final = {
+    "hneg": np.negative, "hrcp": np.reciprocal, "hsub": np.subtract, "hmul": np.multiply,
+    "hdiv": np.divide, "hmax": np.fmax, "hmin": np.fmin, "heq": np.equal, "hne": np.not_equal,
+    "hge": np.greater_equal, "hgt": np.greater, "hle": np.less_equal, "hlt": np.less,
+    **{f"h{name}": getattr(np, name) for name in _HALF_OF_NUMPY},
 }  # fmt: skip
 # Computed in float64, where a product of two float16 is exact, and rounded once.
 _HALF_WIDE: Final[dict[str, Callable[..., Any]]] = {
@@ -209,9 +207,7 @@ def _half(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_HALF: Final = {
-    name: _half(function) for name, function in (_HALF_UNARY | _HALF_BINARY | _HALF_WIDE).items()
-}
+_HALF: Final = {name: _half(function) for name, function in (_HALF_BY_NAME | _HALF_WIDE).items()}
 
 
 _ARITHMETIC: Final = ("popc", "brev", "clz", "ffs", "fma", "cbrt", "selp")

@@ -358,22 +358,14 @@ class DebugLaunch(Launch):
         entry: makes the generator of a new thread, not started, from `args`.
     """
 
-    def __init__(
-        self,
-        program: DebugProgram,
-        grid: Dim3,
-        block: Dim3,
-        smem: int,
-        make_watch: Callable[[Launch], Watch],
-    ) -> None:
-        super().__init__(program, grid, block, smem, make_watch)
-        self.entry = program.link(
-            Cuda(self), lambda name, value: wrap(value, name, "constant", self.watch)
-        )
-        self.args: tuple[Any, ...] = ()
+    entry: Callable[..., Any]
+    args: tuple[Any, ...]
 
     def run(self, args: tuple[Any, ...]) -> None:
         """Runs all threads of the grid."""
+        self.entry = self.program.link(
+            Cuda(self), lambda name, value: wrap(value, name, "constant", self.watch)
+        )
         names = self.program.params
         self.args = tuple(
             wrap(arg, name, "global", self.watch) for name, arg in zip(names, args, strict=True)

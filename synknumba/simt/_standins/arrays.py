@@ -67,6 +67,9 @@ class DeviceArray:
 
     def __init__(self, values: HostArray, stream: Any = 0) -> None:
         self.simt_values, self.stream = values, stream
+        self.shape, self.strides, self.dtype = values.shape, values.strides, values.dtype
+        self.ndim, self.size, self.nbytes = values.ndim, values.size, values.nbytes
+        self.flags = values.flags
 
     def __repr__(self) -> str:
         """Returns shape and dtype, which cost no transfer."""
@@ -75,45 +78,10 @@ class DeviceArray:
     # ---- what it is
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Number of elements along each axis."""
-        return self.simt_values.shape
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Bytes from one element to the next along each axis."""
-        return self.simt_values.strides
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the elements."""
-        return self.simt_values.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return self.simt_values.ndim
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self.simt_values.size
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the elements."""
-        return self.simt_values.nbytes
-
-    @property
-    def flags(self) -> Any:
-        """Layout, as NumPy describes it."""
-        return self.simt_values.flags
-
-    @property
     def alloc_size(self) -> int:
         """Bytes from the first element to the last."""
         low, high = np.lib.array_utils.byte_bounds(self.simt_values)
-        return int(high - low)
+        return high - low
 
     @property
     def gpu_data(self) -> Memory:

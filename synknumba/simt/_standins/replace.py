@@ -51,57 +51,61 @@ _DISPATCHERS = (
     (f"{_MLIR}.descriptor", "MLIRDispatcher"),
 )
 
+# Functions of `arrays` that stand in for those of the same names.
+_OF_ARRAYS = (
+    "as_cuda_array",
+    "device_array",
+    "device_array_like",
+    "from_cuda_array_interface",
+    "is_cuda_array",
+    "mapped",
+    "mapped_array",
+    "mapped_array_like",
+    "pinned",
+    "pinned_array",
+    "pinned_array_like",
+    "to_device",
+)
+_STREAMS = ("default_stream", "legacy_default_stream", "per_thread_default_stream", "stream")
+# What has nothing to do on a core.
+_IDLE = ("cuda_error", "profile_start", "profile_stop", "reset", "synchronize")
+_SUPPORTED = (
+    "is_available",
+    "is_bfloat16_supported",
+    "is_float16_supported",
+    "is_supported_version",
+)
+
 _STAND_INS: dict[str, Any] = {
+    **dict.fromkeys(_STREAMS, device.Stream),
+    **dict.fromkeys(_IDLE, lambda: None),
+    **dict.fromkeys(_SUPPORTED, lambda: True),
     # memory
+    **{name: getattr(arrays, name) for name in _OF_ARRAYS},
     "DeviceNDArray": arrays.DeviceArray,
-    "as_cuda_array": arrays.as_cuda_array,
-    "device_array": arrays.device_array,
-    "device_array_like": arrays.device_array_like,
-    "from_cuda_array_interface": arrays.from_cuda_array_interface,
-    "is_cuda_array": arrays.is_cuda_array,
     "is_cuda_ndarray": lambda obj: isinstance(obj, arrays.DeviceArray),
     "managed_array": arrays.mapped_array,
-    "mapped": arrays.mapped,
-    "mapped_array": arrays.mapped_array,
-    "mapped_array_like": arrays.mapped_array_like,
-    "pinned": arrays.pinned,
-    "pinned_array": arrays.pinned_array,
-    "pinned_array_like": arrays.pinned_array_like,
-    "to_device": arrays.to_device,
     "auto_device": lambda obj, stream=0, copy=True, **_options: (
         arrays.to_device(obj, stream, copy),
         True,
     ),
     # streams and events
-    "default_stream": device.Stream,
     "event": device.Event,
     "event_elapsed_time": device.event_elapsed_time,
     "external_stream": lambda _ptr: device.Stream(),
-    "legacy_default_stream": device.Stream,
-    "per_thread_default_stream": device.Stream,
-    "stream": device.Stream,
-    "synchronize": lambda: None,
     # devices
     "close": device.close,
-    "cuda_error": lambda: None,
     "current_context": device.current_context,
     "defer_cleanup": device.nothing,
     "detect": device.detect,
     "get_context": device.current_context,
     "get_current_device": device.current_device,
     "gpus": device.GPUS,
-    "is_available": lambda: True,
-    "is_bfloat16_supported": lambda: True,
-    "is_float16_supported": lambda: True,
     "is_fp8_supported": lambda: False,
-    "is_supported_version": lambda: True,
     "list_devices": lambda: device.GPUS,
-    "profile_start": lambda: None,
-    "profile_stop": lambda: None,
     "profiling": device.nothing,
     "runtime": device.RUNTIME,
     "require_context": lambda function: function,
-    "reset": lambda: None,
     "select_device": device.select_device,
 }
 
