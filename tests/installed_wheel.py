@@ -22,7 +22,7 @@ from pathlib import Path
 # (tests/test_distribution.py).
 OF_THE_SOURCE = ("test_architecture.py", "test_distribution.py")
 # The source distribution's own package, and what would describe it as installed.
-NOT_UNPACKED = ("synknumba", "kernels", "synknumba.egg-info", "setup.cfg")
+NOT_UNPACKED = ("synknumba", "synknumba.egg-info", "setup.cfg")
 
 
 class NewEnvironment:
