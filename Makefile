@@ -28,7 +28,7 @@ PYTHON  ?= python3
 install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 endif
 
-.PHONY: help demo check style types quick test test-all test-ports test-mlir mlir-tests test-lowest lowest-tests test-newest newest-tests ptx ptx-tests gpu-libraries gpu-imports format bench figures docs links clean distclean
+.PHONY: help demo check style types quick test test-all test-ports test-mlir mlir-tests test-lowest lowest-tests test-newest newest-tests ptx ptx-tests gpu-libraries gpu-imports format bench figures docs links dist distributions clean distclean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -112,6 +112,16 @@ docs: $(call stamp,docs)  ## builds the documentation site into build/docs: runs
 
 links: $(call stamp,docs)  ## checks the documentation's links to other sites; needs the network
 	$(BIN)/python -m sphinx -W --keep-going -q -b linkcheck docs build/links
+
+dist: distributions  ## builds what a release publishes into dist/, and tests the wheel in an environment of its own; needs a package index
+	$(BIN)/python tests/installed_wheel.py dist
+
+distributions: $(call stamp,dist)
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	sha256sum dist/*
 
 clean:  ## removes what was built and cached
 	rm -rf build docs/gallery dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -87,4 +87,4 @@ from synknumba._world.world import close as close
 from synknumba._world.world import rank as rank
 from synknumba._world.world import world_size as world_size
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"  # of the release too: pyproject.toml reads it here

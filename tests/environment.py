@@ -6,9 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# The package that is imported: the wheel's in tests/installed_wheel.py.
+PACKAGE = Path(find_spec("synknumba").origin).parent
 STORE = os.environ.get("SYNKNUMBA_CACHE_DIR", "")  # of kernels, for this run of the tests
 
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import _common
 from docs._site import figures
 from docs._site.speed import SOURCES
-from tests.environment import ROOT
+from tests.environment import PACKAGE, ROOT
 
 PAGES = [*figures.pages()]
 # How often and how long something is done: settings, which are not measured.
@@ -207,7 +207,7 @@ def test_every_benchmark_says_what_it_measures():
     benchmarks = {path.stem for path in figures.RESULTS.parent.glob("[!_]*.py")}
     assert benchmarks
     assert set(figures.PATHS) == benchmarks
-    paths = {ROOT / "synknumba" / path for paths in figures.PATHS.values() for path in paths}
+    paths = {PACKAGE / path for paths in figures.PATHS.values() for path in paths}
     assert [path for path in paths if not path.exists()] == []
 
 

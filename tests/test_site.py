@@ -18,7 +18,7 @@ import pytest
 from docs._site import drawings, gallery, links
 from docs._site.public_names import members, modules, public_names
 from synknumba._device import probe
-from tests.environment import ROOT, environment
+from tests.environment import PACKAGE, ROOT, environment
 from tests.test_pages import BLOCKS, OWN_OUTPUT, missing_packages
 
 DOCS = ROOT / "docs"
@@ -195,7 +195,7 @@ def test_the_index_of_errors_quotes_messages_as_they_are():
     """Each message in a table stands in the package's source."""
     assert len(TABLES) > 30
     texts = []
-    for path in (ROOT / "synknumba").rglob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         texts += [
             node.value

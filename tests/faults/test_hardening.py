@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.environment import ROOT, environment
+from tests.environment import PACKAGE, environment
 from tests.faults.scripts import HEADER, PATIENCE
 from tests.quick import whole
 
@@ -467,9 +467,7 @@ POWERLESS = (
 def read_only_copy(tmp_path: Path) -> Iterator[Path]:
     """A folder with a copy of the package that may not be written to."""
     folder = tmp_path / "read_only"
-    shutil.copytree(
-        ROOT / "synknumba", folder / "synknumba", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    shutil.copytree(PACKAGE, folder / "synknumba", ignore=shutil.ignore_patterns("__pycache__"))
     places = [folder, *folder.rglob("*")]
     for path in places:
         path.chmod(0o555 if path.is_dir() else 0o444)

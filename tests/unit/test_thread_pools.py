@@ -52,6 +52,17 @@ def tasks_before_and_after_a_product(x):
     return f"{before} {len(os.listdir('/proc/self/task'))}"
 
 
+def hides_its_numbers():
+    """Whether NumPy's OpenBLAS exports its setter alone, as in the wheels of NumPy 2.5.5."""
+    libraries = [
+        ctypes.CDLL(pool["filepath"])
+        for pool in threadpoolctl.threadpool_info()
+        if pool["internal_api"] == "openblas"
+    ]
+    return not all(hasattr(library, "blas_server_avail") for library in libraries)
+
+
+@pytest.mark.skipif(hides_its_numbers(), reason="this OpenBLAS can only be set by its setter")
 @pytest.mark.parametrize("found_by", ["threadpoolctl", "its path"])
 def test_openblas_starts_threads_only_to_compute_and_only_its_share(found_by, monkeypatch):
     """Its setter starts a thread for each core, on every rank, and they spin for 0.1 s."""
