@@ -54,7 +54,7 @@ from synknumba._ops.tree import (
 )
 from synknumba._types import Array, Cache, Op, UserOp
 from synknumba._wire.messages import Returned
-from synknumba._wire.program import Combination, Combined, Program, Result, next_number
+from synknumba._wire.program import Combination, Combined, HostArray, Program, Result, next_number
 from synknumba._wire.results import RankReturn, ResultReader
 from synknumba._world.call_in_flight import Flight
 from synknumba._world.engine import Engine
@@ -383,9 +383,10 @@ class FunctionPlan(Plan):
             combiner = self._combiners[numbers] = self._make_combiner(numbers, count)
         return combiner(count)
 
-    def collect_kept(self, memory: Array, count: Count) -> Any | None:
+    def collect_kept(self, memory: Array, count: Count) -> tuple[list[Any], Structure] | None:
         """Returns what `collect` would return for each of several results that ranks have kept,
-        stacked; None if they have to be collected one by one.
+        as arrays with these as their first axis, and the structure; None if they have to be
+        collected one by one.
 
         Args:
             memory: the ranks' small results: uint8, shape (entries, W, bytes).
@@ -403,21 +404,13 @@ class FunctionPlan(Plan):
         structure = self._common_structure(ran, returns)
         columns: list[Any] = []
         for index, op in enumerate(self._leaf_ops(structure)):
-            leaves = [part.leaves[index] for part in returns]
-            view = self._view(leaves)
-            if view is None or not (op == "mean" or op in reduction.UFUNCS):
+            place = self._place([part.leaves[index] for part in returns])
+            if place is None or not (op == "mean" or op in reduction.UFUNCS):
                 return None
-            if any(leaf.shape != leaves[0].shape for leaf in leaves):
-                return None
-            reduction.check_dtype(op, view.dtype, self.info.function)
-            offset = leaves[0].ctypes.data - self._results.ctypes.data
-            entry, line, _ = memory.strides
-            shape, strides = view.shape[1:], (line, entry, *view.strides[1:])
-            parts = np.ndarray(
-                (len(ran), len(memory), *shape), view.dtype, memory.data, offset, strides
-            )
-            columns.append(self._combination(op, view.dtype, ran)(parts, count))
-        return unflatten(structure, columns) if columns else None
+            reduction.check_dtype(op, place.dtype, self.info.function)
+            parts = place.in_lines(memory).swapaxes(0, 1)
+            columns.append(self._combination(op, place.dtype, ran)(parts, count))
+        return (columns, structure) if columns else None
 
     def _make_combiner(self, numbers: tuple[int, ...], count: Count) -> Collector:
         ran = [rank for rank, number in enumerate(numbers) if number]
@@ -548,24 +541,29 @@ class FunctionPlan(Plan):
         """
         if self.program.shards is not None:
             return lambda: np.stack(leaves)
-        view = self._view(leaves)
-        if view is None:
+        place = self._place(leaves)
+        if place is None:
             return lambda: np.stack(leaves)
+        first, offset = divmod(place.offset, self._results.strides[0])
+        place = replace(place, offset=offset)
+        view = place.in_lines(self._results[first : first + len(leaves)])
         return lambda: view
 
-    def _view(self, leaves: Sequence[Array]) -> Array | None:
-        """Returns a view of the results that has the leaves; None if they lie in any other way."""
+    def _place(self, leaves: Sequence[Array]) -> HostArray | None:
+        """Returns where the results have the first of the leaves, if the others are alike, and as
+        far apart as the ranks' results; else None.
+        """
         results, first = self._results, leaves[0]
-        address, stride = results.ctypes.data, results.strides[0]
-        start = offset = first.ctypes.data - address
+        start = offset = first.ctypes.data - results.ctypes.data
         for leaf in leaves:
-            if leaf.ctypes.data - address != offset or leaf.dtype != first.dtype:
+            if leaf.ctypes.data - results.ctypes.data != offset:
+                return None
+            if leaf.dtype != first.dtype or leaf.shape != first.shape:
                 return None
             if not 0 <= offset < results.nbytes:
                 return None
-            offset += stride
-        shape, strides = (len(leaves), *first.shape), (stride, *first.strides)
-        return np.ndarray(shape, first.dtype, results.data, start, strides)
+            offset += results.strides[0]
+        return HostArray(-1, first.dtype, first.shape, start)
 
     def _gatherer(self, leaves: Sequence[Array], structure: Structure) -> Collector:
         if leaves[0].ndim == 0:

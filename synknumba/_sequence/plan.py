@@ -1,8 +1,7 @@
 """A sequence that the ranks have, and the rounds of its calls."""
 
 import struct
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as AnySequence
 from functools import partial
 from typing import Any, final
@@ -263,18 +262,22 @@ class SequencePlan:
         nbytes = max(self.program.entry_bytes * self.world.world_size, 1)
         return min(KEPT_BYTES // nbytes, SPECS_KEPT // period)
 
-    def entries(self, memory: Array, first: int, period: int) -> Iterator[Any]:
-        """Yields the results of kept iterations, each as if its round had ended.
+    def pieces(self, memory: Array, first: int, period: int) -> list[Columns]:
+        """Returns the results of kept iterations: of all, or of each as if its round had ended.
 
         Args:
             memory: the ranks' results, as `run` returns them.
             first: number of the first iteration of the round.
             period: of kept iterations.
         """
-        results = self.world.ranks.results[:, : self.program.entry_bytes]
-        for entry, kept in enumerate(memory):
+        columns = self.results.together(memory)
+        if columns is not None:
+            return [columns]
+        pieces, results = [], self.world.ranks.results[:, : self.program.entry_bytes]
+        for entry, kept in enumerate(memory, 1):
             results[...] = kept
-            yield self.results.collect(first + (entry + 1) * period - 1)
+            pieces.append(self.results.single(self.results.collect(first + entry * period - 1)))
+        return pieces
 
     def _kept_segment(self, entries: int) -> Segment:
         nbytes = entries * self.world.world_size * self.program.entry_bytes
@@ -324,10 +327,9 @@ class CallRounds:
     ) -> None:
         self._plan, self._scalars, self._times = plan, scalars, times
         self._schedule, self._judge = schedule, judge
-        # results of kept iterations, at whose ends rounds end
-        self._kept: deque[Any] = deque(maxlen=None if schedule.is_stacked else 1)
-        # stacked results of rounds, and of how many iterations; none once others are kept
-        self._stacked: list[tuple[Columns, int]] = []
+        # where rounds end at kept iterations, their results, and those of the last one
+        self._pieces: list[Columns] = []
+        self._last: Any = None
         # first iteration of the round, how many it has, and the period of results that ranks keep
         self._round = 0, times, schedule.period
         if schedule.round_ends:
@@ -375,42 +377,22 @@ class CallRounds:
         first, count, _ = self._round
         done, period = first + count, self._schedule.period
         if self._schedule.round_ends:
+            results = self._plan.results
             if memory is not None:
-                self._keep(memory, first)
+                self._pieces += self._plan.pieces(memory, first, period)
             elif count == period:
-                self._take_apart()
-                self._kept.append(self._plan.results.collect(done - 1))
-            if self._judge is not None and count == period and self._judge(self._kept[-1]):
-                return False
+                self._last = results.collect(done - 1)
+                if self._schedule.is_stacked:
+                    self._pieces.append(results.single(self._last))
+                if self._judge is not None and self._judge(self._last):
+                    return False
             self._round = self._round_from(done)
         return done < self._times
 
-    def _keep(self, memory: Array, first: int) -> None:
-        """Keeps the results of several iterations of a round."""
-        columns = self._plan.results.together(memory)
-        if columns is None:
-            self._take_apart()
-            self._kept.extend(self._plan.entries(memory, first, self._schedule.period))
-            return
-        self._stacked.append((columns, len(memory)))
-        if self._kept:
-            self._take_apart()
-
-    def _take_apart(self) -> None:
-        """Keeps stacked results one by one, after those that are kept so."""
-        for columns, count in self._stacked:
-            self._kept.extend(self._plan.results.apart(columns, count))
-        self._stacked.clear()
-
     def _results(self, memory: Array | None) -> Any:
         results, schedule = self._plan.results, self._schedule
-        if self._stacked:
-            joined = results.joined([columns for columns, _ in self._stacked])
-            if joined is not None:
-                return joined
-            self._take_apart()
         if schedule.round_ends:
-            return results.stacked(self._kept) if schedule.is_stacked else self._kept[-1]
+            return results.joined(self._pieces) if schedule.is_stacked else self._last
         if memory is not None:
             return results.kept(memory, schedule.period)
         return results.collect(self._times - 1)

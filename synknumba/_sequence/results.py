@@ -2,7 +2,7 @@
 several iterations and stacked.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, TypeAlias, final
 
@@ -12,13 +12,15 @@ from synknumba._call.collect import SEQUENTIAL_SUM
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._errors import ReductionError
 from synknumba._ops import reduction
-from synknumba._ops.tree import LEAF, NONE, flatten, parts_like, unflatten
+from synknumba._ops.tree import LEAF, NONE, Structure, flatten, parts_like, unflatten
 from synknumba._sequence.symbolic_results import SymbolicResult, handle_of
-from synknumba._types import Array
+from synknumba._types import Array, Shape
 from synknumba._wire.program import Result
 
-Columns: TypeAlias = Mapping[int, Any]
-"""Stacked results of calls, by their places among the leaves of what a body returns."""
+Columns: TypeAlias = Mapping[int, tuple[list[Any], Structure]]
+"""Results of calls in some iterations, by their places among the leaves of what a body returns: the
+arrays of each have these iterations as their first axis.
+"""
 
 
 @final
@@ -105,8 +107,8 @@ class SequenceResults:
         return True
 
     def together(self, memory: Array) -> Columns | None:
-        """Returns the results of kept iterations, stacked; None if they have to be collected one
-        by one. `memory` is that of `kept`.
+        """Returns the results of kept iterations; None if they have to be collected one by one.
+        `memory` is that of `kept`.
         """
         if len(self._turns) > 1:
             return None
@@ -119,32 +121,18 @@ class SequenceResults:
                 if columns[place] is None or handle.index is not None:
                     return None
             else:
-                columns[place] = combined(handle, memory)
+                columns[place] = [combined(handle, memory)], LEAF
         return columns
 
-    def joined(self, pieces: Sequence[Columns]) -> Any | None:
-        """Returns the stacked results of several rounds; None if their shapes differ."""
-        columns: dict[int, Any] = {}
-        for place in pieces[0]:
-            flat = [flatten(piece[place]) for piece in pieces]
-            (_, structure), *_ = flat
-            arrays = list(zip(*(leaves for leaves, _ in flat), strict=False))
-            are_alike = all(len({part.shape[1:] for part in parts}) == 1 for parts in arrays)
-            if not are_alike or any(other != structure for _, other in flat):
-                return None
-            columns[place] = _joined(unflatten(structure, list(map(np.concatenate, arrays))))
-        return self._with_results(lambda place, _: columns[place])
-
-    def apart(self, columns: Columns, count: int) -> Iterator[Any]:
-        """Yields the results of each of so many iterations that are stacked."""
-        flat = {place: flatten(value) for place, value in columns.items()}
-
-        def value_of(entry: int, place: int) -> Any:
-            leaves, structure = flat[place]
-            return unflatten(structure, [leaf[entry] for leaf in leaves])
-
-        for entry in range(count):
-            yield self._with_results(lambda place, _: value_of(entry, place))  # noqa: B023  # at once
+    def single(self, results: Any) -> Columns:
+        """Returns the results of one iteration, as `collect` does, among those of several."""
+        values = parts_like(self._structure, results) or ()
+        columns = {}
+        for place, (handle, value) in enumerate(zip(self._handles, values, strict=True)):
+            if handle is not None:
+                leaves, structure = flatten(value)
+                columns[place] = [np.asanyarray(leaf)[None] for leaf in leaves], structure
+        return columns
 
     def kept(self, memory: Array, period: int) -> Any:
         """Returns what kept iterations have returned, stacked.
@@ -167,15 +155,11 @@ class SequenceResults:
 
         return self._with_results(of_turns)
 
-    def stacked(self, entries: Iterable[Any]) -> Any:
+    def joined(self, pieces: Sequence[Columns]) -> Any:
         """Returns what the body has returned in kept iterations: results of calls are stacked,
         and all else is as it is.
         """
-        if self._structure == LEAF:
-            return self._with_results(lambda *_: stack(entries))
-        flat = [parts_like(self._structure, entry) or () for entry in entries]
-        columns = list(zip(*flat, strict=True))
-        return self._with_results(lambda place, _: stack(columns[place]))
+        return self._with_results(lambda place, _: joined([piece[place] for piece in pieces]))
 
     def empty(self) -> Any:
         """Returns the results of no iterations; of calls whose results are not known yet, None."""
@@ -228,26 +212,30 @@ def combined(handle: SymbolicResult, memory: Array) -> Array:
     return np.stack([plan.collector_in(entry, result.name)(handle.count) for entry in memory])
 
 
-def stack(entries: Iterable[Any]) -> Any:
-    """Returns the entries' arrays and numbers stacked along a new first axis, in the structure of
-    one entry.
+def joined(pieces: Sequence[tuple[list[Any], Structure]]) -> Any:
+    """Returns arrays of consecutive iterations, their first axis, as one for all, in the structure
+    of one iteration.
 
     A list with a value for each rank, as the op None makes it, counts as an array. Raises
     `ReductionError` if shapes or structures differ.
     """
-    flat = [flatten(entry) for entry in entries]
-    (leaves, structure), *_ = flat
-    first = list(map(np.shape, leaves))
-    for index, (parts, of_parts) in enumerate(flat):
-        shapes = list(map(np.shape, parts))
-        if shapes != first or of_parts != structure:
+    (first, structure), *_ = pieces
+    shapes, entry = _shapes_of(first), 0
+    for leaves, other in pieces:
+        if _shapes_of(leaves) != shapes or other != structure:
             raise ReductionError(
                 "results of kept iterations must have the same shapes to be stacked, but entry "
-                f"{index} has {shapes} and entry 0 has {first}; use every=None for the last "
-                "ones only"
+                f"{entry} has {_shapes_of(leaves)} and entry 0 has {shapes}; use every=None for "
+                "the last ones only"
             )
-    columns = zip(*(parts for parts, _ in flat), strict=True)
-    return _joined(unflatten(structure, list(map(np.stack, columns))))
+        entry += max(map(len, leaves), default=1)
+    columns = zip(*(leaves for leaves, _ in pieces), strict=True)
+    return _joined(unflatten(structure, list(map(np.concatenate, columns))))
+
+
+def _shapes_of(leaves: Iterable[Array]) -> list[Shape]:
+    """Returns the shapes that arrays have in each iteration."""
+    return [leaf.shape[1:] for leaf in leaves]
 
 
 def _joined(tree: Any) -> Any:
