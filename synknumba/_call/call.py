@@ -30,6 +30,7 @@ from synknumba._wire.program import (
     RowSource,
     Sharded,
     Tree,
+    leaves_of,
 )
 from synknumba._world.engine import Engine
 
@@ -297,15 +298,6 @@ class Call:
 
 def _nbytes(array: HostArray, shape: Shape) -> int:
     return prod(shape) * np.dtype(array.dtype).itemsize
-
-
-def leaves_of(param: Param) -> Iterator[Param]:
-    """Yields the leaves of a parameter; the parameter itself if it is not nested."""
-    if not isinstance(param, Tree):
-        yield param
-        return
-    for leaf in param.leaves:
-        yield from leaves_of(leaf)
 
 
 def named_leaves(name: str, param: Param) -> Iterator[tuple[str, Param]]:

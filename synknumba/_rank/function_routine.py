@@ -46,6 +46,7 @@ from synknumba._wire.program import (
     Sharded,
     Tree,
     Update,
+    leaves_of,
 )
 from synknumba._wire.relaunch import Again
 
@@ -162,7 +163,7 @@ class FunctionRoutine(Routine):
         for name, param in program.parameters:
             if isinstance(param, Dynamic):
                 self._numbers[name] = scalar_reader(param)
-            leaves = enumerate(_leaves(param))
+            leaves = enumerate(leaves_of(param))
             reads = [(at, scalar_reader(leaf)) for at, leaf in leaves if isinstance(leaf, Dynamic)]
             if isinstance(param, Tree) and reads:
                 self._nested_numbers[name] = reads
@@ -347,8 +348,7 @@ class FunctionRoutine(Routine):
             leaves += value.leaves if isinstance(value, _Nested) else [value]
         if self._may_try and not _are_small_arrays(leaves):
             return self._call_with(arguments)
-        params = [leaf for _, param in self.program.parameters for leaf in _leaves(param)]
-        pairs = zip(params, leaves, strict=True)
+        pairs = zip(self.program.leaves(), leaves, strict=True)
         written = [leaf for param, leaf in pairs if _is_written(param)]
         values = [leaf.value if isinstance(leaf, _Passed) else leaf for leaf in leaves]
         return self._recorder.recorded(self._call_with(arguments), values, written)
@@ -511,7 +511,7 @@ class FunctionRoutine(Routine):
         return [
             name
             for name, param in self.program.parameters
-            if any(isinstance(leaf, kinds) for leaf in _leaves(param))
+            if any(isinstance(leaf, kinds) for leaf in leaves_of(param))
         ]
 
     def descriptors(self, news: News) -> list[int]:
@@ -584,14 +584,8 @@ def _has_input_rows(param: Param) -> bool:
     write.
     """
     return any(
-        isinstance(leaf, Sharded | HeldRows) and not leaf.writable for leaf in _leaves(param)
+        isinstance(leaf, Sharded | HeldRows) and not leaf.writable for leaf in leaves_of(param)
     )
-
-
-def _leaves(param: Param) -> list[Param]:
-    if not isinstance(param, Tree):
-        return [param]
-    return [leaf for child in param.leaves for leaf in _leaves(child)]
 
 
 def _is_written(leaf: Param) -> bool:

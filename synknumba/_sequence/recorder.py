@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, final
 import numpy as np
 
 from synknumba import _tracing as tracing
-from synknumba._call.call import Call, leaves_of
+from synknumba._call.call import Call
 from synknumba._call.distribute import result_class
 from synknumba._call.options import CallOptions
 from synknumba._call.plan import Plan
@@ -43,7 +43,7 @@ from synknumba._types import Array, CollectiveKind, CollectiveOp, class_text
 from synknumba._variables.collective_arguments import VariableGroup
 from synknumba._variables.collective_plans import WITH_DEST
 from synknumba._variables.state import VariableState
-from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, Update
+from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, Update, leaves_of
 from synknumba._wire.sequence import (
     CARRIED,
     SUCCESS,
