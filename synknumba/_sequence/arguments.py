@@ -40,6 +40,7 @@ class Arguments:
     """The arguments of one call of a sequence.
 
     Attributes:
+        structure: of the leaves.
         key: equal for calls that the same recording of the body serves.
         scalars: the numbers, which are sent with each call.
         letters: their kinds, as `struct` has them.
@@ -49,8 +50,9 @@ class Arguments:
         objects: those that are part of the sequence, with what the body reads of them.
     """
 
-    def __init__(self) -> None:
-        self.key: list[Any] = []
+    def __init__(self, structure: Structure) -> None:
+        self.structure = structure
+        self.key: list[Any] = [structure]
         self.scalars: list[Any] = []
         self.letters = ""
         self.leaves: list[Any] = []
@@ -95,12 +97,13 @@ class ArgumentBinder:
         return flatten(dict(bound.arguments))
 
     def classify(
-        self, leaves: Sequence[Any], structure: Structure, outer: OuterValues
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], outer: OuterValues
     ) -> Arguments:
         """Returns the arguments of a call: numbers become scalars, and arrays are copied to
         shared memory.
         """
-        arguments = Arguments()
+        leaves, structure = self.bind(args, kwargs)
+        arguments = Arguments(structure)
         for place, (leaf, path) in enumerate(zip(leaves, paths(structure), strict=True)):
             name = f"{argument_name(path)} of {self.name}"
             if is_foreign(leaf):

@@ -27,7 +27,7 @@ from synknumba._errors import (
 )
 from synknumba._host.data import Data, segment_of
 from synknumba._ops.rows import Partition
-from synknumba._ops.tree import Structure, flatten, unflatten
+from synknumba._ops.tree import flatten, unflatten
 from synknumba._sequence.arguments import (
     ArgumentBinder,
     Arguments,
@@ -67,7 +67,7 @@ class Body:
         self.name = name
         self._function, self._binder, self._outer = function, binder, outer
 
-    def record(self, world: Engine, structure: Structure, arguments: Arguments) -> SequencePlan:
+    def record(self, world: Engine, arguments: Arguments) -> SequencePlan:
         """Runs the body to record its calls, and sends them to the ranks.
 
         Raises:
@@ -79,14 +79,14 @@ class Body:
         drew = watch_draws([*arguments.leaves, *itertools.chain(*map(Values.alive, values))])
         tracing.current = installer
         try:
-            returned = self._run_turns(installer, structure, arguments.leaves)
+            returned = self._run_turns(installer, arguments)
             if drew():
                 passed = installer.passed
             installer.passed = []
             installer.variables.undo_swaps()
             self._check_arrays(installer, arguments)
             if passed or any(map(Values.changed, values)):
-                self._check_again(world.partition, passed, structure, arguments)
+                self._check_again(world.partition, passed, arguments)
             return SequencePlan(world, installer.finish(), SequenceResults(returned))
         except BaseException:
             installer.variables.undo_swaps()
@@ -96,11 +96,11 @@ class Body:
         finally:
             tracing.current = None
 
-    def dry_run(self, dry_run: DryRun, structure: Structure, arguments: Arguments) -> Any:
+    def dry_run(self, dry_run: DryRun, arguments: Arguments) -> Any:
         """Runs the body to plan its calls; returns what it returns in the first turn."""
         tracing.current = dry_run
         try:
-            return self._run_turns(dry_run, structure, arguments.leaves)[0]
+            return self._run_turns(dry_run, arguments)[0]
         finally:
             tracing.current = None
 
@@ -110,7 +110,6 @@ class Body:
         self,
         partition: Partition,
         passed: Sequence[tuple[Any, ...]],
-        structure: Structure,
         arguments: Arguments,
     ) -> None:
         """Refuses a body that changes values from outside whenever it runs, or draws random numbers
@@ -122,8 +121,7 @@ class Body:
         Args:
             partition: of rows into ranks, which do not know of the second run.
             passed: arguments of the calls of the first run, if generators have drawn meanwhile.
-            structure: of the sequence's arguments.
-            arguments: these.
+            arguments: those of the sequence.
 
         Raises:
             ArgumentError: a value has changed in the second run, or its calls get other numbers.
@@ -131,7 +129,7 @@ class Body:
         values, dry_run = self._values(arguments), DryRun(self.name, partition, {})
         tracing.current = dry_run
         try:
-            self._run_turns(dry_run, structure, arguments.leaves)
+            self._run_turns(dry_run, arguments)
         except Exception:  # noqa: BLE001  # the first run was good
             return
         code = self._function.__code__
@@ -175,27 +173,25 @@ class Body:
 
     # ---- runs
 
-    def _run_turns(
-        self, recorder: Recorder, structure: Structure, leaves: Sequence[Any]
-    ) -> list[Any]:
+    def _run_turns(self, recorder: Recorder, arguments: Arguments) -> list[Any]:
         """Runs the body until swapped variables have their memory again; returns what it returns
         each time.
         """
         recorder.bodies.running.append(self)
-        results = [self._run(structure, leaves)]
+        results = [self._run(arguments)]
         while not recorder.end_of_turn():
-            results.append(self._run(structure, leaves))
+            results.append(self._run(arguments))
         recorder.arrays.check_reads(recorder.written)
         return results
 
-    def _run(self, structure: Structure, leaves: Sequence[Any]) -> Any:
+    def _run(self, arguments: Arguments) -> Any:
         """Runs the body to record its calls, and returns what it returns.
 
         Raises:
             ArgumentError: that has a number which only the ranks compute.
         """
         try:
-            results = self._function(**unflatten(structure, leaves))
+            results = self._function(**unflatten(arguments.structure, arguments.leaves))
         except _ARGUMENT_ERRORS as error:  # others have a place
             tracing.add_line(error)
             raise
