@@ -642,7 +642,4 @@ def _run(fused: FusedParts, first: int, iterations: range, *, goes_on: bool = Fa
     """Runs some of the iterations from the first on; notes it if the rank is traced."""
     begin, count = first + iterations.start, len(iterations)
     run = partial(fused.run, begin, count, goes_on=goes_on)
-    if spans.active is None:
-        run()
-    else:
-        spans.active.run_one(run, f"{count} iterations", at=begin)
+    spans.run_one(run, f"{count} iterations", at=begin)
