@@ -23,7 +23,6 @@ import numpy as np
 
 from synknumba._call.call import Call
 from synknumba._call.collect import (
-    SEQUENTIAL_SUM,
     Collector,
     Combining,
     Count,
@@ -396,8 +395,8 @@ class FunctionPlan(Plan):
         first, _ = self.program.returns.small
         numbers = memory[:, :, first : first + 8].view(np.int64)[:, :, 0]
         are_alike = numbers.all() and (numbers == numbers[0]).all()
-        # NumPy sums fewer parts in order, along any axis
-        if not are_alike or self.program.shards is not None or memory.shape[1] >= SEQUENTIAL_SUM:
+        are_few = memory.shape[1] < reduction.SEQUENTIAL_SUM
+        if not (are_alike and are_few) or self.program.shards is not None:
             return None
         ran = range(memory.shape[1])
         returns = [self._readers[rank].read(number) for rank, number in enumerate(numbers[0])]

@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from numba import types
 
 from synknumba._device import Device, Step, fold_kernel
 from synknumba._formulas import Formula
+from synknumba._ops.reduction import SEQUENTIAL_SUM
 from synknumba._rank import spans
 from synknumba._rank.collective_routine import StagedRoutine, Steps
 from synknumba._rank.fused_parts import FusedParts, PartFusion, wait_of
@@ -52,7 +52,7 @@ _COMBINATIONS = {  # (op, dtype): operation, type of the parts
     ("min", "l"): (table.INT_MIN, table.INT),
     ("max", "l"): (table.INT_MAX, table.INT),
 }
-_SEQUENTIAL = 8  # NumPy sums fewer numbers than this in order, as rows do
+_LETTERS = {"int64": "q", "float64": "d", "float32": "f"}  # of arguments that rows can store
 
 
 def _ways(step: Step) -> _Ways:
@@ -370,7 +370,7 @@ class Lowering(FormulaRows):
         dtype, codes = np.dtype(shared.dtype), None
         if isinstance(shared.op, str):
             codes = _COMBINATIONS.get((shared.op, dtype.char))
-        is_small = self._context.place.world_size < _SEQUENTIAL
+        is_small = self._context.place.world_size < SEQUENTIAL_SUM
         if codes is None or not (is_small and dtype.isnative):
             self._in_python(partial(self._combine, shared))
             return
@@ -448,22 +448,10 @@ class Lowering(FormulaRows):
                 value = np.dtype(param.dtype).type(value)
             call.store(position, value)
 
-        same = param.dtype is None or np.dtype(param.dtype).name == str(kind)
-        address = word.ctypes.data
-
-        def store(source: int, is_float: bool) -> None:
-            match letter, kind:
-                case _ if not same:
-                    raise PythonOnlyError
-                case "q", types.int64:
-                    self._store_int(address, source, is_float)
-                case "d", types.float64:
-                    self._store_float(address, source, is_float)
-                case "d", types.float32 if is_float:
-                    self._row(table.TO_SINGLE, address, source)
-                case _:
-                    raise PythonOnlyError
-
+        place = _LETTERS.get(str(kind), "")
+        if param.dtype is not None and np.dtype(param.dtype).name != str(kind):
+            place = ""  # Python converts it
+        store = partial(self._store_number, (letter, place), word.ctypes.data)
         self._store(formula, renew, store)
 
     def _store_packed(self, letter: str, formula: Formula, target: Array, name: str) -> None:
@@ -476,8 +464,8 @@ class Lowering(FormulaRows):
             packed = self._numbers.packed(letter, formula, name)
             target[:] = np.frombuffer(packed, np.uint8)
 
-        store = self._store_float if letter == "d" else self._store_int
-        self._store(formula, compute, partial(store, target.ctypes.data))
+        store = partial(self._store_number, (letter, letter), target.ctypes.data)
+        self._store(formula, compute, store)
 
     def _store(self, formula: Formula, action: Action, store: Callable[[int, bool], None]) -> None:
         """Adds rows that compute a formula and store its value; `action` does both in Python,

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from synknumba._call.collect import SEQUENTIAL_SUM
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._errors import ReductionError
 from synknumba._ops import reduction
@@ -69,11 +68,9 @@ class SequenceResults:
         """Returns a quick way to collect; None if there is none."""
         structure = self._structure
         if structure == NONE:
-            return _nothing
+            return lambda: None
         if len(self._turns) > 1:
             return None
-        if self.are_none:
-            return partial(unflatten, structure, [])
         if structure == LEAF:
             ((handle,), (constant,)) = self._handles, self._constants
             if handle is None:
@@ -176,10 +173,6 @@ class SequenceResults:
         return unflatten(self._structure, leaves)
 
 
-def _nothing() -> None:
-    """Returns what a body without results returns."""
-
-
 def _empty(result: Result | None) -> Array | None:
     """Returns the results of no iterations, for a result of a call."""
     if result is None:
@@ -205,7 +198,7 @@ def combined(handle: SymbolicResult, memory: Array) -> Array:
     assert isinstance(plan, KernelPlan)  # results of functions are not kept
     assert result is not None
     assert result.parts is not None
-    if result.op in reduction.UFUNCS and memory.shape[1] < SEQUENTIAL_SUM:
+    if result.op in reduction.UFUNCS and memory.shape[1] < reduction.SEQUENTIAL_SUM:
         parts = result.parts.in_lines(memory)
         sums: Array = reduction.UFUNCS[result.op].reduce(parts, 1, parts.dtype)
         return sums
