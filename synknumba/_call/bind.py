@@ -37,7 +37,9 @@ from synknumba._ops.variable_layout import VECTOR
 from synknumba._progress import refusal
 from synknumba._tracing import Number
 from synknumba._types import (
+    Args,
     Array,
+    Kwargs,
     Op,
     RankConstant,
     Shape,
@@ -149,7 +151,7 @@ class Binder:
         self.staging: dict[str, Data] = {}
         self.files: dict[str, FileData] = {}
 
-    def match(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def match(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
         """Returns argument values by name, in the order of the signature; each parameter that
         callers pass has one.
         """
@@ -210,8 +212,8 @@ class Binder:
 
     def bind(
         self,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         options: CallOptions,
         partition: Partition,
         world: Engine | None,

@@ -18,7 +18,7 @@ from synknumba._host.segment import Segment
 from synknumba._ops.local_rows import OwnRows
 from synknumba._ops.rows import Partition, Rows
 from synknumba._ops.tree import paths
-from synknumba._types import Array, Shape
+from synknumba._types import Array, CallValues, Shape
 from synknumba._variables.state import VariableState
 from synknumba._wire.program import (
     Broadcast,
@@ -168,7 +168,7 @@ class SelectedRows:
     local: OwnRows | None
     source: RowSource
     local_source: OwnSource | None
-    values: tuple[Any, ...]
+    values: CallValues
     segments: tuple[Segment, ...]
     key: tuple[Any, ...]
 

@@ -31,7 +31,7 @@ from synknumba._host.lent_results import ResultLeases
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
-from synknumba._types import Array, Extremum, Op, UserOp
+from synknumba._types import Array, CallValues, Extremum, Op, UserOp
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Combination, Program
 from synknumba._world.engine import Engine
@@ -106,7 +106,7 @@ class Selection:
         self._segments = segments
         # value that selects rows
         self.first = len(program.values) - len(program.rows.values) - after
-        self.values: tuple[Any, ...] = ()  # of the last call, from that one on
+        self.values: CallValues = ()  # of the last call, from that one on
 
     def data_rows(self, positions: Any) -> Any:
         """Returns the indices in the data of rows given by their positions in the call."""

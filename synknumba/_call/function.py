@@ -40,7 +40,7 @@ from synknumba._host.data import Data
 from synknumba._ops.launch import named_launch
 from synknumba._progress import Progress, refuse_inside, wanted
 from synknumba._source.reached import MISSING
-from synknumba._types import Array, Batch
+from synknumba._types import Args, Array, Batch, CallValues, Kwargs
 from synknumba._variables.failed_writes import note_failure, writing
 from synknumba._variables.state import VariableState
 from synknumba._world.call_in_flight import Flight
@@ -288,8 +288,8 @@ class Function(SentFunction, Generic[P, R]):
     def _submit_then(
         self,
         then: Callable[[Engine, Any], Any] | None,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         options: CallOptions,
     ) -> Future[Any]:
         """Starts a call whose result is what `then` makes of the world and the usual result.
@@ -318,7 +318,7 @@ class Function(SentFunction, Generic[P, R]):
         finally:
             world.end()
 
-    def _call_held(self, world: Engine, args: tuple[Any, ...], options: CallOptions) -> Any:
+    def _call_held(self, world: Engine, args: Args, options: CallOptions) -> Any:
         """Makes a call where the world is held already, as in the `then` of a submitted call."""
         return self._call(world, args, {}, options)
 
@@ -341,7 +341,7 @@ class Function(SentFunction, Generic[P, R]):
         self,
         world: Engine,
         plan: Plan,
-        values: tuple[Any, ...],
+        values: CallValues,
         count: Count,
         changed: Sequence[VariableState | None],
         then: Callable[[Engine, Any], Any] | None,
@@ -467,8 +467,8 @@ class Function(SentFunction, Generic[P, R]):
     def _call(
         self,
         world: Engine,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         options: CallOptions,
         start: Callable[[Call, Plan], Any] | None = None,
     ) -> Any:
@@ -495,7 +495,7 @@ class Function(SentFunction, Generic[P, R]):
             raise
 
     def _planned_for(
-        self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
+        self, world: Engine, args: Args, kwargs: Kwargs, options: CallOptions
     ) -> tuple[Call, Plan]:
         """Returns the bound call and its plan, which the ranks have."""
         planner = self._planner
@@ -644,8 +644,8 @@ class Function(SentFunction, Generic[P, R]):
         what: str,
         options: CallOptions,
         world_size: int | None,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
     ) -> WorkedCall:
         """Works out a call of which nothing is sent; `what` is the method, for errors."""
         planner, partition = self._planner, planned_partition(what, world_size)
@@ -712,8 +712,8 @@ class Function(SentFunction, Generic[P, R]):
         self,
         ranks: Iterable[int],
         world_size: int | None,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
     ) -> None:
         if world_size is not None:
             raise ArgumentError(

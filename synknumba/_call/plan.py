@@ -51,7 +51,7 @@ from synknumba._ops.tree import (
     unflatten,
     unmatched,
 )
-from synknumba._types import Array, Cache, Op, UserOp
+from synknumba._types import Array, Cache, CallValues, Op, UserOp
 from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, HostArray, Program, Result, next_number
 from synknumba._wire.results import RankReturn, ResultReader
@@ -123,7 +123,7 @@ class Plan(ABC):
         (per_row, per_rank), ranks = self._bytes
         return per_row * (total_rows(count) or 0) + per_rank * ranks
 
-    def execute(self, values: tuple[Any, ...], count: Count) -> Any:
+    def execute(self, values: CallValues, count: Count) -> Any:
         """Executes one call, of `count` rows; called between the world's `begin` and `end`.
 
         `values` are in the order of the program's `values` format, without the segment ids of
@@ -135,7 +135,7 @@ class Plan(ABC):
             return self.collect(count)
         return self.finish(count)
 
-    def launch(self, values: tuple[Any, ...], count: Count, flight: Flight) -> None:
+    def launch(self, values: CallValues, count: Count, flight: Flight) -> None:
         """Starts one call as `execute` does, without waiting for its end; `finish` follows when
         the round has ended.
         """
@@ -149,7 +149,7 @@ class Plan(ABC):
             self.updates.assign(self.world)
         return result
 
-    def _send(self, values: tuple[Any, ...], count: Count) -> None:
+    def _send(self, values: CallValues, count: Count) -> None:
         """Writes what changes from call to call to shared memory."""
         selection = self._selection
         if selection is not None:
@@ -257,7 +257,7 @@ class KernelPlan(Plan):
         if self._combining is not None:
             self._combining.forget()
 
-    def select(self, values: tuple[Any, ...]) -> None:
+    def select(self, values: CallValues) -> None:
         """Notes the rows that a call of a sequence selects, for results that are row numbers."""
         assert self._selection is not None  # made with the plan
         self._selection.values = values[self._selection.first :]

@@ -33,7 +33,7 @@ from synknumba._rank.replay import Repetition
 from synknumba._rank.result_writer import ResultWriter
 from synknumba._rank.routine import Moves, Outputs, Place, Routine, SliceRows, scalar_reader
 from synknumba._source.array_expressions import is_array_expression
-from synknumba._types import Array, Span, UserOp
+from synknumba._types import Array, CallValues, Span, UserOp
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import News, Returned
 from synknumba._wire.program import (
@@ -172,7 +172,7 @@ class FunctionRoutine(Routine):
         """Called at the beginning of a round; `keeps`: whether its results are kept."""
         self._writer.keeps = keeps
 
-    def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
+    def bind(self, values: CallValues, scalars: bytes) -> None:
         self._let_go()
         rows, bound = values[self._row_values :], self._bound
         follows = bool(bound.gathers)
@@ -189,7 +189,7 @@ class FunctionRoutine(Routine):
                 self._renumber(call, values)
             bound.scalars = scalars
 
-    def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> _Bound:
+    def _make_binding(self, values: CallValues, scalars: bytes) -> _Bound:
         program = self.program
         slices = self.slices(values, in_line=self._line is not None)
         updates = Outputs(variable_updates(self, slices))
@@ -224,7 +224,7 @@ class FunctionRoutine(Routine):
         selecting = values[self._row_values + bool(gathers) :]
         return _Bound(selecting, scalars, calls, steps, updates.after, alone, gathers)
 
-    def _renumber(self, call: _Call, values: tuple[Any, ...]) -> None:
+    def _renumber(self, call: _Call, values: CallValues) -> None:
         """Replaces the numbers that a call passes."""
         arguments = call.arguments
         if self._recorder is not None:  # recordings keep the calls that they have made
@@ -277,7 +277,7 @@ class FunctionRoutine(Routine):
         self,
         number: int,
         rows: SliceRows | None,
-        values: tuple[Any, ...],
+        values: CallValues,
         updates: Outputs,
     ) -> tuple[_Call, Moves]:
         """Returns the call of the function for one slice, and the steps around it."""
@@ -322,7 +322,7 @@ class FunctionRoutine(Routine):
         slot: object,
         param: Any,
         rows: SliceRows | None,
-        values: tuple[Any, ...],
+        values: CallValues,
         moves: Moves,
     ) -> Any:
         if isinstance(param, Constant) and not _is_fixed(param.value):

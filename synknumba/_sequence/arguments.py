@@ -7,7 +7,7 @@ copied to shared memory, in which an array of the same layout finds its place ag
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from inspect import Signature
 from typing import Any, TypeAlias, final
@@ -26,7 +26,7 @@ from synknumba._sequence.outer_values import OuterValues
 from synknumba._sequence.schedule import OPTIONS
 from synknumba._sequence.symbolic_results import number_dtype
 from synknumba._tracing import STEP, Number
-from synknumba._types import Array, unknown_keyword
+from synknumba._types import Args, Array, Kwargs, unknown_keyword
 from synknumba._variables.variable import Variable, layout_of
 from synknumba._world.read_values import is_plain, key_of
 
@@ -81,7 +81,7 @@ class ArgumentBinder:
         self.passed = tuple(signature.parameters)
         self._staging: dict[int, Data] = {}  # copies of arrays, by the place of the argument
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Structure]:
+    def bind(self, args: Args, kwargs: Kwargs) -> tuple[list[Any], Structure]:
         for name in kwargs:
             if name not in self.signature.parameters:
                 if name == "progress":
@@ -96,9 +96,7 @@ class ArgumentBinder:
         bound.apply_defaults()
         return flatten(dict(bound.arguments))
 
-    def classify(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], outer: OuterValues
-    ) -> Arguments:
+    def classify(self, args: Args, kwargs: Kwargs, outer: OuterValues) -> Arguments:
         """Returns the arguments of a call: numbers become scalars, and arrays are copied to
         shared memory.
         """

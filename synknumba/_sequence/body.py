@@ -11,7 +11,7 @@ numbers, would do so once, and is refused.
 import itertools
 import pickle
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import BuiltinMethodType, MethodType
 from typing import Any, final
 
@@ -44,6 +44,7 @@ from synknumba._sequence.results import SequenceResults
 from synknumba._sequence.schedule import count_of
 from synknumba._sequence.symbolic_results import ScalarResult, SymbolicResult
 from synknumba._tracing import Number, Unknown
+from synknumba._types import Args, Kwargs
 from synknumba._world.engine import Engine
 
 _GENERATORS = np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random
@@ -206,8 +207,8 @@ class Body:
 
     def inside(
         self,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         times: Any,
         every: Any,
         until: Any,

@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +37,7 @@ from synknumba._host import this_process
 from synknumba._sequence.call_checks import known_value
 from synknumba._sequence.sequence import Sequence
 from synknumba._tracing import Line, Number, Unknown
+from synknumba._types import Args, Kwargs
 from synknumba.simt.internals import Launcher
 
 # in the note of an error that a thread of the kernel has raised
@@ -93,8 +94,8 @@ class Checks:
     def function(
         self,
         function: Function[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         ranks: int | None = None,
     ) -> None:
         """Checks a call of a decorated function, if that is a kernel; or notes it while the body
@@ -108,9 +109,7 @@ class Checks:
         elif tracing.current is None:
             self._check_call(function, args, kwargs, where(), ranks)
 
-    def sequence(
-        self, sequence: Sequence[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
+    def sequence(self, sequence: Sequence[..., Any], args: Args, kwargs: Kwargs) -> None:
         """Checks the calls of a sequence's first iteration, with the variables as they are
         before it.
         """
@@ -136,7 +135,7 @@ class Checks:
                     continue
                 self._check_call(function, first, keywords, place, None)
 
-    def launch(self, launcher: Launcher, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def launch(self, launcher: Launcher, args: Args, kwargs: Kwargs) -> None:
         """Checks a launch of a kernel of `simt.jit`, on copies of its arrays."""
         if self._is_checking or this_process.current_rank() is not None:
             return
@@ -150,8 +149,8 @@ class Checks:
     def _check_call(
         self,
         function: Function[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         place: str,
         ranks: int | None,
     ) -> None:

@@ -8,7 +8,7 @@ in for results (`symbolic_results.py`).
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -39,7 +39,7 @@ from synknumba._sequence.symbolic_results import (
 )
 from synknumba._sequence.used_memory import OuterArrays
 from synknumba._tracing import Here, Line, Number, Unknown
-from synknumba._types import Array, CollectiveKind, class_text
+from synknumba._types import Args, Array, CollectiveKind, Kwargs, class_text
 from synknumba._variables.collective_arguments import VariableGroup
 from synknumba._variables.collective_plans import WITH_DEST, CollectiveSpec
 from synknumba._variables.state import VariableState, check_rank
@@ -205,8 +205,8 @@ class Recorder(ABC):
     def call(
         self,
         function: "Function[..., Any]",
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         options: CallOptions,
     ) -> Any:
         """Records a call; returns stand-ins for its results."""

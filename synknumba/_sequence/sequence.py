@@ -9,7 +9,7 @@ ranks keep small results in a segment, and one round does all.
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as AnySequence
 from contextlib import contextmanager
 from functools import partial
@@ -43,7 +43,7 @@ from synknumba._sequence.report import SequenceReport
 from synknumba._sequence.schedule import ONCE, OPTIONS, checked_loop, schedule
 from synknumba._sequence.symbolic_results import handle_of
 from synknumba._tracing import Number
-from synknumba._types import Array, class_text
+from synknumba._types import Args, Array, Kwargs, class_text
 from synknumba._variables.variable import Variable, state_of
 from synknumba._world.call_in_flight import GOES_ON, Flight
 from synknumba._world.engine import Engine
@@ -190,8 +190,8 @@ class Sequence(Generic[P, R]):
     def _submit(
         self,
         world: Engine,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         times: int,
         every: int | None,
     ) -> Future[Any]:
@@ -228,7 +228,7 @@ class Sequence(Generic[P, R]):
     # ---- calls
 
     def _prepared(
-        self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int
+        self, world: Engine, args: Args, kwargs: Kwargs, times: int
     ) -> tuple[SequencePlan, AnySequence[Any], _Copies]:
         """Returns the plan of a call, its scalars, and the copies of arrays that ranks write."""
         if not kwargs and times and world is self._world:
@@ -414,7 +414,7 @@ class Sequence(Generic[P, R]):
             carries=any(dry_run.turns.carried),
         )
 
-    def _scalars(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def _scalars(self, args: Args, kwargs: Kwargs) -> list[Any]:
         """Returns the numbers among the arguments of a call, in the order in which formulas
         count them.
         """
