@@ -22,7 +22,7 @@ import numpy as np
 
 from synknumba._device import Step, Workspace
 from synknumba._ops import reduction
-from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows
+from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows, Slices
 from synknumba._types import Array, Op, Shape
 from synknumba._wire.program import Held, HeldRows, HostArray, Param, Result, Tree, Update
 
@@ -82,9 +82,7 @@ def total(workspace: Workspace, name: str, dtype: Any, shape: Shape) -> Any:
     return workspace.scratch((name, "total"), dtype, shape)
 
 
-def result_output(
-    routine: Routine, param: Result, slices: Sequence[SliceRows | None]
-) -> OutputSteps:
+def result_output(routine: Routine, param: Result, slices: Slices) -> OutputSteps:
     """Returns the steps of one output of a kernel."""
     dtype = np.dtype(param.dtype)
     written = Written(param.name, param.op, dtype, param.shape, param.filled)
@@ -98,9 +96,7 @@ def result_output(
     return _Folded(routine, written, _result_target(routine, written, param, slices), slices)
 
 
-def variable_updates(
-    routine: Routine, slices: Sequence[SliceRows | None]
-) -> dict[object, OutputSteps]:
+def variable_updates(routine: Routine, slices: Slices) -> dict[object, OutputSteps]:
     """Returns the steps of all updates of variables in a program, by slot."""
     updates: dict[object, OutputSteps] = {}
     for name, top in routine.program.parameters:
@@ -122,7 +118,7 @@ def _slots(name: str, param: Param) -> Iterator[tuple[object, Param]]:
 
 
 def _result_target(
-    routine: Routine, written: Written, param: Result, slices: Sequence[SliceRows | None]
+    routine: Routine, written: Written, param: Result, slices: Slices
 ) -> Target | None:
     """Returns where an output is combined; None if it was not requested."""
     if param.parts is None:
@@ -165,7 +161,7 @@ def _update_target(
     written: Written,
     param: Update,
     variable: Any,
-    slices: Sequence[SliceRows | None],
+    slices: Slices,
 ) -> Target | None:
     """Returns where an update is combined; None on a rank that does not run."""
     program, place = routine.program, routine.place
@@ -202,7 +198,7 @@ class _Folded(OutputSteps):
         routine: Routine,
         written: Written,
         target: Target | None,
-        slices: Sequence[SliceRows | None],
+        slices: Slices,
     ) -> None:
         self._routine, self._written, self._target = routine, written, target
         self._memory: Any = None  # of the slice
@@ -216,7 +212,7 @@ class _Folded(OutputSteps):
         if written.op == "mean" and not target.is_direct:
             self.after = [*self._divisions(target, slices), *target.stores]
 
-    def _divisions(self, target: Target, slices: Sequence[SliceRows | None]) -> list[Step]:
+    def _divisions(self, target: Target, slices: Slices) -> list[Step]:
         counts: Counter[int] = Counter()
         for rows in slices:
             counts[_shard(rows)] += _weight(rows)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -66,6 +66,9 @@ class SliceRows:
     def count(self) -> int:
         """Number of rows, of the call or of variables."""
         return self.stop - self.start
+
+
+Slices: TypeAlias = Sequence[SliceRows | None]
 
 
 class Repeated(ABC):

@@ -26,7 +26,7 @@ from synknumba._rank.collective_routine import StagedRoutine, Steps
 from synknumba._rank.fused_parts import FusedParts, PartFusion, wait_of
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Routine
-from synknumba._rank.sequence_context import SequenceContext
+from synknumba._rank.sequence_context import Parts, SequenceContext
 from synknumba._rank.sequence_numbers import INNER_TIMES
 from synknumba._rank.sequence_rows import FormulaRows, PythonOnlyError
 from synknumba._types import Array
@@ -40,7 +40,7 @@ from synknumba._wire.sequence import CARRIED, Loop, Part, Shared
 Action: TypeAlias = Callable[[], None]
 # a step, and what compiled code does in its place
 _Ways: TypeAlias = tuple[Step, Sequence[NativeStep] | None]
-_Group: TypeAlias = tuple[Sequence[Part | Loop], FusedParts | None]
+_Group: TypeAlias = tuple[Parts, FusedParts | None]
 
 _COMBINATIONS = {  # (op, dtype): operation, type of the parts
     ("sum", "d"): (table.ADD, table.DOUBLE),
@@ -115,7 +115,7 @@ class Lowering(FormulaRows):
         self._state: Array = np.zeros(table.STATE_WORDS, np.int64)
         self._clock: Array = np.zeros(2, np.int64)  # buffer of notes
 
-    def lower(self, parts: Sequence[Part | Loop]) -> Lowered:
+    def lower(self, parts: Parts) -> Lowered:
         """Returns the rows of parts; an exception is about the part in progress."""
         self._declare(parts)
         self._fill_state()
@@ -165,7 +165,7 @@ class Lowering(FormulaRows):
 
     # ---- order
 
-    def _declare(self, parts: Sequence[Part | Loop]) -> None:
+    def _declare(self, parts: Parts) -> None:
         """Finds the results that are kept in cells."""
         for part in parts:
             if isinstance(part, Loop):
@@ -173,7 +173,7 @@ class Lowering(FormulaRows):
             elif part.combines is not None:
                 self._numbers.has_cell(part.combines.slot, part.combines.dtype)
 
-    def _add_iterations(self, parts: Sequence[Part | Loop]) -> list[int]:
+    def _add_iterations(self, parts: Parts) -> list[int]:
         """Adds the parts of an iteration; of several where variables swap their memory. Returns
         their first rows.
         """
@@ -204,9 +204,7 @@ class Lowering(FormulaRows):
         self._store_packed(letter, formula, cell, CARRIED)
         return int(cell.ctypes.data)
 
-    def _add(
-        self, parts: Sequence[Part | Loop], first: int = 0, depth: int = 0, *, counts: bool = True
-    ) -> None:
+    def _add(self, parts: Parts, first: int = 0, depth: int = 0, *, counts: bool = True) -> None:
         """Adds the parts of a loop, whose indices begin at `first`; a word of the rank's position
         shows which one it runs.
 
@@ -237,7 +235,7 @@ class Lowering(FormulaRows):
             self._row(table.FINISH, int(last.shows), word, following, finished)
         progress.part = None
 
-    def _groups(self, parts: Sequence[Part | Loop], depth: int) -> Iterator[_Group]:
+    def _groups(self, parts: Parts, depth: int) -> Iterator[_Group]:
         """Yields the parts of a loop in order: several that are launched together, or one."""
         if self._fusion is not None:
             yield from self._fusion.groups(parts, depth)
@@ -245,7 +243,7 @@ class Lowering(FormulaRows):
         for part in parts:
             yield (part,), None
 
-    def _add_group(self, group: Sequence[Part | Loop], fused: FusedParts, depth: int) -> None:
+    def _add_group(self, group: Parts, fused: FusedParts, depth: int) -> None:
         """Adds parts that are launched together, and waited for."""
         steps, names = self._numbers.steps.data, ", ".join(part.name for part in group)
         self._in_python(_traced(lambda: fused.run(steps[depth], 1), names, steps, depth))
