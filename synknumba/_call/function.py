@@ -693,11 +693,19 @@ class Function(SentFunction, Generic[P, R]):
                 as for a call.
         """
         if ranks is not None:
+            if world_size is not None:
+                raise ArgumentError(
+                    f"check of {self.name}: pass world_size= for one number of "
+                    f"ranks, or ranks= for several"
+                )
             if batch is not None:
                 kwargs["batch"] = batch
             if local_batch is not None:
                 kwargs["local_batch"] = local_batch
-            self._compare_ranks(ranks, world_size, args, kwargs)
+            # deferred: no other call needs it
+            from synknumba._call.compared_ranks import check_ranks
+
+            check_ranks(self, ranks, args, kwargs)
             return
         if not self._is_checkable:
             raise ArgumentError(
@@ -707,23 +715,6 @@ class Function(SentFunction, Generic[P, R]):
             )
         options = CallOptions(batch, local_batch=local_batch)
         check_call(self._worked_out("check", options, world_size, args, kwargs))
-
-    def _compare_ranks(
-        self,
-        ranks: Iterable[int],
-        world_size: int | None,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> None:
-        if world_size is not None:
-            raise ArgumentError(
-                f"check of {self.name}: pass world_size= for one number of "
-                f"ranks, or ranks= for several"
-            )
-        # deferred: no other call needs it
-        from synknumba._call.compared_ranks import check_ranks
-
-        check_ranks(self, ranks, args, kwargs)
 
     @property
     def _is_checkable(self) -> bool:

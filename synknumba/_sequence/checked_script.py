@@ -160,11 +160,14 @@ class Checks:
 
         def check() -> None:
             for option in _ROWS if self.rows is not None and not kwargs.keys() & {*_ROWS} else ():
-                with suppress(_NotByRowsError), _not_by_rows():
-                    rows: dict[str, Any] = {option: slice(0, self.rows)}
-                    function.check(*args, **kwargs, **rows, world_size=ranks)
-                    return
-            function.check(*args, **kwargs, world_size=ranks)
+                rows: dict[str, Any] = {option: slice(0, self.rows)}
+                try:
+                    return function.check(*args, **kwargs, **rows, world_size=ranks)
+                except KernelCheckError:
+                    raise
+                except SynkError:  # it takes no such option, as one without rows
+                    continue
+            return function.check(*args, **kwargs, world_size=ranks)
 
         self._check(function.name, place, check)
 
@@ -221,21 +224,6 @@ class Checks:
 
 
 _LOOP = ("times", "every", "until")  # options of a call of a sequence
-
-
-class _NotByRowsError(Exception):
-    """Rows of a call cannot be selected by an option."""
-
-
-@contextmanager
-def _not_by_rows() -> Iterator[None]:
-    """Tells a call that takes no such option, as one without rows, from a finding."""
-    try:
-        yield
-    except KernelCheckError:
-        raise
-    except SynkError as error:
-        raise _NotByRowsError from error
 
 
 def _first(value: Any, scalars: list[Any]) -> Any:

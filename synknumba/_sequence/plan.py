@@ -117,6 +117,7 @@ class SequencePlan:
         layout = struct.Struct("<" + HEAD + program.scalars)
         self._pack = partial(layout.pack_into, world.ranks.values.data, 0)
         self._ring: Segment | None = None  # of kept results
+        self._entries = 0  # that a round keeps
         self.forgotten = False
         self.used = 0
         # functions without ops that have returned something new
@@ -160,13 +161,12 @@ class SequencePlan:
         """Runs iterations in one round, of `times` in all; with a period, returns the ranks'
         results that it keeps, uint8, shape (entries, W, bytes).
         """
-        entries = count // period
-        self._send(first, count, times, scalars, period, entries)
+        self._send(first, count, times, scalars, period)
         try:
             if self._round_loop is None:
                 self.world.run(self._number, self.info, self.learn)
             else:
-                self._round_loop.run(self._kept(entries))
+                self._round_loop.run(self._kept())
             self.installed.variables.note_iterations(first, count)
         # Ctrl-C also after the round: swapped variables may not be swapped here yet
         except BaseException as error:
@@ -174,7 +174,7 @@ class SequencePlan:
             raise
         if self._unchecked:
             self._check_returned()
-        return self._kept(entries) if entries else None
+        return self._kept() if self._entries else None
 
     def launch(
         self,
@@ -186,21 +186,21 @@ class SequencePlan:
         period: int = NEVER,
     ) -> None:
         """Starts a round as `run` does, without waiting for its end; `finish` follows then."""
-        entries = count // period
-        self._send(first, count, times, scalars, period, entries)
+        self._send(first, count, times, scalars, period)
         if self._round_loop is not None:
             try:
-                self._round_loop.run(self._kept(entries))
+                self._round_loop.run(self._kept())
             except SynkError as error:
                 flight.fail(error)  # raised by `result()` of the future
                 return
         self.world.launch(flight, self._number)
 
-    def finish(self, first: int, count: int, period: int) -> Array | None:
+    def finish(self) -> Array | None:
         """Returns what `run` does, for a round that `launch` has started, and that has ended."""
-        self.installed.variables.note_iterations(first, count)
+        board = self.board
+        self.installed.variables.note_iterations(board.first, board.after - board.first)
         self._check_returned()
-        return self._kept(count // period)
+        return self._kept()
 
     def note_failure(self, error: BaseException) -> None:
         """Notes the variables that have no values any more, as a round has failed."""
@@ -213,9 +213,9 @@ class SequencePlan:
         times: int,
         scalars: AnySequence[Any],
         period: int,
-        entries: int,
     ) -> None:
         """Writes the values of a round to shared memory."""
+        entries = self._entries = count // period
         ring = self._kept_segment(entries).id if entries else -1
         board, leases = self.board, self.installed.leases
         board.memory[:] = board.clear
@@ -286,12 +286,12 @@ class SequencePlan:
         self.world.attach([self._ring])
         return self._ring
 
-    def _kept(self, entries: int) -> Array | None:
-        """Returns the memory of so many kept iterations; None if none is kept."""
-        if not entries:
+    def _kept(self) -> Array | None:
+        """Returns the memory of the round's kept iterations; None if none is kept."""
+        if not self._entries:
             return None
         assert self._ring is not None  # `_send` has made it
-        shape = entries, self.world.world_size, self.program.entry_bytes
+        shape = self._entries, self.world.world_size, self.program.entry_bytes
         memory: Array = self._ring.array(np.uint8, shape)
         return memory
 
@@ -354,7 +354,7 @@ class CallRounds:
         """Returns the results after the last round that was launched; after another, `GOES_ON`
         with the next one launched.
         """
-        memory = self._plan.finish(*self._round)
+        memory = self._plan.finish()
         if self._next_round(memory):
             self.launch(flight)
             return GOES_ON
