@@ -45,8 +45,8 @@ from synknumba._wire.program import (
     Program,
     Sharded,
     Tree,
-    Update,
     leaves_of,
+    may_write,
 )
 from synknumba._wire.relaunch import Again
 
@@ -349,7 +349,7 @@ class FunctionRoutine(Routine):
         if self._may_try and not _are_small_arrays(leaves):
             return self._call_with(arguments)
         pairs = zip(self.program.leaves(), leaves, strict=True)
-        written = [leaf for param, leaf in pairs if _is_written(param)]
+        written = [leaf for param, leaf in pairs if may_write(param)]
         values = [leaf.value if isinstance(leaf, _Passed) else leaf for leaf in leaves]
         return self._recorder.recorded(self._call_with(arguments), values, written)
 
@@ -586,18 +586,6 @@ def _has_input_rows(param: Param) -> bool:
     return any(
         isinstance(leaf, Sharded | HeldRows) and not leaf.writable for leaf in leaves_of(param)
     )
-
-
-def _is_written(leaf: Param) -> bool:
-    """Returns whether a function may write an argument."""
-    match leaf:
-        case Update():
-            return True
-        case Held():
-            return not leaf.read_only
-        case Sharded() | HeldRows():
-            return leaf.writable
-    return False
 
 
 def _is_fixed(value: Any) -> bool:

@@ -439,6 +439,18 @@ class Program:
         )
 
 
+def may_write(leaf: Param) -> bool:
+    """Returns whether a function may write an argument."""
+    match leaf:
+        case Update():
+            return True
+        case Held():
+            return not leaf.read_only
+        case Sharded() | HeldRows():
+            return leaf.writable
+    return False
+
+
 def leaves_of(param: Param) -> Iterator[Param]:
     """Yields the leaves of a parameter; the parameter itself if it is not nested."""
     if not isinstance(param, Tree):
