@@ -184,9 +184,7 @@ class Function(SentFunction, Generic[P, R]):
         """
         if tracing.current is not None and tracing.current.is_here:
             refuse_inside(progress, tracing.where(), self.name)
-            options = CallOptions(
-                batch, num_slices, output_subset, local_batch=local_batch, shards=shards
-            )
+            options = CallOptions(batch, num_slices, output_subset, local_batch, shards)
             return tracing.current.call(self, args, kwargs, options)
         try:
             world = current_world()
@@ -223,9 +221,7 @@ class Function(SentFunction, Generic[P, R]):
                     except BaseException as error:
                         note_failure(world, [variable() for variable in changed], error)
                         raise
-            options = CallOptions(
-                batch, num_slices, output_subset, local_batch=local_batch, shards=shards
-            )
+            options = CallOptions(batch, num_slices, output_subset, local_batch, shards)
             if progress is not None or shards is not None or num_slices != 1:
                 options = replace(options, progress=wanted(progress, self.name))
             return self._call(world, args, kwargs, options)
@@ -280,9 +276,7 @@ class Function(SentFunction, Generic[P, R]):
         Raises:
             SynkError: as for a call, of what is found before the ranks start.
         """
-        options = CallOptions(
-            batch, num_slices, output_subset, local_batch=local_batch, shards=shards
-        )
+        options = CallOptions(batch, num_slices, output_subset, local_batch, shards)
         return self._submit_then(None, args, kwargs, options)
 
     def _submit_then(
@@ -451,9 +445,7 @@ class Function(SentFunction, Generic[P, R]):
         world = current_world()
         world.begin()
         try:
-            options = CallOptions(
-                batch, num_slices, output_subset, solo=True, local_batch=local_batch, shards=shards
-            )
+            options = CallOptions(batch, num_slices, output_subset, local_batch, shards, solo=True)
             return self._call(world, args, kwargs, options)
         finally:
             world.end()
@@ -634,9 +626,7 @@ class Function(SentFunction, Generic[P, R]):
             WorldError: no world is open, and `world_size` is not given.
             ArgumentError, PartitionError, BatchError, LaunchError: as for a call.
         """
-        options = CallOptions(
-            batch, num_slices, output_subset, local_batch=local_batch, shards=shards
-        )
+        options = CallOptions(batch, num_slices, output_subset, local_batch, shards)
         return make_report(self._worked_out("plan", options, world_size, args, kwargs))
 
     def _worked_out(

@@ -13,6 +13,7 @@ identity, and is then folded into the target. Without rows, the target keeps the
 over the ranks gives the same as one rank with all rows.
 """  # noqa: E501
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -137,11 +138,9 @@ def _result_target(
 
 def _part(place: Place, param: Result, parts: HostArray) -> Array:
     """Returns the rank's part of a result, in memory that the coordinator reads."""
-    if not param.is_small:
-        return place.host(parts)[place.rank, ...]  # a view, also of a number
-    nbytes = int(np.prod(param.shape, dtype=np.int64)) * np.dtype(parts.dtype).itemsize
-    memory = place.control.results[place.rank, parts.offset :]
-    return memory[:nbytes].view(parts.dtype)
+    if param.is_small:
+        return parts.in_lines(place.control.results)[place.rank, ...]  # a view, also of a number
+    return place.host(parts)[place.rank, ...]
 
 
 def _shard_target(routine: Routine, written: Written, parts: HostArray) -> Target | None:
@@ -281,7 +280,7 @@ class _Located(OutputSteps):
         self._scores: Any = None
         self._best: tuple[Any, Any] | None = None  # None if there is nothing to locate
         first, after = routine.program.own_shards(routine.place.rank)
-        columns = int(np.prod(param.shape, dtype=np.int64))
+        columns = math.prod(param.shape)
         if param.parts is None or param.rows is None or first == after or not columns:
             return
         arrays, fill = [], routine.place.device.fill

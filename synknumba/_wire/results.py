@@ -8,6 +8,7 @@ bytes. Number 0 means that the rank had no rows and did not run. Results too lar
 block go into a segment that the rank creates and keeps for the program.
 """  # noqa: E501
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,10 +33,7 @@ def place_leaves(leaves: Sequence[LeafType]) -> tuple[list[int], int]:
     offsets, at = [], 0
     for dtype, shape in leaves:
         offsets.append(at)
-        at += (
-            -(-int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize // LEAF_ALIGNMENT)
-            * LEAF_ALIGNMENT
-        )
+        at += -(-math.prod(shape) * np.dtype(dtype).itemsize // LEAF_ALIGNMENT) * LEAF_ALIGNMENT
     return offsets, at
 
 
@@ -44,7 +42,7 @@ def view_leaves(memory: Array, leaves: Sequence[LeafType]) -> list[Array]:
     offsets, _ = place_leaves(leaves)
     views = []
     for (dtype, shape), offset in zip(leaves, offsets, strict=True):
-        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         views.append(memory[offset : offset + nbytes].view(dtype).reshape(shape))
     return views
 
