@@ -394,5 +394,5 @@ class CallRounds:
         if schedule.round_ends:
             return results.joined(self._pieces) if schedule.is_stacked else self._last
         if memory is not None:
-            return results.kept(memory, schedule.period)
+            return results.joined(self._plan.pieces(memory, 0, schedule.period))
         return results.collect(self._times - 1)

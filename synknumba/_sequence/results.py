@@ -105,7 +105,8 @@ class SequenceResults:
 
     def together(self, memory: Array) -> Columns | None:
         """Returns the results of kept iterations; None if they have to be collected one by one.
-        `memory` is that of `kept`.
+
+        memory: the ranks' results: uint8, shape (entries, W, bytes).
         """
         if len(self._turns) > 1:
             return None
@@ -130,27 +131,6 @@ class SequenceResults:
                 leaves, structure = flatten(value)
                 columns[place] = [np.asanyarray(leaf)[None] for leaf in leaves], structure
         return columns
-
-    def kept(self, memory: Array, period: int) -> Any:
-        """Returns what kept iterations have returned, stacked.
-
-        Args:
-            memory: the ranks' results from iteration 0 on: uint8, shape (entries, W, bytes).
-            period: of kept iterations.
-        """
-        if len(self._turns) == 1:
-            return self._with_results(lambda _, handle: combined(handle, memory))
-
-        def of_turns(place: int, _: SymbolicResult) -> Array | None:
-            entries = []
-            for entry in range(len(memory)):
-                turn = ((entry + 1) * period - 1) % len(self._turns)
-                handle = self._turns[turn][place]
-                if handle is not None:
-                    entries.append(combined(handle, memory[entry : entry + 1])[0])
-            return np.stack(entries) if entries else None
-
-        return self._with_results(of_turns)
 
     def joined(self, pieces: Sequence[Columns]) -> Any:
         """Returns what the body has returned in kept iterations: results of calls are stacked,
