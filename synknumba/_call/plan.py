@@ -231,10 +231,7 @@ class KernelPlan(Plan):
         self._lent_mean = any(results[key].op == "mean" for key in self._lenders)
         self._selection = selection = Selection(program, self._inputs.segments)
         self.returned = {key: results[key] for key in returned}
-        self._collectors = [
-            self._collector(result, selection, world.ranks.results)
-            for result in self.returned.values()
-        ]
+        self._collectors = [self._collector(result, selection) for result in self.returned.values()]
         self._alone: Collector | None = None
         self._finish: Callable[..., Any] | None = None
         if len(returned) == 1:
@@ -274,21 +271,14 @@ class KernelPlan(Plan):
             return None
         return self._finish(*(collector(count) for collector in self._collectors))
 
-    def collector_in(self, memory: Array, name: str) -> Collector:
-        """Returns the collector of a small result in other memory than the control block's, of
-        the same shape.
-        """
-        assert self._selection is not None  # made with the plan
-        return self._collector(self.returned[name], self._selection, memory)
-
-    def _collector(self, result: Result, selection: Selection, memory: Array) -> Collector:
+    def _collector(self, result: Result, selection: Selection) -> Collector:
         assert result.parts is not None  # only wanted outputs are collected
         if result.name in self._lenders:
             lender, shape = self._lenders[result.name], result.shape
             if result.op == "gather":
                 return lambda count: lender.result((total_rows(count) or 0, *shape))
             return lambda _: lender.result(shape)
-        parts = self.parts_of(result, memory)
+        parts = self.parts_of(result)
         if result.op == "gather":
             # without the plan, which would keep the memory
             return lambda count: private_copy(parts[: total_rows(count)])
@@ -302,16 +292,14 @@ class KernelPlan(Plan):
             return lambda _: merge(parts)
         return make_collector(result.op, parts, self.weights)
 
-    def parts_of(self, result: Result, memory: Array | None = None) -> Array:
-        """Returns the ranks' parts of a result: shape (W, …); small ones are in `memory`, by
-        default the control block's.
+    def parts_of(self, result: Result) -> Array:
+        """Returns the ranks' parts of a result: shape (W, …); small ones are in the control
+        block.
         """
         assert result.parts is not None  # as above
         if not result.is_small:
             return self._segments[result.name].array(result.parts.dtype, result.parts.shape)
-        if memory is None:
-            memory = self.world.ranks.results
-        return result.parts.in_lines(memory)
+        return result.parts.in_lines(self.world.ranks.results)
 
     def _lender(self, result: Result, place: Segment) -> ResultLeases:
         assert result.parts is not None

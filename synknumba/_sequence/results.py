@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
+from synknumba._call.plan import FunctionPlan, Plan
 from synknumba._errors import ReductionError
 from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, NONE, Structure, flatten, parts_like, unflatten
@@ -116,10 +116,12 @@ class SequenceResults:
                 continue
             if isinstance(handle.plan, FunctionPlan):
                 columns[place] = handle.plan.collect_kept(memory, handle.count)
-                if columns[place] is None or handle.index is not None:
+                if handle.index is not None:
                     return None
             else:
-                columns[place] = [combined(handle, memory)], LEAF
+                columns[place] = _combined(handle.result, memory)
+            if columns[place] is None:
+                return None
         return columns
 
     def single(self, results: Any) -> Columns:
@@ -170,19 +172,16 @@ def _handle_or_none(leaf: Any) -> SymbolicResult | None:
     return handle if isinstance(handle, SymbolicResult) else None
 
 
-def combined(handle: SymbolicResult, memory: Array) -> Array:
-    """Returns the results of kept iterations, combined over the ranks: memory is uint8, shape
-    (entries, W, bytes).
+def _combined(result: Result | None, memory: Array) -> tuple[list[Array], Structure] | None:
+    """Returns a kernel's result of kept iterations, combined over the ranks; None if NumPy would
+    add along another axis in another order.
     """
-    plan, result = handle.plan, handle.result
-    assert isinstance(plan, KernelPlan)  # results of functions are not kept
     assert result is not None
     assert result.parts is not None
-    if result.op in reduction.UFUNCS and memory.shape[1] < reduction.SEQUENTIAL_SUM:
-        parts = result.parts.in_lines(memory)
-        sums: Array = reduction.UFUNCS[result.op].reduce(parts, 1, parts.dtype)
-        return sums
-    return np.stack([plan.collector_in(entry, result.name)(handle.count) for entry in memory])
+    if result.op not in reduction.UFUNCS or memory.shape[1] >= reduction.SEQUENTIAL_SUM:
+        return None
+    parts = result.parts.in_lines(memory)
+    return [reduction.UFUNCS[result.op].reduce(parts, 1, parts.dtype)], LEAF
 
 
 def joined(pieces: Sequence[tuple[list[Any], Structure]]) -> Any:
