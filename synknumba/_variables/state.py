@@ -63,16 +63,6 @@ class VariableState:
         name: name in messages.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_dtypes",
-        "_flat",
-        "_layout",
-        "_structure",
-        "_values",
-        "name",
-    )
-
     def __init__(
         self, values: Sequence[Array], structure: Structure, name: str | None, *, flat: bool = False
     ) -> None:
