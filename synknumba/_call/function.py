@@ -7,7 +7,6 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, final, overload
 
 import numpy as np
@@ -307,7 +306,20 @@ class Function(SentFunction, Generic[P, R]):
                     plan, count, references, _ = entry
                     changed = [reference() for reference in references]
                     return self._launch(world, plan, values, count, changed, then, keep=args)
-            start = partial(self._launch_bound, world, then)
+
+            def start(call: Call, plan: Plan) -> Future[Any]:
+                bound = call.arguments
+                return self._launch(
+                    world,
+                    plan,
+                    call.values,
+                    call.count,
+                    bound.changed,
+                    then,
+                    bound.write_back,
+                    keep=call,
+                )
+
             return self._call(world, args, kwargs, options, start)
         finally:
             world.end()
@@ -315,21 +327,6 @@ class Function(SentFunction, Generic[P, R]):
     def _call_held(self, world: Engine, args: Args, options: CallOptions) -> Any:
         """Makes a call where the world is held already, as in the `then` of a submitted call."""
         return self._call(world, args, {}, options)
-
-    def _launch_bound(
-        self, world: Engine, then: Callable[[Engine, Any], Any] | None, call: Call, plan: Plan
-    ) -> Future[Any]:
-        arguments = call.arguments
-        return self._launch(
-            world,
-            plan,
-            call.values,
-            call.count,
-            arguments.changed,
-            then,
-            arguments.write_back,
-            keep=call,
-        )
 
     def _launch(
         self,

@@ -64,26 +64,6 @@ WEIGHTS_KEPT = 1  # of a plan, for the last number of rows
 COMBINERS_KEPT = 1024  # of a function, one for each set of shapes that ranks return
 
 
-@final
-class _Inputs:
-    """What a plan refers to of the call that it was made for, without keeping it alive."""
-
-    def __init__(self, call: Call) -> None:
-        self.segments = tuple(map(weakref.ref, call.segments))
-        self._variables = tuple(
-            weakref.ref(variable.storage()) for variable in call.variables.values()
-        )
-
-    @property
-    def are_gone(self) -> bool:
-        """Whether some memory is gone, so that no call will use it again."""
-        for reference in self.segments:
-            segment = reference()
-            if segment is None or segment.closed:
-                return True
-        return any(variable() is None for variable in self._variables)
-
-
 class Plan(ABC):
     """A program on the ranks, and its execution.
 
@@ -106,7 +86,10 @@ class Plan(ABC):
         self.world = world
         self.program = program
         self.info = info
-        self._inputs = _Inputs(call)
+        # of the call that it is made for
+        self._segment_references = tuple(map(weakref.ref, call.segments))
+        storages = [variable.storage() for variable in call.variables.values()]
+        self._storage_references = list(map(weakref.ref, storages))
         self._number = program.number
         weights = partial(row_weights, partition=program.shard_partition)
         self.weights = lru_cache(WEIGHTS_KEPT)(weights)
@@ -174,7 +157,11 @@ class Plan(ABC):
     @property
     def stale(self) -> bool:
         """Whether memory that the plan refers to is gone, so that no call will use it again."""
-        return self._inputs.are_gone
+        for reference in self._segment_references:
+            segment = reference()
+            if segment is None or segment.closed:
+                return True
+        return any(storage() is None for storage in self._storage_references)
 
     @property
     @abstractmethod
@@ -229,7 +216,7 @@ class KernelPlan(Plan):
         if built.combined:
             self._combining = self._combine([results[key] for key in sorted(built.combined)])
         self._lent_mean = any(results[key].op == "mean" for key in self._lenders)
-        self._selection = selection = Selection(program, self._inputs.segments)
+        self._selection = selection = Selection(program, self._segment_references)
         self.returned = {key: results[key] for key in returned}
         self._collectors = [self._collector(result, selection) for result in self.returned.values()]
         self._alone: Collector | None = None

@@ -134,6 +134,9 @@ class _Bound:
 class FunctionRoutine(Routine):
     """A Python function of device arrays, called once per slice; its results are its return
     values.
+
+    Attributes:
+        writer: packs the results.
     """
 
     def __init__(self, program: Program, place: Place, function: Callable[..., Any]) -> None:
@@ -142,7 +145,7 @@ class FunctionRoutine(Routine):
         first, nbytes = program.returns.small or (0, RESULT_BYTES)
         memory = place.control.results[place.rank, first : first + nbytes]
         self._name = name = getattr(function, "__name__", "the function")
-        self._writer = ResultWriter(memory, nbytes, place.device, name)
+        self.writer = ResultWriter(memory, nbytes, place.device, name)
         self._bound = _Bound()
         self._results: list[tuple[Any, SliceRows | None]] = []
         self._objects: dict[object, Any] = {}  # copies of objects that are arguments, of this run
@@ -167,10 +170,6 @@ class FunctionRoutine(Routine):
             reads = [(at, scalar_reader(leaf)) for at, leaf in leaves if isinstance(leaf, Dynamic)]
             if isinstance(param, Tree) and reads:
                 self._nested_numbers[name] = reads
-
-    def keep_results(self, *, keeps: bool) -> None:
-        """Called at the beginning of a round; `keeps`: whether its results are kept."""
-        self._writer.keeps = keeps
 
     def bind(self, values: CallValues, scalars: bytes) -> None:
         self._let_go()
@@ -266,7 +265,7 @@ class FunctionRoutine(Routine):
         if (recording := call.make.step()) is None:
             return None
         step, results = recording
-        copies = self._writer.copies(results)
+        copies = self.writer.copies(results)
         if copies is None:
             return None
         work = self.workspace.in_order([moves.around(step)])
@@ -449,7 +448,7 @@ class FunctionRoutine(Routine):
                 self._explain(error)
                 raise
             end_child()
-            return self._writer.write(result)
+            return self.writer.write(result)
         self._results.clear()  # left over from a failed call
         with self.place.device.scope():
             try:
@@ -516,23 +515,23 @@ class FunctionRoutine(Routine):
 
     def descriptors(self, news: News) -> list[int]:
         if isinstance(news, Returned) and news.segment is not None:
-            return self._writer.descriptors
+            return self.writer.descriptors
         return []
 
     def close(self) -> None:
         super().close()
-        self._writer.close()
+        self.writer.close()
         for recorder in (self._recorder, self._own_recorder):
             if recorder is not None:
                 recorder.close()
 
     def _answer(self, results: list[tuple[Any, SliceRows | None]]) -> News | None:
         if not results:
-            self._writer.write_nothing()
+            self.writer.write_nothing()
             return None
         if self.program.shards is not None:
-            return self._writer.write(tuple(self._by_shard(results)))
-        return self._writer.write(self._merge(results))
+            return self.writer.write(tuple(self._by_shard(results)))
+        return self.writer.write(self._merge(results))
 
     def _by_shard(self, results: list[tuple[Any, SliceRows | None]]) -> Iterator[Any]:
         """Yields one result for each shard that has rows, in order."""

@@ -183,7 +183,7 @@ class SequencePlan:
         count: int,
         times: int,
         scalars: AnySequence[Any],
-        period: int = NEVER,
+        period: int,
     ) -> None:
         """Starts a round as `run` does, without waiting for its end; `finish` follows then."""
         self._send(first, count, times, scalars, period)

@@ -67,9 +67,9 @@ class Sequence(Generic[P, R]):
         py_func: the function that was decorated, the body.
     """
 
-    def __init__(self, function: Callable[P, R], name: str | None = None) -> None:
+    def __init__(self, function: Callable[P, R]) -> None:
         self.py_func = function
-        self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
+        self.name = str(getattr(function, "__name__", type(function).__name__))
         self.__name__ = self.name
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
