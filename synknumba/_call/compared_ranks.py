@@ -413,9 +413,15 @@ def summaries(store: Store, sizes: Sequence[int], run: Run[T]) -> Iterator[tuple
         yield summary, value
 
 
-def check_ranks(function: Any, sizes: Iterable[int], args: Args, kwargs: Kwargs) -> None:
+def check_ranks(
+    function: Any, sizes: Iterable[int], world_size: int | None, args: Args, kwargs: Kwargs
+) -> None:
     """Makes a call in a world of each size, on cores; see `Function.check`."""
     numbers, name = list[int](), _name_of(function)
+    if world_size is not None:
+        raise ArgumentError(
+            f"check of {name}: pass world_size= for one number of ranks, or ranks= for several"
+        )
     if isinstance(sizes, Iterable):
         numbers += sizes
     if len(numbers) < 2 or not agreement.are_sizes(numbers):

@@ -680,11 +680,6 @@ class Function(SentFunction, Generic[P, R]):
                 as for a call.
         """
         if ranks is not None:
-            if world_size is not None:
-                raise ArgumentError(
-                    f"check of {self.name}: pass world_size= for one number of "
-                    f"ranks, or ranks= for several"
-                )
             if batch is not None:
                 kwargs["batch"] = batch
             if local_batch is not None:
@@ -692,7 +687,7 @@ class Function(SentFunction, Generic[P, R]):
             # deferred: no other call needs it
             from synknumba._call.compared_ranks import check_ranks
 
-            check_ranks(self, ranks, args, kwargs)
+            check_ranks(self, ranks, world_size, args, kwargs)
             return
         if not self._is_checkable:
             raise ArgumentError(
