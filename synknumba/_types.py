@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar, final
@@ -25,6 +25,9 @@ CompilerName: TypeAlias = Literal["numba.cuda", "numba-cuda-mlir"]
 Batch: TypeAlias = int | slice | Sequence[int] | NDArray[Any] | None
 Array: TypeAlias = NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
+Args: TypeAlias = tuple[Any, ...]
+Kwargs: TypeAlias = Mapping[str, Any]
+CallValues: TypeAlias = tuple[Any, ...]  # of one call, in the order of its program's format
 Block: TypeAlias = int | tuple[int, ...]
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # blocks along each axis, CUDA's limits
 # of one block, on GPUs of compute capability 9.0 (CUDA C++ Programming Guide, table of limits)

@@ -11,7 +11,16 @@ import numpy as np
 
 from synknumba._errors import ArgumentError, ReductionError, shortened
 from synknumba._ops import reduction
-from synknumba._types import NamedOp, Op, Shape, UserOp, class_text, known_options, shown
+from synknumba._types import (
+    CallValues,
+    NamedOp,
+    Op,
+    Shape,
+    UserOp,
+    class_text,
+    known_options,
+    shown,
+)
 
 MAX_INDICES = 2**62
 
@@ -66,7 +75,7 @@ def arange(n: int) -> IndexRange:
 class PerRankValues:
     """One scalar for each rank. Created by `per_rank`."""
 
-    values: tuple[Any, ...]
+    values: CallValues
 
 
 @shortened

@@ -37,7 +37,9 @@ from synknumba._ops.variable_layout import VECTOR
 from synknumba._progress import refusal
 from synknumba._tracing import Number
 from synknumba._types import (
+    Args,
     Array,
+    Kwargs,
     Op,
     RankConstant,
     Shape,
@@ -63,6 +65,7 @@ from synknumba._wire.program import (
     Sharded,
     Tree,
     Update,
+    may_write,
 )
 from synknumba._world.engine import Engine
 
@@ -149,7 +152,7 @@ class Binder:
         self.staging: dict[str, Data] = {}
         self.files: dict[str, FileData] = {}
 
-    def match(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def match(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
         """Returns argument values by name, in the order of the signature; each parameter that
         callers pass has one.
         """
@@ -210,8 +213,8 @@ class Binder:
 
     def bind(
         self,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         options: CallOptions,
         partition: Partition,
         world: Engine | None,
@@ -351,26 +354,17 @@ class _Binding:
             self._measure(path, variable)
             writable = name in options.inout
             rows = [HeldRows(memory, leaf, writable) for leaf in leaves]
-            return self._held(variable, variable.structure(), rows, is_changed=writable)
+            return self._held(variable, variable.structure(), rows)
         self.arguments.intact[path] = variable
         held = [
             Held(memory, leaf, is_updated or self._is_shared(variable, leaf)) for leaf in leaves
         ]
-        return self._whole(variable, variable.structure(), held)
-
-    def _whole(self, variable: VariableState, structure: Structure, held: Sequence[Held]) -> Param:
-        is_changed = not all(param.read_only for param in held)
-        return self._held(variable, structure, held, is_changed=is_changed)
+        return self._held(variable, variable.structure(), held)
 
     def _held(
-        self,
-        variable: VariableState,
-        structure: Structure,
-        params: Sequence[Param],
-        *,
-        is_changed: bool,
+        self, variable: VariableState, structure: Structure, params: Sequence[Param]
     ) -> Param:
-        if is_changed:
+        if any(map(may_write, params)):
             self.arguments.changed.append(variable)
         if structure == LEAF:
             return params[0]
@@ -414,7 +408,7 @@ class _Binding:
         params = [
             Update(memory, leaf, op, dtypes[leaf], shapes[leaf]) for leaf in variable.leaves()
         ]
-        return self._held(variable, variable.structure(), params, is_changed=True)
+        return self._held(variable, variable.structure(), params)
 
     def _branch(self, name: str, path: str, branch: Branch) -> Param:
         variable, arrays = branch.variable, branch.arrays
@@ -440,29 +434,21 @@ class _Binding:
             if branch.leaves:
                 self.arguments.intact[path] = variable
             held = [Held(memory, leaf, self._is_shared(variable, leaf)) for leaf in arrays]
-        return self._whole(variable, branch.structure, held)
+        return self._held(variable, branch.structure, held)
 
     def _claim(self, name: str, path: str, variable: VariableState, arrays: range) -> None:
         """Notes a variable of a call; raises `ArgumentError` for one whose rows are written, and
         that is passed twice.
         """
         alias = self.arguments.alias(variable, arrays)
-        if alias is not None:
-            self._refuse_written_rows(name, path, alias, variable)
+        if alias is not None and (written := self._written_rows(name, alias)):
+            label = "" if variable.name is None else f" {variable.name!r}"
+            raise ArgumentError(
+                f"{path} and {alias} of {self._binder.name} are the same variable{label}, "
+                f"and the rows of {written}, which is in inout=, are written; pass a copy of "
+                "it as another variable"
+            )
         self.arguments.variables[path] = variable
-
-    def _refuse_written_rows(
-        self, name: str, path: str, alias: str, variable: VariableState
-    ) -> None:
-        written = self._written_rows(name, alias)
-        if written is None:
-            return
-        label = "" if variable.name is None else f" {variable.name!r}"
-        raise ArgumentError(
-            f"{path} and {alias} of {self._binder.name} are the same variable{label}, "
-            f"and the rows of {written}, which is in inout=, are written; pass a copy of "
-            "it as another variable"
-        )
 
     def _written_rows(self, name: str, alias: str) -> str | None:
         """Returns which of a parameter and another, or leaf of one, has rows that are written."""

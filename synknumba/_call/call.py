@@ -18,7 +18,7 @@ from synknumba._host.segment import Segment
 from synknumba._ops.local_rows import OwnRows
 from synknumba._ops.rows import Partition, Rows
 from synknumba._ops.tree import paths
-from synknumba._types import Array, Shape
+from synknumba._types import Array, CallValues, Shape
 from synknumba._variables.state import VariableState
 from synknumba._wire.program import (
     Broadcast,
@@ -30,6 +30,7 @@ from synknumba._wire.program import (
     RowSource,
     Sharded,
     Tree,
+    leaves_of,
 )
 from synknumba._world.engine import Engine
 
@@ -167,7 +168,7 @@ class SelectedRows:
     local: OwnRows | None
     source: RowSource
     local_source: OwnSource | None
-    values: tuple[Any, ...]
+    values: CallValues
     segments: tuple[Segment, ...]
     key: tuple[Any, ...]
 
@@ -297,15 +298,6 @@ class Call:
 
 def _nbytes(array: HostArray, shape: Shape) -> int:
     return prod(shape) * np.dtype(array.dtype).itemsize
-
-
-def leaves_of(param: Param) -> Iterator[Param]:
-    """Yields the leaves of a parameter; the parameter itself if it is not nested."""
-    if not isinstance(param, Tree):
-        yield param
-        return
-    for leaf in param.leaves:
-        yield from leaves_of(leaf)
 
 
 def named_leaves(name: str, param: Param) -> Iterator[tuple[str, Param]]:

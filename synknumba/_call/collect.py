@@ -31,16 +31,12 @@ from synknumba._host.lent_results import ResultLeases
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
-from synknumba._types import Array, Extremum, Op, UserOp
+from synknumba._types import Array, CallValues, Extremum, Op, UserOp
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Combination, Program
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.transport_setup import join
-
-# NumPy adds fewer numbers than this in order, too; for two of them it takes 1 µs, a Python loop 0.2
-# µs
-SEQUENTIAL_SUM = 8
 
 Count: TypeAlias = int | tuple[int, ...] | None
 """Row count of a call: a total, a tuple with one count per rank (sliceable variables), or None if
@@ -88,7 +84,8 @@ def make_collector(op: Op, parts: Array, weights: Callable[[Count], Array]) -> C
         return lambda _: private_copy(parts[0])
     if isinstance(op, UserOp):
         return lambda _: fold_kernel.fold(op, parts)
-    are_few = parts.ndim == 1 and len(parts) < SEQUENTIAL_SUM
+    # a Python loop takes 0.2 µs for two numbers, NumPy 1 µs
+    are_few = parts.ndim == 1 and len(parts) < reduction.SEQUENTIAL_SUM
     if op == "sum" and are_few and parts.dtype == np.float64:
         return lambda _: np.float64(_add(parts.tolist()))
     reduce = partial(reduction.UFUNCS[op].reduce, parts, 0, parts.dtype)
@@ -109,7 +106,7 @@ class Selection:
         self._segments = segments
         # value that selects rows
         self.first = len(program.values) - len(program.rows.values) - after
-        self.values: tuple[Any, ...] = ()  # of the last call, from that one on
+        self.values: CallValues = ()  # of the last call, from that one on
 
     def data_rows(self, positions: Any) -> Any:
         """Returns the indices in the data of rows given by their positions in the call."""

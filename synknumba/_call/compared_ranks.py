@@ -59,7 +59,7 @@ from synknumba._errors import (
 from synknumba._host import this_process
 from synknumba._ops import agreement
 from synknumba._ops.agreement import Bound
-from synknumba._types import Array, count_text
+from synknumba._types import Args, Array, Kwargs, count_text
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable
 from synknumba._world.fork import fork
@@ -201,9 +201,7 @@ class Comparison:
         self._pid = os.getpid()
         self._inside = threading.local()
 
-    def call(
-        self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], run: Callable[[], T]
-    ) -> T:
+    def call(self, function: Any, args: Args, kwargs: Kwargs, run: Callable[[], T]) -> T:
         """Makes a call by `run`, and records or compares it; calls inside of it belong to it."""
         is_inside = getattr(self._inside, "flag", False) or tracing.current is not None
         is_elsewhere = os.getpid() != self._pid or this_process.current_rank() is not None
@@ -218,8 +216,8 @@ class Comparison:
     def _call(
         self,
         function: Any,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         run: Callable[[], Any],
     ) -> Any:
         site = (threading.current_thread().name, _name_of(function), where())
@@ -416,10 +414,14 @@ def summaries(store: Store, sizes: Sequence[int], run: Run[T]) -> Iterator[tuple
 
 
 def check_ranks(
-    function: Any, sizes: Iterable[int], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    function: Any, sizes: Iterable[int], world_size: int | None, args: Args, kwargs: Kwargs
 ) -> None:
     """Makes a call in a world of each size, on cores; see `Function.check`."""
     numbers, name = list[int](), _name_of(function)
+    if world_size is not None:
+        raise ArgumentError(
+            f"check of {name}: pass world_size= for one number of ranks, or ranks= for several"
+        )
     if isinstance(sizes, Iterable):
         numbers += sizes
     if len(numbers) < 2 or not agreement.are_sizes(numbers):
@@ -485,7 +487,7 @@ def hash_of(array: Array) -> Hash:
     return Hash(hashed.hexdigest())
 
 
-def _counts(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def _counts(function: Any, args: Args, kwargs: Kwargs) -> bool:
     """Returns whether a call is compared as a whole.
 
     The calls that `during` makes count each by itself, and gather and all_gather join replicas.
@@ -500,7 +502,7 @@ def _counts(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return True
 
 
-def _growing(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+def _growing(function: Any, args: Args, kwargs: Kwargs) -> str:
     """Returns what a collective makes of equal replicas that depends on their number; else ""."""
     if not isinstance(function, FunctionType) or function.__name__ not in _REDUCTIONS:
         return ""
@@ -533,9 +535,7 @@ def _names(function: Any) -> frozenset[str]:
     return frozenset(names_in(code))
 
 
-def _row_count(
-    function: Any, before: Contents, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> int:
+def _row_count(function: Any, before: Contents, args: Args, kwargs: Kwargs) -> int:
     """Returns the number of rows that a call divides among ranks; 0 if it has none."""
     broadcast, lengths = _options_of(function).broadcast, _index_ranges(args, kwargs)
     for label, content in before.items():
@@ -546,7 +546,7 @@ def _row_count(
     return max(lengths, default=0)
 
 
-def _index_ranges(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int]:
+def _index_ranges(args: Args, kwargs: Kwargs) -> list[int]:
     """Returns the lengths of index ranges among the arguments of a call."""
     return [len(value) for value in (*args, *kwargs.values()) if isinstance(value, IndexRange)]
 
@@ -617,9 +617,7 @@ def _unless_of_blocks(
     return difference
 
 
-def _bound(
-    before: Contents, args: tuple[Any, ...], kwargs: Mapping[str, Any], drift: float
-) -> Bound:
+def _bound(before: Contents, args: Args, kwargs: Kwargs, drift: float) -> Bound:
     """Returns what another order of sums explains in a call."""
     arrays = [content.value for content in before.values() if isinstance(content.value, np.ndarray)]
     times = kwargs.get("times")

@@ -1,7 +1,7 @@
 """Contents of a call as arrays, read and set: arguments, variables, and what the call returns."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, ModuleType
@@ -14,7 +14,7 @@ from synknumba._errors import SynkError
 from synknumba._host.data import Data
 from synknumba._ops.tree import is_nested
 from synknumba._source.reached import reads_of
-from synknumba._types import Array, RankConstant
+from synknumba._types import Args, Array, Kwargs, RankConstant
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of
 from synknumba._world.world import rank, world_size
@@ -56,9 +56,7 @@ class Content:
 Contents: TypeAlias = dict[str, Content]
 
 
-def inputs(
-    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
+def inputs(function: Any, args: Args, kwargs: Kwargs) -> Iterator[tuple[str, Any]]:
     """Yields what a call reads, by label: leaves of its arguments, and states of variables.
 
     The latter are those among the arguments, and those that the function uses beside them.

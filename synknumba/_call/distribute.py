@@ -19,7 +19,6 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property, partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, final
 
 from synknumba._call.options import NO_OPTIONS, FunctionOptions
@@ -29,7 +28,7 @@ from synknumba._host.deaths import when_gone
 from synknumba._host.log import log
 from synknumba._host.signals import is_of_handler
 from synknumba._source.reached import MISSING
-from synknumba._types import WeakTable
+from synknumba._types import CallValues, WeakTable
 from synknumba._wire import function_pickling as pickling
 from synknumba._wire.messages import Install
 from synknumba._wire.program import FunctionSpec, Program
@@ -46,15 +45,13 @@ if TYPE_CHECKING:
 EDITIONS_KEPT = 8  # of a function with other values from outside, which may come again
 MANY_EDITIONS = 8  # after so many, a warning says what to pass as an argument
 
-_NOTHING: Mapping[int, Any] = MappingProxyType({})
-
 
 def make_spec(
     world: Engine,
     sender: "Distributed",
     function: Callable[..., Any],
-    options: FunctionOptions = NO_OPTIONS,
-    sent: Mapping[int, Any] = _NOTHING,
+    options: FunctionOptions,
+    sent: Mapping[int, Any],
 ) -> FunctionSpec:
     """Returns a function in the form in which it is sent to the ranks; raises `ArgumentError` if it
     cannot be pickled.
@@ -199,7 +196,7 @@ def result_class(function: str, names: tuple[str, ...]) -> Callable[..., Any]:
     return cls
 
 
-def _make_result(function: str, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+def _make_result(function: str, names: tuple[str, ...], values: CallValues) -> Any:
     return result_class(function, names)(*values)
 
 
@@ -322,7 +319,7 @@ class InnerFunction(Distributed):
     def _send(self, world: Engine) -> None:
         if self._number not in world.holdings.shipped:
             self._reads = world.holdings.values.read(self._roots())
-            spec = make_spec(world, self, self.device_function)
+            spec = make_spec(world, self, self.device_function, NO_OPTIONS, {})
             world.command(Install(spec, None), info=CallInfo(self.name))
             self._note_sent(world, spec)
 

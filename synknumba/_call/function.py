@@ -7,7 +7,6 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, final, overload
 
 import numpy as np
@@ -40,7 +39,7 @@ from synknumba._host.data import Data
 from synknumba._ops.launch import named_launch
 from synknumba._progress import Progress, refuse_inside, wanted
 from synknumba._source.reached import MISSING
-from synknumba._types import Array, Batch
+from synknumba._types import Args, Array, Batch, CallValues, Kwargs
 from synknumba._variables.failed_writes import note_failure, writing
 from synknumba._variables.state import VariableState
 from synknumba._world.call_in_flight import Flight
@@ -184,9 +183,7 @@ class Function(SentFunction, Generic[P, R]):
         """
         if tracing.current is not None and tracing.current.is_here:
             refuse_inside(progress, tracing.where(), self.name)
-            options = CallOptions(
-                batch, num_slices, output_subset, local_batch=local_batch, shards=shards
-            )
+            options = CallOptions(batch, num_slices, output_subset, local_batch, shards)
             return tracing.current.call(self, args, kwargs, options)
         try:
             world = current_world()
@@ -223,9 +220,7 @@ class Function(SentFunction, Generic[P, R]):
                     except BaseException as error:
                         note_failure(world, [variable() for variable in changed], error)
                         raise
-            options = CallOptions(
-                batch, num_slices, output_subset, local_batch=local_batch, shards=shards
-            )
+            options = CallOptions(batch, num_slices, output_subset, local_batch, shards)
             if progress is not None or shards is not None or num_slices != 1:
                 options = replace(options, progress=wanted(progress, self.name))
             return self._call(world, args, kwargs, options)
@@ -280,16 +275,14 @@ class Function(SentFunction, Generic[P, R]):
         Raises:
             SynkError: as for a call, of what is found before the ranks start.
         """
-        options = CallOptions(
-            batch, num_slices, output_subset, local_batch=local_batch, shards=shards
-        )
+        options = CallOptions(batch, num_slices, output_subset, local_batch, shards)
         return self._submit_then(None, args, kwargs, options)
 
     def _submit_then(
         self,
         then: Callable[[Engine, Any], Any] | None,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         options: CallOptions,
     ) -> Future[Any]:
         """Starts a call whose result is what `then` makes of the world and the usual result.
@@ -313,35 +306,33 @@ class Function(SentFunction, Generic[P, R]):
                     plan, count, references, _ = entry
                     changed = [reference() for reference in references]
                     return self._launch(world, plan, values, count, changed, then, keep=args)
-            start = partial(self._launch_bound, world, then)
+
+            def start(call: Call, plan: Plan) -> Future[Any]:
+                bound = call.arguments
+                return self._launch(
+                    world,
+                    plan,
+                    call.values,
+                    call.count,
+                    bound.changed,
+                    then,
+                    bound.write_back,
+                    keep=call,
+                )
+
             return self._call(world, args, kwargs, options, start)
         finally:
             world.end()
 
-    def _call_held(self, world: Engine, args: tuple[Any, ...], options: CallOptions) -> Any:
+    def _call_held(self, world: Engine, args: Args, options: CallOptions) -> Any:
         """Makes a call where the world is held already, as in the `then` of a submitted call."""
         return self._call(world, args, {}, options)
-
-    def _launch_bound(
-        self, world: Engine, then: Callable[[Engine, Any], Any] | None, call: Call, plan: Plan
-    ) -> Future[Any]:
-        arguments = call.arguments
-        return self._launch(
-            world,
-            plan,
-            call.values,
-            call.count,
-            arguments.changed,
-            then,
-            arguments.write_back,
-            keep=call,
-        )
 
     def _launch(
         self,
         world: Engine,
         plan: Plan,
-        values: tuple[Any, ...],
+        values: CallValues,
         count: Count,
         changed: Sequence[VariableState | None],
         then: Callable[[Engine, Any], Any] | None,
@@ -451,9 +442,7 @@ class Function(SentFunction, Generic[P, R]):
         world = current_world()
         world.begin()
         try:
-            options = CallOptions(
-                batch, num_slices, output_subset, solo=True, local_batch=local_batch, shards=shards
-            )
+            options = CallOptions(batch, num_slices, output_subset, local_batch, shards, solo=True)
             return self._call(world, args, kwargs, options)
         finally:
             world.end()
@@ -467,8 +456,8 @@ class Function(SentFunction, Generic[P, R]):
     def _call(
         self,
         world: Engine,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         options: CallOptions,
         start: Callable[[Call, Plan], Any] | None = None,
     ) -> Any:
@@ -495,7 +484,7 @@ class Function(SentFunction, Generic[P, R]):
             raise
 
     def _planned_for(
-        self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
+        self, world: Engine, args: Args, kwargs: Kwargs, options: CallOptions
     ) -> tuple[Call, Plan]:
         """Returns the bound call and its plan, which the ranks have."""
         planner = self._planner
@@ -634,9 +623,7 @@ class Function(SentFunction, Generic[P, R]):
             WorldError: no world is open, and `world_size` is not given.
             ArgumentError, PartitionError, BatchError, LaunchError: as for a call.
         """
-        options = CallOptions(
-            batch, num_slices, output_subset, local_batch=local_batch, shards=shards
-        )
+        options = CallOptions(batch, num_slices, output_subset, local_batch, shards)
         return make_report(self._worked_out("plan", options, world_size, args, kwargs))
 
     def _worked_out(
@@ -644,8 +631,8 @@ class Function(SentFunction, Generic[P, R]):
         what: str,
         options: CallOptions,
         world_size: int | None,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
     ) -> WorkedCall:
         """Works out a call of which nothing is sent; `what` is the method, for errors."""
         planner, partition = self._planner, planned_partition(what, world_size)
@@ -697,7 +684,10 @@ class Function(SentFunction, Generic[P, R]):
                 kwargs["batch"] = batch
             if local_batch is not None:
                 kwargs["local_batch"] = local_batch
-            self._compare_ranks(ranks, world_size, args, kwargs)
+            # deferred: no other call needs it
+            from synknumba._call.compared_ranks import check_ranks
+
+            check_ranks(self, ranks, world_size, args, kwargs)
             return
         if not self._is_checkable:
             raise ArgumentError(
@@ -707,23 +697,6 @@ class Function(SentFunction, Generic[P, R]):
             )
         options = CallOptions(batch, local_batch=local_batch)
         check_call(self._worked_out("check", options, world_size, args, kwargs))
-
-    def _compare_ranks(
-        self,
-        ranks: Iterable[int],
-        world_size: int | None,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> None:
-        if world_size is not None:
-            raise ArgumentError(
-                f"check of {self.name}: pass world_size= for one number of "
-                f"ranks, or ranks= for several"
-            )
-        # deferred: no other call needs it
-        from synknumba._call.compared_ranks import check_ranks
-
-        check_ranks(self, ranks, args, kwargs)
 
     @property
     def _is_checkable(self) -> bool:

@@ -18,7 +18,7 @@ from synknumba._host.foreign import has_array, is_foreign
 from synknumba._host.stored import StoredData
 from synknumba._ops.tree import is_nested
 from synknumba._tracing import Number
-from synknumba._types import RankConstant, Shape
+from synknumba._types import Args, RankConstant, Shape
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Branch, Variable, layout_of, state_of
 
@@ -86,7 +86,7 @@ def kind_of(value: Any) -> Kind:
 # ---- keys of the fast paths
 
 
-def repeated_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def repeated_key(args: Args) -> tuple[Any, ...] | None:
     """Returns what stands for arguments in the key of a fast path; None if one is of a kind that
     it does not take.
 

@@ -74,9 +74,9 @@ class CallOptions:
     batch: Batch
     num_slices: int = 1
     output_subset: Any = None
-    solo: bool = False
     local_batch: Any = None
     shards: int | None = None
+    solo: bool = False
     progress: Progress = False
 
     @property

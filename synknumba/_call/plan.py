@@ -23,7 +23,6 @@ import numpy as np
 
 from synknumba._call.call import Call
 from synknumba._call.collect import (
-    SEQUENTIAL_SUM,
     Collector,
     Combining,
     Count,
@@ -52,9 +51,9 @@ from synknumba._ops.tree import (
     unflatten,
     unmatched,
 )
-from synknumba._types import Array, Cache, Op, UserOp
+from synknumba._types import Array, Cache, CallValues, Op, UserOp
 from synknumba._wire.messages import Returned
-from synknumba._wire.program import Combination, Combined, Program, Result, next_number
+from synknumba._wire.program import Combination, Combined, HostArray, Program, Result, next_number
 from synknumba._wire.results import RankReturn, ResultReader
 from synknumba._world.call_in_flight import Flight
 from synknumba._world.engine import Engine
@@ -63,26 +62,6 @@ from synknumba._world.news import RankNews
 
 WEIGHTS_KEPT = 1  # of a plan, for the last number of rows
 COMBINERS_KEPT = 1024  # of a function, one for each set of shapes that ranks return
-
-
-@final
-class _Inputs:
-    """What a plan refers to of the call that it was made for, without keeping it alive."""
-
-    def __init__(self, call: Call) -> None:
-        self.segments = tuple(map(weakref.ref, call.segments))
-        self._variables = tuple(
-            weakref.ref(variable.storage()) for variable in call.variables.values()
-        )
-
-    @property
-    def are_gone(self) -> bool:
-        """Whether some memory is gone, so that no call will use it again."""
-        for reference in self.segments:
-            segment = reference()
-            if segment is None or segment.closed:
-                return True
-        return any(variable() is None for variable in self._variables)
 
 
 class Plan(ABC):
@@ -107,7 +86,10 @@ class Plan(ABC):
         self.world = world
         self.program = program
         self.info = info
-        self._inputs = _Inputs(call)
+        # of the call that it is made for
+        self._segment_references = tuple(map(weakref.ref, call.segments))
+        storages = [variable.storage() for variable in call.variables.values()]
+        self._storage_references = list(map(weakref.ref, storages))
         self._number = program.number
         weights = partial(row_weights, partition=program.shard_partition)
         self.weights = lru_cache(WEIGHTS_KEPT)(weights)
@@ -124,7 +106,7 @@ class Plan(ABC):
         (per_row, per_rank), ranks = self._bytes
         return per_row * (total_rows(count) or 0) + per_rank * ranks
 
-    def execute(self, values: tuple[Any, ...], count: Count) -> Any:
+    def execute(self, values: CallValues, count: Count) -> Any:
         """Executes one call, of `count` rows; called between the world's `begin` and `end`.
 
         `values` are in the order of the program's `values` format, without the segment ids of
@@ -136,7 +118,7 @@ class Plan(ABC):
             return self.collect(count)
         return self.finish(count)
 
-    def launch(self, values: tuple[Any, ...], count: Count, flight: Flight) -> None:
+    def launch(self, values: CallValues, count: Count, flight: Flight) -> None:
         """Starts one call as `execute` does, without waiting for its end; `finish` follows when
         the round has ended.
         """
@@ -150,7 +132,7 @@ class Plan(ABC):
             self.updates.assign(self.world)
         return result
 
-    def _send(self, values: tuple[Any, ...], count: Count) -> None:
+    def _send(self, values: CallValues, count: Count) -> None:
         """Writes what changes from call to call to shared memory."""
         selection = self._selection
         if selection is not None:
@@ -175,7 +157,11 @@ class Plan(ABC):
     @property
     def stale(self) -> bool:
         """Whether memory that the plan refers to is gone, so that no call will use it again."""
-        return self._inputs.are_gone
+        for reference in self._segment_references:
+            segment = reference()
+            if segment is None or segment.closed:
+                return True
+        return any(storage() is None for storage in self._storage_references)
 
     @property
     @abstractmethod
@@ -230,12 +216,9 @@ class KernelPlan(Plan):
         if built.combined:
             self._combining = self._combine([results[key] for key in sorted(built.combined)])
         self._lent_mean = any(results[key].op == "mean" for key in self._lenders)
-        self._selection = selection = Selection(program, self._inputs.segments)
+        self._selection = selection = Selection(program, self._segment_references)
         self.returned = {key: results[key] for key in returned}
-        self._collectors = [
-            self._collector(result, selection, world.ranks.results)
-            for result in self.returned.values()
-        ]
+        self._collectors = [self._collector(result, selection) for result in self.returned.values()]
         self._alone: Collector | None = None
         self._finish: Callable[..., Any] | None = None
         if len(returned) == 1:
@@ -258,7 +241,7 @@ class KernelPlan(Plan):
         if self._combining is not None:
             self._combining.forget()
 
-    def select(self, values: tuple[Any, ...]) -> None:
+    def select(self, values: CallValues) -> None:
         """Notes the rows that a call of a sequence selects, for results that are row numbers."""
         assert self._selection is not None  # made with the plan
         self._selection.values = values[self._selection.first :]
@@ -275,21 +258,14 @@ class KernelPlan(Plan):
             return None
         return self._finish(*(collector(count) for collector in self._collectors))
 
-    def collector_in(self, memory: Array, name: str) -> Collector:
-        """Returns the collector of a small result in other memory than the control block's, of
-        the same shape.
-        """
-        assert self._selection is not None  # made with the plan
-        return self._collector(self.returned[name], self._selection, memory)
-
-    def _collector(self, result: Result, selection: Selection, memory: Array) -> Collector:
+    def _collector(self, result: Result, selection: Selection) -> Collector:
         assert result.parts is not None  # only wanted outputs are collected
         if result.name in self._lenders:
             lender, shape = self._lenders[result.name], result.shape
             if result.op == "gather":
                 return lambda count: lender.result((total_rows(count) or 0, *shape))
             return lambda _: lender.result(shape)
-        parts = self.parts_of(result, memory)
+        parts = self.parts_of(result)
         if result.op == "gather":
             # without the plan, which would keep the memory
             return lambda count: private_copy(parts[: total_rows(count)])
@@ -303,16 +279,14 @@ class KernelPlan(Plan):
             return lambda _: merge(parts)
         return make_collector(result.op, parts, self.weights)
 
-    def parts_of(self, result: Result, memory: Array | None = None) -> Array:
-        """Returns the ranks' parts of a result: shape (W, …); small ones are in `memory`, by
-        default the control block's.
+    def parts_of(self, result: Result) -> Array:
+        """Returns the ranks' parts of a result: shape (W, …); small ones are in the control
+        block.
         """
         assert result.parts is not None  # as above
         if not result.is_small:
             return self._segments[result.name].array(result.parts.dtype, result.parts.shape)
-        if memory is None:
-            memory = self.world.ranks.results
-        return result.parts.in_lines(memory)
+        return result.parts.in_lines(self.world.ranks.results)
 
     def _lender(self, result: Result, place: Segment) -> ResultLeases:
         assert result.parts is not None
@@ -383,9 +357,10 @@ class FunctionPlan(Plan):
             combiner = self._combiners[numbers] = self._make_combiner(numbers, count)
         return combiner(count)
 
-    def collect_kept(self, memory: Array, count: Count) -> Any | None:
+    def collect_kept(self, memory: Array, count: Count) -> tuple[list[Any], Structure] | None:
         """Returns what `collect` would return for each of several results that ranks have kept,
-        stacked; None if they have to be collected one by one.
+        as arrays with these as their first axis, and the structure; None if they have to be
+        collected one by one.
 
         Args:
             memory: the ranks' small results: uint8, shape (entries, W, bytes).
@@ -395,29 +370,21 @@ class FunctionPlan(Plan):
         first, _ = self.program.returns.small
         numbers = memory[:, :, first : first + 8].view(np.int64)[:, :, 0]
         are_alike = numbers.all() and (numbers == numbers[0]).all()
-        # NumPy sums fewer parts in order, along any axis
-        if not are_alike or self.program.shards is not None or memory.shape[1] >= SEQUENTIAL_SUM:
+        are_few = memory.shape[1] < reduction.SEQUENTIAL_SUM
+        if not (are_alike and are_few) or self.program.shards is not None:
             return None
         ran = range(memory.shape[1])
         returns = [self._readers[rank].read(number) for rank, number in enumerate(numbers[0])]
         structure = self._common_structure(ran, returns)
         columns: list[Any] = []
         for index, op in enumerate(self._leaf_ops(structure)):
-            leaves = [part.leaves[index] for part in returns]
-            view = self._view(leaves)
-            if view is None or not (op == "mean" or op in reduction.UFUNCS):
+            place = self._place([part.leaves[index] for part in returns])
+            if place is None or not (op == "mean" or op in reduction.UFUNCS):
                 return None
-            if any(leaf.shape != leaves[0].shape for leaf in leaves):
-                return None
-            reduction.check_dtype(op, view.dtype, self.info.function)
-            offset = leaves[0].ctypes.data - self._results.ctypes.data
-            entry, line, _ = memory.strides
-            shape, strides = view.shape[1:], (line, entry, *view.strides[1:])
-            parts = np.ndarray(
-                (len(ran), len(memory), *shape), view.dtype, memory.data, offset, strides
-            )
-            columns.append(self._combination(op, view.dtype, ran)(parts, count))
-        return unflatten(structure, columns) if columns else None
+            reduction.check_dtype(op, place.dtype, self.info.function)
+            parts = place.in_lines(memory).swapaxes(0, 1)
+            columns.append(self._combination(op, place.dtype, ran)(parts, count))
+        return (columns, structure) if columns else None
 
     def _make_combiner(self, numbers: tuple[int, ...], count: Count) -> Collector:
         ran = [rank for rank, number in enumerate(numbers) if number]
@@ -548,24 +515,29 @@ class FunctionPlan(Plan):
         """
         if self.program.shards is not None:
             return lambda: np.stack(leaves)
-        view = self._view(leaves)
-        if view is None:
+        place = self._place(leaves)
+        if place is None:
             return lambda: np.stack(leaves)
+        first, offset = divmod(place.offset, self._results.strides[0])
+        place = replace(place, offset=offset)
+        view = place.in_lines(self._results[first : first + len(leaves)])
         return lambda: view
 
-    def _view(self, leaves: Sequence[Array]) -> Array | None:
-        """Returns a view of the results that has the leaves; None if they lie in any other way."""
+    def _place(self, leaves: Sequence[Array]) -> HostArray | None:
+        """Returns where the results have the first of the leaves, if the others are alike, and as
+        far apart as the ranks' results; else None.
+        """
         results, first = self._results, leaves[0]
-        address, stride = results.ctypes.data, results.strides[0]
-        start = offset = first.ctypes.data - address
+        start = offset = first.ctypes.data - results.ctypes.data
         for leaf in leaves:
-            if leaf.ctypes.data - address != offset or leaf.dtype != first.dtype:
+            if leaf.ctypes.data - results.ctypes.data != offset:
+                return None
+            if leaf.dtype != first.dtype or leaf.shape != first.shape:
                 return None
             if not 0 <= offset < results.nbytes:
                 return None
-            offset += stride
-        shape, strides = (len(leaves), *first.shape), (stride, *first.strides)
-        return np.ndarray(shape, first.dtype, results.data, start, strides)
+            offset += results.strides[0]
+        return HostArray(-1, first.dtype, first.shape, start)
 
     def _gatherer(self, leaves: Sequence[Array], structure: Structure) -> Collector:
         if leaves[0].ndim == 0:

@@ -21,7 +21,7 @@ from synknumba._host.log import log
 from synknumba._host.segment import Segment
 from synknumba._host.stored import StoredData
 from synknumba._ops.rows import Listed, select
-from synknumba._types import Array, Batch, Cache, RankConstant
+from synknumba._types import Args, Array, Batch, Cache, RankConstant
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable
 
@@ -101,7 +101,7 @@ class KeptPlans:
         self._plans.drop_all()
 
     def known(
-        self, args: tuple[Any, ...], shards: int | None, batch: Batch
+        self, args: Args, shards: int | None, batch: Batch
     ) -> tuple[KnownCall | None, tuple[Any, ...]]:
         """Returns the entry of the fast path for these arguments, or None, and what is sent with
         the call. Writes the row numbers of a batch, which is None or an array.
@@ -173,7 +173,7 @@ class KeptPlans:
         """Bytes of the results of all plans."""
         return sum(plan.nbytes for plan in self._plans.values())
 
-    def remember(self, args: tuple[Any, ...], call: Call, plan: Plan) -> None:
+    def remember(self, args: Args, call: Call, plan: Plan) -> None:
         """Adds a call to the fast path, if its arguments allow it."""
         key = repeated_key(args)
         if key is None or len(args) != len(self._binder.passed):

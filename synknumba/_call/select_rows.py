@@ -16,7 +16,7 @@ from synknumba._ops import rows as rows_module
 from synknumba._ops.local_rows import OwnRows, select_own
 from synknumba._ops.rows import Listed, Partition, Range, Rows
 from synknumba._tracing import Line
-from synknumba._types import Array, RankConstant
+from synknumba._types import Array, CallValues, RankConstant
 from synknumba._wire.program import (
     Filled,
     FunctionStyle,
@@ -171,7 +171,7 @@ class _Encoder:
 
     def __init__(self, memory: dict[str, Segment] | None) -> None:
         self._memory = memory
-        self.values: tuple[Any, ...] = ()
+        self.values: CallValues = ()
         self.segments: list[Segment] = []
         self.key: list[Any] = []
 

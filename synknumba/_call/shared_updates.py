@@ -19,7 +19,7 @@ from synknumba._call.call import Call
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._types import Array, Op
-from synknumba._variables.state import VariableState
+from synknumba._variables.state import Assignment, VariableState
 from synknumba._wire.program import HostArray, Param, Tree, Update
 from synknumba._world.engine import Engine
 
@@ -72,4 +72,5 @@ class SharedUpdates:
             variable = reference()
             assert variable is not None  # the function that is being called holds it
             values = [np.asarray(ufunc.reduce(part, 0, part.dtype)) for part in parts]
-            variable.assign(world, dict.fromkeys(self._ranks, values), variable.storage())
+            of_ranks = dict.fromkeys(self._ranks, values)
+            variable.assign(world, Assignment(variable, of_ranks, variable.storage()))

@@ -23,6 +23,7 @@ from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError
 from synknumba._host.data import Data
 from synknumba._source.kernel_facts import Kind, Use, facts_of, parts_of
+from synknumba._types import Kwargs
 from synknumba._variables.variable import Variable
 
 _OPS: Mapping[str | None, str] = {
@@ -93,7 +94,7 @@ class UndeclaredOutputs:
                 code.co_varnames[: code.co_argcount][-len(function.__defaults__) :]
             )
 
-    def check(self, passed: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def check(self, passed: Sequence[str], args: Sequence[Any], kwargs: Kwargs) -> None:
         """Raises `ArgumentError` if one of them is missing, or an array that is not divided into
         rows as the others are.
 

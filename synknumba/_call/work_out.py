@@ -35,7 +35,7 @@ from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
 from synknumba._source.access import read_parameters, written_parameters
 from synknumba._source.grid_limits import Limits, grid_limits
-from synknumba._types import shown
+from synknumba._types import Args, Kwargs, shown
 from synknumba._wire.control import RESULT_BYTES, VALUE_BYTES, align
 from synknumba._wire.program import (
     Broadcast,
@@ -198,9 +198,7 @@ class FunctionText:
             return None
         return sized_by(call, launch, self.limits)
 
-    def check_outputs(
-        self, passed: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> None:
+    def check_outputs(self, passed: Sequence[str], args: Sequence[Any], kwargs: Kwargs) -> None:
         """Raises `ArgumentError` if an output is not declared; arguments are those of
         `UndeclaredOutputs.check`.
         """
@@ -295,8 +293,8 @@ class Planner:
 
     def bind(
         self,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         options: CallOptions,
         partition: Partition,
         world: Engine | None = None,
@@ -331,8 +329,8 @@ class Planner:
 
     def work_out_in_sequence(
         self,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         options: CallOptions,
         partition: Partition,
         world: Engine | None,

@@ -4,12 +4,12 @@ from collections.abc import Collection
 
 import numpy as np
 
-from synknumba._call.call import Arguments, leaves_of, named_leaves
+from synknumba._call.call import Arguments, named_leaves
 from synknumba._errors import ArgumentError
 from synknumba._host.data import Data
 from synknumba._ops.tree import flatten, paths
 from synknumba._types import Array
-from synknumba._wire.program import Broadcast, Held, HeldRows, Sharded
+from synknumba._wire.program import Broadcast, Held, HeldRows, Sharded, leaves_of
 
 _WRITABLE = (Sharded, Held, HeldRows)  # what a function may write in place
 

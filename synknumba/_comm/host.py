@@ -27,6 +27,7 @@ a table of int64:
     and for each piece: elements, address in each source, address in each target
 """  # noqa: E501
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import chain
@@ -43,6 +44,7 @@ from synknumba._host.signals import held_signals
 from synknumba._ops.reduction import UFUNCS
 from synknumba._types import Array, CollectiveOp
 from synknumba._wire.compiled import compiled
+from synknumba._wire.doorbell import memcpy
 from synknumba._wire.native import Native, NativeStep, call_of
 
 CACHE_LINE = 64  # bytes; a line written by two cores moves back and forth between them
@@ -306,9 +308,6 @@ def _pointer(typingctx: Any, address: Any) -> Any:
     return types.voidptr(types.int64), codegen
 
 
-_memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
-
-
 @intrinsic
 def _stream_line(typingctx: Any, target: Any, source: Any) -> Any:
     """Copies one cache line past the caches; `target` is aligned to a line."""
@@ -345,20 +344,10 @@ def _stream(target: int, source: int, count: int) -> None:
     """
     first = min(-target % CACHE_LINE, count)
     last = first + (count - first) // CACHE_LINE * CACHE_LINE
-    _memcpy(target, source, first)
+    memcpy(target, source, first)
     for begin in range(first, last, CACHE_LINE):
         _stream_line(target + begin, source + begin)
-    _memcpy(target + last, source + last, count - last)
-
-
-@register_jitable
-def _sum(a: Any, b: Any) -> Any:
-    return a + b
-
-
-@register_jitable
-def _prod(a: Any, b: Any) -> Any:
-    return a * b
+    memcpy(target + last, source + last, count - last)
 
 
 @register_jitable
@@ -382,11 +371,11 @@ def _complex_prod(a: Any, b: Any) -> Any:
 
 
 _ELEMENTS: dict[CollectiveOp, Callable[[Any, Any], Any]] = {
-    "sum": _sum,
-    "prod": _prod,
+    "sum": operator.add,
+    "prod": operator.mul,
     "min": _min,
     "max": _max,
-    "avg": _sum,
+    "avg": operator.add,
 }
 
 
@@ -481,7 +470,7 @@ def _combiner(op: CollectiveOp, dtype: str) -> Any:
                     for i in range(n):
                         out[i] /= divisor
                 for target in range(targets):
-                    _memcpy(row[1 + sources + target] + begin * itemsize, head[4], n * itemsize)
+                    memcpy(row[1 + sources + target] + begin * itemsize, head[4], n * itemsize)
 
     return compiled("void(int64)")(combine)
 
@@ -507,7 +496,7 @@ def _mover() -> Any:
                     if past_caches:
                         _stream(target + begin, source + begin, n)
                     else:
-                        _memcpy(target + begin, source + begin, n)
+                        memcpy(target + begin, source + begin, n)
         if past_caches:
             _fence()
 

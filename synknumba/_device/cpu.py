@@ -1,5 +1,6 @@
 """The CPU device: one core, which works on views of the host's segments without copies."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -135,7 +136,7 @@ class CpuWorkspace(Workspace):
 
     def scratch(self, slot: object, dtype: Any, shape: Shape) -> Array:
         dtype = np.dtype(dtype)
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         storage = self._storage.get(slot)
         if storage is None or storage.nbytes < nbytes:
             storage = self._storage[slot] = np.empty(max(nbytes, 1), np.uint8)

@@ -11,6 +11,7 @@ In a sliced program copies have streams of their own, and arguments have two buf
     store                   │ out 0  │ out 1  …        out k waits for work k
 """  # noqa: E501
 
+import math
 import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -262,7 +263,7 @@ class CudaWorkspace(Workspace):
 
     def scratch(self, slot: object, dtype: Any, shape: Shape) -> Any:
         dtype = np.dtype(dtype)
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         if slot is None:
             return typed(cupy.cuda.alloc(max(nbytes, 1)), dtype, shape)
         memory = self._storage.get(slot)
@@ -345,7 +346,7 @@ class CudaWorkspace(Workspace):
         return Buffer(array, load, store if writable else None)
 
     def _staging_buffer(self, slot: object, dtype: "np.dtype[Any]", shape: Shape) -> Array:
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         storage = self._staging.get(slot)
         if storage is None or storage.nbytes < nbytes:
             memory = cupy.cuda.alloc_pinned_memory(max(nbytes, 1))

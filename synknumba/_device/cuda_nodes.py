@@ -9,7 +9,7 @@ its kernels' parameters. A launch of the graph that is queued already keeps its 
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -46,26 +46,22 @@ class _NodeParams(ctypes.Structure):
     )
 
 
+def _copy_end(name: str) -> Iterator[tuple[str, Any]]:
+    """Yields the fields of the source or the target of a copy."""
+    yield from ((f"{name}_{axis}", ctypes.c_size_t) for axis in ("x", "y", "z", "lod"))
+    yield f"{name}_type", ctypes.c_uint
+    yield f"{name}_host", ctypes.c_void_p
+    yield name, ctypes.c_uint64
+    yield from ((f"{name}_{part}", ctypes.c_void_p) for part in ("array", "reserved"))
+    yield from ((f"{name}_{part}", ctypes.c_size_t) for part in ("pitch", "height"))
+
+
 class _CopyParams(ctypes.Structure):
     """CUDA_MEMCPY3D of cuda.h."""
 
     _fields_ = (
-        *((f"source_{name}", ctypes.c_size_t) for name in ("x", "y", "z", "lod")),
-        ("source_type", ctypes.c_uint),
-        ("source_host", ctypes.c_void_p),
-        ("source", ctypes.c_uint64),
-        ("source_array", ctypes.c_void_p),
-        ("reserved_0", ctypes.c_void_p),
-        ("source_pitch", ctypes.c_size_t),
-        ("source_height", ctypes.c_size_t),
-        *((f"target_{name}", ctypes.c_size_t) for name in ("x", "y", "z", "lod")),
-        ("target_type", ctypes.c_uint),
-        ("target_host", ctypes.c_void_p),
-        ("target", ctypes.c_uint64),
-        ("target_array", ctypes.c_void_p),
-        ("reserved_1", ctypes.c_void_p),
-        ("target_pitch", ctypes.c_size_t),
-        ("target_height", ctypes.c_size_t),
+        *_copy_end("source"),
+        *_copy_end("target"),
         *((name, ctypes.c_size_t) for name in ("width", "height", "depth")),
     )
 

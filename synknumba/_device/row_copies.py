@@ -44,30 +44,6 @@ def _prefetch(typingctx: Any, address: Any) -> Any:
     return types.void(types.int64), codegen
 
 
-def _taking(nbytes: int) -> Any:
-    """Returns the copy of rows of so many bytes to a buffer, without a call for each."""
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def move(typingctx: Any, target: Any, source: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = ir.IntType(8 * nbytes).as_pointer()
-            value = builder.load(builder.inttoptr(args[1], pointer), align=1)
-            builder.store(value, builder.inttoptr(args[0], pointer), align=1)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64), codegen
-
-    @register_jitable  # type: ignore[untyped-decorator]
-    def take(buffer: int, array: int, numbers: int, count: int) -> None:
-        for row in range(count):
-            move(buffer + nbytes * row, array + nbytes * load_word(numbers + 8 * row))
-
-    return take
-
-
-_take_1, _take_2, _take_4, _take_8, _take_16 = map(_taking, (1, 2, 4, 8, 16))
-
-
 @register_jitable  # type: ignore[untyped-decorator]
 def _copy_long(
     buffer: int, array: int, numbers: int, count: int, row_bytes: int, is_back: int
@@ -88,6 +64,40 @@ def _copy_long(
             memcpy(in_buffer, in_array, row_bytes)
 
 
+def _or_taking(nbytes: int, copy_others: Any) -> Any:
+    """Returns a copy that takes rows of so many bytes without a call for each, and leaves all
+    else to another.
+    """
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def move(typingctx: Any, target: Any, source: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = ir.IntType(8 * nbytes).as_pointer()
+            value = builder.load(builder.inttoptr(args[1], pointer), align=1)
+            builder.store(value, builder.inttoptr(args[0], pointer), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), codegen
+
+    @register_jitable  # type: ignore[untyped-decorator]
+    def copy(
+        buffer: int, array: int, numbers: int, count: int, row_bytes: int, is_back: int
+    ) -> None:
+        if row_bytes == nbytes and not is_back:
+            for row in range(count):
+                move(buffer + nbytes * row, array + nbytes * load_word(numbers + 8 * row))
+        else:
+            copy_others(buffer, array, numbers, count, row_bytes, is_back)
+
+    return copy
+
+
+# as in NumPy, each of these sizes has a loop of its own
+_copy_numbered = _copy_long
+for _size in (1, 2, 4, 8, 16):
+    _copy_numbered = _or_taking(_size, _copy_numbered)
+
+
 @compiled(f"void({', '.join(map(str, _KINDS))})")
 def copy_rows(
     buffer: int,
@@ -104,19 +114,7 @@ def copy_rows(
     The numbers of the rows are a line of `lists`, int64, with `list_bytes` from one to the next.
     """
     numbers = lists + line * list_bytes
-    # as in NumPy, each of these sizes has a loop of its own
-    if row_bytes == 1 and not is_back:
-        _take_1(buffer, array, numbers, count)
-    elif row_bytes == 2 and not is_back:
-        _take_2(buffer, array, numbers, count)
-    elif row_bytes == 4 and not is_back:
-        _take_4(buffer, array, numbers, count)
-    elif row_bytes == 8 and not is_back:
-        _take_8(buffer, array, numbers, count)
-    elif row_bytes == 16 and not is_back:
-        _take_16(buffer, array, numbers, count)
-    else:
-        _copy_long(buffer, array, numbers, count, row_bytes, is_back)
+    _copy_numbered(buffer, array, numbers, count, row_bytes, is_back)
 
 
 @final

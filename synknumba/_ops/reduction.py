@@ -38,6 +38,9 @@ UFUNCS: dict[str, np.ufunc] = {
     "max": np.maximum,
 }
 
+# NumPy adds fewer numbers than this in order, along any axis
+SEQUENTIAL_SUM = 8
+
 # bytes of a result combined at a time: several such pieces fit in an L2 cache
 PIECE_BYTES = 256 << 10
 

@@ -28,7 +28,7 @@ class Steps(Repeated):
         self.place = place
         self.segments = program.segments()
         self.variables = program.variables()
-        self._number = program.number
+        self._program = program
         self._run: Repetition | None = None
 
     @abstractmethod
@@ -45,7 +45,7 @@ class Steps(Repeated):
     def again(self) -> Again | None:
         if self._run is None:
             return None
-        return self._run.again(self._number, self.place.control.values, b"")
+        return self._run.again(self._program.number, self.place.control.values, b"")
 
     def forget_buffers(self) -> None:
         if self._run is not None:
@@ -59,12 +59,11 @@ class CollectiveRoutine(Steps):
 
     def __init__(self, program: Collective, place: Place, communicator: Communicator) -> None:
         super().__init__(program, place)
-        self._program = program
         self._communicator = communicator
 
     def make(self) -> list[Step]:
-        program = self._program
-        exchanges = []
+        program, exchanges = self._program, []
+        assert isinstance(program, Collective)
         for dtype, source, target, copies in program.arrays:
             lines = self._lines(dtype, source), self._lines(dtype, target)
             exchanges.append(Exchange(dtype, *lines, source.counts, target.counts, copies))
@@ -135,12 +134,9 @@ class StagedRoutine(Repeated):
 class TransferRoutine(Steps):
     """Copies between a variable and host memory, on one rank."""
 
-    def __init__(self, program: Transfer, place: Place) -> None:
-        super().__init__(program, place)
-        self._program = program
-
     def make(self) -> list[Step]:
         device, rank, steps = self.place.device, self.place.rank, []
+        assert isinstance(self._program, Transfer)
         for number, leaf, hosts, firsts in self._program.arrays:
             mine, holding = hosts[rank], self.place.holdings[number]
             if mine is None:

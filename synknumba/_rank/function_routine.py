@@ -33,7 +33,7 @@ from synknumba._rank.replay import Repetition
 from synknumba._rank.result_writer import ResultWriter
 from synknumba._rank.routine import Moves, Outputs, Place, Routine, SliceRows, scalar_reader
 from synknumba._source.array_expressions import is_array_expression
-from synknumba._types import Array, Span, UserOp
+from synknumba._types import Array, CallValues, Span, UserOp
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import News, Returned
 from synknumba._wire.program import (
@@ -45,7 +45,8 @@ from synknumba._wire.program import (
     Program,
     Sharded,
     Tree,
-    Update,
+    leaves_of,
+    may_write,
 )
 from synknumba._wire.relaunch import Again
 
@@ -133,6 +134,9 @@ class _Bound:
 class FunctionRoutine(Routine):
     """A Python function of device arrays, called once per slice; its results are its return
     values.
+
+    Attributes:
+        writer: packs the results.
     """
 
     def __init__(self, program: Program, place: Place, function: Callable[..., Any]) -> None:
@@ -141,7 +145,7 @@ class FunctionRoutine(Routine):
         first, nbytes = program.returns.small or (0, RESULT_BYTES)
         memory = place.control.results[place.rank, first : first + nbytes]
         self._name = name = getattr(function, "__name__", "the function")
-        self._writer = ResultWriter(memory, nbytes, place.device, name)
+        self.writer = ResultWriter(memory, nbytes, place.device, name)
         self._bound = _Bound()
         self._results: list[tuple[Any, SliceRows | None]] = []
         self._objects: dict[object, Any] = {}  # copies of objects that are arguments, of this run
@@ -162,16 +166,12 @@ class FunctionRoutine(Routine):
         for name, param in program.parameters:
             if isinstance(param, Dynamic):
                 self._numbers[name] = scalar_reader(param)
-            leaves = enumerate(_leaves(param))
+            leaves = enumerate(leaves_of(param))
             reads = [(at, scalar_reader(leaf)) for at, leaf in leaves if isinstance(leaf, Dynamic)]
             if isinstance(param, Tree) and reads:
                 self._nested_numbers[name] = reads
 
-    def keep_results(self, *, keeps: bool) -> None:
-        """Called at the beginning of a round; `keeps`: whether its results are kept."""
-        self._writer.keeps = keeps
-
-    def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
+    def bind(self, values: CallValues, scalars: bytes) -> None:
         self._let_go()
         rows, bound = values[self._row_values :], self._bound
         follows = bool(bound.gathers)
@@ -188,7 +188,7 @@ class FunctionRoutine(Routine):
                 self._renumber(call, values)
             bound.scalars = scalars
 
-    def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> _Bound:
+    def _make_binding(self, values: CallValues, scalars: bytes) -> _Bound:
         program = self.program
         slices = self.slices(values, in_line=self._line is not None)
         updates = Outputs(variable_updates(self, slices))
@@ -223,7 +223,7 @@ class FunctionRoutine(Routine):
         selecting = values[self._row_values + bool(gathers) :]
         return _Bound(selecting, scalars, calls, steps, updates.after, alone, gathers)
 
-    def _renumber(self, call: _Call, values: tuple[Any, ...]) -> None:
+    def _renumber(self, call: _Call, values: CallValues) -> None:
         """Replaces the numbers that a call passes."""
         arguments = call.arguments
         if self._recorder is not None:  # recordings keep the calls that they have made
@@ -265,7 +265,7 @@ class FunctionRoutine(Routine):
         if (recording := call.make.step()) is None:
             return None
         step, results = recording
-        copies = self._writer.copies(results)
+        copies = self.writer.copies(results)
         if copies is None:
             return None
         work = self.workspace.in_order([moves.around(step)])
@@ -276,7 +276,7 @@ class FunctionRoutine(Routine):
         self,
         number: int,
         rows: SliceRows | None,
-        values: tuple[Any, ...],
+        values: CallValues,
         updates: Outputs,
     ) -> tuple[_Call, Moves]:
         """Returns the call of the function for one slice, and the steps around it."""
@@ -321,7 +321,7 @@ class FunctionRoutine(Routine):
         slot: object,
         param: Any,
         rows: SliceRows | None,
-        values: tuple[Any, ...],
+        values: CallValues,
         moves: Moves,
     ) -> Any:
         if isinstance(param, Constant) and not _is_fixed(param.value):
@@ -347,9 +347,8 @@ class FunctionRoutine(Routine):
             leaves += value.leaves if isinstance(value, _Nested) else [value]
         if self._may_try and not _are_small_arrays(leaves):
             return self._call_with(arguments)
-        params = [leaf for _, param in self.program.parameters for leaf in _leaves(param)]
-        pairs = zip(params, leaves, strict=True)
-        written = [leaf for param, leaf in pairs if _is_written(param)]
+        pairs = zip(self.program.leaves(), leaves, strict=True)
+        written = [leaf for param, leaf in pairs if may_write(param)]
         values = [leaf.value if isinstance(leaf, _Passed) else leaf for leaf in leaves]
         return self._recorder.recorded(self._call_with(arguments), values, written)
 
@@ -449,7 +448,7 @@ class FunctionRoutine(Routine):
                 self._explain(error)
                 raise
             end_child()
-            return self._writer.write(result)
+            return self.writer.write(result)
         self._results.clear()  # left over from a failed call
         with self.place.device.scope():
             try:
@@ -511,28 +510,28 @@ class FunctionRoutine(Routine):
         return [
             name
             for name, param in self.program.parameters
-            if any(isinstance(leaf, kinds) for leaf in _leaves(param))
+            if any(isinstance(leaf, kinds) for leaf in leaves_of(param))
         ]
 
     def descriptors(self, news: News) -> list[int]:
         if isinstance(news, Returned) and news.segment is not None:
-            return self._writer.descriptors
+            return self.writer.descriptors
         return []
 
     def close(self) -> None:
         super().close()
-        self._writer.close()
+        self.writer.close()
         for recorder in (self._recorder, self._own_recorder):
             if recorder is not None:
                 recorder.close()
 
     def _answer(self, results: list[tuple[Any, SliceRows | None]]) -> News | None:
         if not results:
-            self._writer.write_nothing()
+            self.writer.write_nothing()
             return None
         if self.program.shards is not None:
-            return self._writer.write(tuple(self._by_shard(results)))
-        return self._writer.write(self._merge(results))
+            return self.writer.write(tuple(self._by_shard(results)))
+        return self.writer.write(self._merge(results))
 
     def _by_shard(self, results: list[tuple[Any, SliceRows | None]]) -> Iterator[Any]:
         """Yields one result for each shard that has rows, in order."""
@@ -584,26 +583,8 @@ def _has_input_rows(param: Param) -> bool:
     write.
     """
     return any(
-        isinstance(leaf, Sharded | HeldRows) and not leaf.writable for leaf in _leaves(param)
+        isinstance(leaf, Sharded | HeldRows) and not leaf.writable for leaf in leaves_of(param)
     )
-
-
-def _leaves(param: Param) -> list[Param]:
-    if not isinstance(param, Tree):
-        return [param]
-    return [leaf for child in param.leaves for leaf in _leaves(child)]
-
-
-def _is_written(leaf: Param) -> bool:
-    """Returns whether a function may write an argument."""
-    match leaf:
-        case Update():
-            return True
-        case Held():
-            return not leaf.read_only
-        case Sharded() | HeldRows():
-            return leaf.writable
-    return False
 
 
 def _is_fixed(value: Any) -> bool:

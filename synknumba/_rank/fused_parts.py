@@ -30,7 +30,7 @@ from synknumba._rank.recordable_parts import (
 )
 from synknumba._rank.replay import Repetition
 from synknumba._rank.scalar_update import ScalarUpdate
-from synknumba._rank.sequence_context import SequenceContext
+from synknumba._rank.sequence_context import Parts, SequenceContext
 from synknumba._rank.sequence_rows import PythonOnlyError
 from synknumba._types import Array
 from synknumba._wire.relaunch import Again
@@ -402,7 +402,7 @@ class FusedParts:
                 run()
 
 
-def wait_of(group: Sequence[Part | Loop]) -> Wait | None:
+def wait_of(group: Parts) -> Wait | None:
     """Returns the wait before parts that are run together: that for the last part for which one of
     them waits.
 
@@ -492,7 +492,7 @@ class PartFusion:
 
     def whole(
         self,
-        turns: Sequence[Sequence[Part | Loop]],
+        turns: Sequence[Parts],
         depth: int,
         ring: ResultRing | None = None,
     ) -> FusedParts | None:
@@ -508,9 +508,7 @@ class PartFusion:
         layouts = self._part_steps.layouts(plain, separate_copies=True, ring=ring)
         return None if layouts is None else self._note(layouts, depth)
 
-    def groups(
-        self, parts: Sequence[Part | Loop], depth: int
-    ) -> Iterator[tuple[Sequence[Part | Loop], FusedParts | None]]:
+    def groups(self, parts: Parts, depth: int) -> Iterator[tuple[Parts, FusedParts | None]]:
         """Yields the parts of an iteration in order: several with what they are fused to, or
         one.
         """
@@ -538,7 +536,7 @@ class PartFusion:
             fused.close()
         self._all.clear()
 
-    def are_recorded(self, parts: Sequence[Part | Loop]) -> bool:
+    def are_recorded(self, parts: Parts) -> bool:
         """Whether all functions that can be recorded have been, with the values of these parts."""
         return all(
             self.are_recorded(part.parts)
@@ -558,7 +556,7 @@ class PartFusion:
             self._context.place.world_size == 1 or (part.wait is None and not part.shows)
         )
 
-    def _end_of_group(self, parts: Sequence[Part | Loop], at: int) -> int:
+    def _end_of_group(self, parts: Parts, at: int) -> int:
         """Returns the end of the longest group from a part on: it waits for earlier parts, and
         only its last is waited for.
         """
@@ -642,7 +640,4 @@ def _run(fused: FusedParts, first: int, iterations: range, *, goes_on: bool = Fa
     """Runs some of the iterations from the first on; notes it if the rank is traced."""
     begin, count = first + iterations.start, len(iterations)
     run = partial(fused.run, begin, count, goes_on=goes_on)
-    if spans.active is None:
-        run()
-    else:
-        spans.active.run_one(run, f"{count} iterations", at=begin)
+    spans.run_one(run, f"{count} iterations", at=begin)

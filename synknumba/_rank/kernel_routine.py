@@ -21,7 +21,7 @@ from synknumba._rank import spans
 from synknumba._rank.outputs import result_output, variable_updates
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Moves, Outputs, Place, Routine, SliceRows, scalar_value
-from synknumba._types import Cache
+from synknumba._types import Cache, CallValues
 from synknumba._wire.program import ARRAYS, Dynamic, Program, Result
 from synknumba._wire.relaunch import Again, Scalar, ScalarPacking
 
@@ -82,7 +82,7 @@ class KernelRoutine(Routine):
         first = {position: param.index for position, param in self.dynamic.items()}
         self._packing = ScalarPacking(program.values, self.scalar_bytes, first)
 
-    def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
+    def bind(self, values: CallValues, scalars: bytes) -> None:
         rows = values[self._row_values :]
         binding = self._bindings.get(rows[self._follows :])
         if binding is None:
@@ -198,7 +198,7 @@ class KernelRoutine(Routine):
         self.written.clear()
 
     def _make_binding(
-        self, values: tuple[Any, ...], scalars: bytes, *, in_line: bool, apart: bool = False
+        self, values: CallValues, scalars: bytes, *, in_line: bool, apart: bool = False
     ) -> Binding:
         """Returns steps for these values; if `apart`, without the gathers of rows of a line."""
         slices = self.slices(values, in_line=in_line)
@@ -262,7 +262,7 @@ class KernelRoutine(Routine):
         )
         return cast("Step", spans.run_one(bind, spans.COMPILE))
 
-    def _placed(self, result: Result, values: tuple[Any, ...]) -> Result:
+    def _placed(self, result: Result, values: CallValues) -> Result:
         """Returns the result with its segment in this call, if it is lent."""
         if result.lent is None or result.parts is None:
             return result

@@ -18,7 +18,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import replace
 from mmap import mmap
-from typing import NoReturn, TypeAlias, assert_never
+from typing import NoReturn, assert_never
 
 from synknumba._comm import DRIVERS, Communicator
 from synknumba._device import Device, open_device
@@ -60,9 +60,6 @@ RESERVE_BYTES = 4 << 20
 _FILES = (
     " The limit of open files is reached: raise it by `ulimit -n`, close files before "
     "fork(), or fork fewer ranks."
-)
-_AnyProgram: TypeAlias = (
-    Program | Combination | Collective | Joined | Staged | Transfer | SequenceProgram
 )
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -290,11 +287,7 @@ class Rank:
             if segment_id in routine.segments or segment_id in routine.written:
                 routine.forget_buffers()
 
-    def _install(
-        self,
-        spec: FunctionSpec | None,
-        program: _AnyProgram | None,
-    ) -> None:
+    def _install(self, spec: FunctionSpec | None, program: messages.AnyProgram | None) -> None:
         if spec is not None:
             # sent again after a failure: the programs refer to what was sent first
             if spec.id in self.functions.by_id:
@@ -303,7 +296,7 @@ class Rank:
         if program is not None:
             self.routines[program.number] = self._routine(program)
 
-    def _routine(self, program: _AnyProgram) -> Repeated:
+    def _routine(self, program: messages.AnyProgram) -> Repeated:
         place = self.place
         match program:
             case Program():

@@ -13,6 +13,7 @@ identity, and is then folded into the target. Without rows, the target keeps the
 over the ranks gives the same as one rank with all rows.
 """  # noqa: E501
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import numpy as np
 
 from synknumba._device import Step, Workspace
 from synknumba._ops import reduction
-from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows
+from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows, Slices
 from synknumba._types import Array, Op, Shape
 from synknumba._wire.program import Held, HeldRows, HostArray, Param, Result, Tree, Update
 
@@ -82,9 +83,7 @@ def total(workspace: Workspace, name: str, dtype: Any, shape: Shape) -> Any:
     return workspace.scratch((name, "total"), dtype, shape)
 
 
-def result_output(
-    routine: Routine, param: Result, slices: Sequence[SliceRows | None]
-) -> OutputSteps:
+def result_output(routine: Routine, param: Result, slices: Slices) -> OutputSteps:
     """Returns the steps of one output of a kernel."""
     dtype = np.dtype(param.dtype)
     written = Written(param.name, param.op, dtype, param.shape, param.filled)
@@ -98,9 +97,7 @@ def result_output(
     return _Folded(routine, written, _result_target(routine, written, param, slices), slices)
 
 
-def variable_updates(
-    routine: Routine, slices: Sequence[SliceRows | None]
-) -> dict[object, OutputSteps]:
+def variable_updates(routine: Routine, slices: Slices) -> dict[object, OutputSteps]:
     """Returns the steps of all updates of variables in a program, by slot."""
     updates: dict[object, OutputSteps] = {}
     for name, top in routine.program.parameters:
@@ -122,7 +119,7 @@ def _slots(name: str, param: Param) -> Iterator[tuple[object, Param]]:
 
 
 def _result_target(
-    routine: Routine, written: Written, param: Result, slices: Sequence[SliceRows | None]
+    routine: Routine, written: Written, param: Result, slices: Slices
 ) -> Target | None:
     """Returns where an output is combined; None if it was not requested."""
     if param.parts is None:
@@ -141,11 +138,9 @@ def _result_target(
 
 def _part(place: Place, param: Result, parts: HostArray) -> Array:
     """Returns the rank's part of a result, in memory that the coordinator reads."""
-    if not param.is_small:
-        return place.host(parts)[place.rank, ...]  # a view, also of a number
-    nbytes = int(np.prod(param.shape, dtype=np.int64)) * np.dtype(parts.dtype).itemsize
-    memory = place.control.results[place.rank, parts.offset :]
-    return memory[:nbytes].view(parts.dtype)
+    if param.is_small:
+        return parts.in_lines(place.control.results)[place.rank, ...]  # a view, also of a number
+    return place.host(parts)[place.rank, ...]
 
 
 def _shard_target(routine: Routine, written: Written, parts: HostArray) -> Target | None:
@@ -165,7 +160,7 @@ def _update_target(
     written: Written,
     param: Update,
     variable: Any,
-    slices: Sequence[SliceRows | None],
+    slices: Slices,
 ) -> Target | None:
     """Returns where an update is combined; None on a rank that does not run."""
     program, place = routine.program, routine.place
@@ -202,7 +197,7 @@ class _Folded(OutputSteps):
         routine: Routine,
         written: Written,
         target: Target | None,
-        slices: Sequence[SliceRows | None],
+        slices: Slices,
     ) -> None:
         self._routine, self._written, self._target = routine, written, target
         self._memory: Any = None  # of the slice
@@ -216,7 +211,7 @@ class _Folded(OutputSteps):
         if written.op == "mean" and not target.is_direct:
             self.after = [*self._divisions(target, slices), *target.stores]
 
-    def _divisions(self, target: Target, slices: Sequence[SliceRows | None]) -> list[Step]:
+    def _divisions(self, target: Target, slices: Slices) -> list[Step]:
         counts: Counter[int] = Counter()
         for rows in slices:
             counts[_shard(rows)] += _weight(rows)
@@ -285,7 +280,7 @@ class _Located(OutputSteps):
         self._scores: Any = None
         self._best: tuple[Any, Any] | None = None  # None if there is nothing to locate
         first, after = routine.program.own_shards(routine.place.rank)
-        columns = int(np.prod(param.shape, dtype=np.int64))
+        columns = math.prod(param.shape)
         if param.parts is None or param.rows is None or first == after or not columns:
             return
         arrays, fill = [], routine.place.device.fill

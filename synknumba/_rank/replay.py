@@ -6,6 +6,7 @@ supports that.
 later      the recording is launched: from Python, or by compiled code (`_wire/relaunch.py`)
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import final
@@ -28,6 +29,9 @@ class Repetition:
         checks: steps to run before them, never recorded.
         packing: layout of the scalars that the steps use and compiled code may change.
         alone: whether nothing else runs the steps, once they are recorded.
+
+    Attributes:
+        parted: the checks, and the steps.
     """
 
     def __init__(
@@ -41,8 +45,7 @@ class Repetition:
     ) -> None:
         self._device = device
         self._alone = alone
-        self._steps = steps
-        self._checks = checks
+        self.parted = checks, steps
         self._packing = packing
         self._runs = 0  # up to 2
         self._recording: Recording | None = None
@@ -54,10 +57,11 @@ class Repetition:
         """Runs the steps, and waits for their end."""
         if self._runs == 1:
             self._runs = 2
-            record = partial(self._device.record, self._steps, alone=self._alone)
+            checks, steps = self.parted
+            record = partial(self._device.record, steps, alone=self._alone)
             self._recording = spans.run_one(record, spans.RECORD)
             if self._recording is not None:
-                self._now = [*self._checks, self._recording.launch]
+                self._now = [*checks, self._recording.launch]
         if spans.active is None:
             for step in self._now:
                 step()
@@ -69,12 +73,7 @@ class Repetition:
     @property
     def steps(self) -> list[Step]:
         """The steps, after the checks, for whoever runs them one by one."""
-        return [*self._checks, *self._steps]
-
-    @property
-    def parted(self) -> tuple[Sequence[Step], Sequence[Step]]:
-        """The checks, and the steps."""
-        return self._checks, self._steps
+        return [*itertools.chain(*self.parted)]
 
     @property
     def is_recorded(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from synknumba._ops.rows import InLine, Listed, Range, RowPlan, Rows, Selection,
 from synknumba._ops.tree import unflatten
 from synknumba._rank import spans
 from synknumba._rank.variable_memory import Holding
-from synknumba._types import Array, RankConstant, Span
+from synknumba._types import Array, CallValues, RankConstant, Span
 from synknumba._wire import program as wire
 from synknumba._wire.control import ControlBlock
 from synknumba._wire.messages import News
@@ -66,6 +66,9 @@ class SliceRows:
     def count(self) -> int:
         """Number of rows, of the call or of variables."""
         return self.stop - self.start
+
+
+Slices: TypeAlias = Sequence[SliceRows | None]
 
 
 class Repeated(ABC):
@@ -129,7 +132,7 @@ class Routine(Repeated):
         self.scalar_bytes = struct.calcsize("<" + program.scalars)
 
     @abstractmethod
-    def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
+    def bind(self, values: CallValues, scalars: bytes) -> None:
         """Creates the steps for a call with these values; `scalars` are the bytes of those among
         them that are scalars.
         """
@@ -167,7 +170,7 @@ class Routine(Repeated):
 
     # ---- rows
 
-    def selected(self, values: tuple[Any, ...], *, in_line: bool = False) -> Selection | None:
+    def selected(self, values: CallValues, *, in_line: bool = False) -> Selection | None:
         """Returns all rows of the call; None if it has no sharded arguments. `values` are those
         that select rows.
         """
@@ -186,7 +189,7 @@ class Routine(Repeated):
             return Listed(host[line_number(values[0], len(host))])
         return Listed(host[: values[0]])
 
-    def own_rows(self, values: tuple[Any, ...], plan: RowPlan) -> Rows | None:
+    def own_rows(self, values: CallValues, plan: RowPlan) -> Rows | None:
         """Returns this rank's rows of sliceable variables."""
         source, rank = self.program.own, self.place.rank
         if source is None:
@@ -198,7 +201,7 @@ class Routine(Repeated):
         assert source.indices is not None  # a "list" has indices
         return Listed(self.place.host(source.indices)[slice(*plan.own_span(rank, rank + 1))])
 
-    def slices(self, values: tuple[Any, ...], *, in_line: bool = False) -> list[SliceRows | None]:
+    def slices(self, values: CallValues, *, in_line: bool = False) -> list[SliceRows | None]:
         """Returns the slices of this rank's shards that have rows; [None] if the call has no rows.
 
         With `in_line`, the rows are those of a line, which may change.
@@ -244,7 +247,7 @@ class Routine(Repeated):
         slot: object,
         param: Any,
         rows: SliceRows | None,
-        values: tuple[Any, ...],
+        values: CallValues,
         moves: "Moves",
     ) -> Any:
         """Returns the argument of one slice for one parameter; adds the steps that it needs to the

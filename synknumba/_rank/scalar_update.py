@@ -80,12 +80,4 @@ class ScalarUpdate(FormulaRows):
             raise PythonOnlyError
         source, is_float = self._number(formula)
         for place in places:
-            match letter, place.letter:
-                case "q", "q":
-                    self._store_int(place.address, source, is_float)
-                case "d", "d":
-                    self._store_float(place.address, source, is_float)
-                case "d", "f" if is_float:
-                    self._row(table.TO_SINGLE, place.address, source)
-                case _:
-                    raise PythonOnlyError
+            self._store_number((letter, place.letter), place.address, source, is_float)

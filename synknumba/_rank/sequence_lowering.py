@@ -17,16 +17,16 @@ from functools import partial
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from numba import types
 
 from synknumba._device import Device, Step, fold_kernel
 from synknumba._formulas import Formula
+from synknumba._ops.reduction import SEQUENTIAL_SUM
 from synknumba._rank import spans
 from synknumba._rank.collective_routine import StagedRoutine, Steps
 from synknumba._rank.fused_parts import FusedParts, PartFusion, wait_of
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Routine
-from synknumba._rank.sequence_context import SequenceContext
+from synknumba._rank.sequence_context import Parts, SequenceContext
 from synknumba._rank.sequence_numbers import INNER_TIMES
 from synknumba._rank.sequence_rows import FormulaRows, PythonOnlyError
 from synknumba._types import Array
@@ -40,7 +40,7 @@ from synknumba._wire.sequence import CARRIED, Loop, Part, Shared
 Action: TypeAlias = Callable[[], None]
 # a step, and what compiled code does in its place
 _Ways: TypeAlias = tuple[Step, Sequence[NativeStep] | None]
-_Group: TypeAlias = tuple[Sequence[Part | Loop], FusedParts | None]
+_Group: TypeAlias = tuple[Parts, FusedParts | None]
 
 _COMBINATIONS = {  # (op, dtype): operation, type of the parts
     ("sum", "d"): (table.ADD, table.DOUBLE),
@@ -52,7 +52,7 @@ _COMBINATIONS = {  # (op, dtype): operation, type of the parts
     ("min", "l"): (table.INT_MIN, table.INT),
     ("max", "l"): (table.INT_MAX, table.INT),
 }
-_SEQUENTIAL = 8  # NumPy sums fewer numbers than this in order, as rows do
+_LETTERS = {"int64": "q", "float64": "d", "float32": "f"}  # of arguments that rows can store
 
 
 def _ways(step: Step) -> _Ways:
@@ -115,7 +115,7 @@ class Lowering(FormulaRows):
         self._state: Array = np.zeros(table.STATE_WORDS, np.int64)
         self._clock: Array = np.zeros(2, np.int64)  # buffer of notes
 
-    def lower(self, parts: Sequence[Part | Loop]) -> Lowered:
+    def lower(self, parts: Parts) -> Lowered:
         """Returns the rows of parts; an exception is about the part in progress."""
         self._declare(parts)
         self._fill_state()
@@ -165,7 +165,7 @@ class Lowering(FormulaRows):
 
     # ---- order
 
-    def _declare(self, parts: Sequence[Part | Loop]) -> None:
+    def _declare(self, parts: Parts) -> None:
         """Finds the results that are kept in cells."""
         for part in parts:
             if isinstance(part, Loop):
@@ -173,7 +173,7 @@ class Lowering(FormulaRows):
             elif part.combines is not None:
                 self._numbers.has_cell(part.combines.slot, part.combines.dtype)
 
-    def _add_iterations(self, parts: Sequence[Part | Loop]) -> list[int]:
+    def _add_iterations(self, parts: Parts) -> list[int]:
         """Adds the parts of an iteration; of several where variables swap their memory. Returns
         their first rows.
         """
@@ -204,9 +204,7 @@ class Lowering(FormulaRows):
         self._store_packed(letter, formula, cell, CARRIED)
         return int(cell.ctypes.data)
 
-    def _add(
-        self, parts: Sequence[Part | Loop], first: int = 0, depth: int = 0, *, counts: bool = True
-    ) -> None:
+    def _add(self, parts: Parts, first: int = 0, depth: int = 0, *, counts: bool = True) -> None:
         """Adds the parts of a loop, whose indices begin at `first`; a word of the rank's position
         shows which one it runs.
 
@@ -237,7 +235,7 @@ class Lowering(FormulaRows):
             self._row(table.FINISH, int(last.shows), word, following, finished)
         progress.part = None
 
-    def _groups(self, parts: Sequence[Part | Loop], depth: int) -> Iterator[_Group]:
+    def _groups(self, parts: Parts, depth: int) -> Iterator[_Group]:
         """Yields the parts of a loop in order: several that are launched together, or one."""
         if self._fusion is not None:
             yield from self._fusion.groups(parts, depth)
@@ -245,7 +243,7 @@ class Lowering(FormulaRows):
         for part in parts:
             yield (part,), None
 
-    def _add_group(self, group: Sequence[Part | Loop], fused: FusedParts, depth: int) -> None:
+    def _add_group(self, group: Parts, fused: FusedParts, depth: int) -> None:
         """Adds parts that are launched together, and waited for."""
         steps, names = self._numbers.steps.data, ", ".join(part.name for part in group)
         self._in_python(_traced(lambda: fused.run(steps[depth], 1), names, steps, depth))
@@ -370,7 +368,7 @@ class Lowering(FormulaRows):
         dtype, codes = np.dtype(shared.dtype), None
         if isinstance(shared.op, str):
             codes = _COMBINATIONS.get((shared.op, dtype.char))
-        is_small = self._context.place.world_size < _SEQUENTIAL
+        is_small = self._context.place.world_size < SEQUENTIAL_SUM
         if codes is None or not (is_small and dtype.isnative):
             self._in_python(partial(self._combine, shared))
             return
@@ -448,22 +446,10 @@ class Lowering(FormulaRows):
                 value = np.dtype(param.dtype).type(value)
             call.store(position, value)
 
-        same = param.dtype is None or np.dtype(param.dtype).name == str(kind)
-        address = word.ctypes.data
-
-        def store(source: int, is_float: bool) -> None:
-            match letter, kind:
-                case _ if not same:
-                    raise PythonOnlyError
-                case "q", types.int64:
-                    self._store_int(address, source, is_float)
-                case "d", types.float64:
-                    self._store_float(address, source, is_float)
-                case "d", types.float32 if is_float:
-                    self._row(table.TO_SINGLE, address, source)
-                case _:
-                    raise PythonOnlyError
-
+        place = _LETTERS.get(str(kind), "")
+        if param.dtype is not None and np.dtype(param.dtype).name != str(kind):
+            place = ""  # Python converts it
+        store = partial(self._store_number, (letter, place), word.ctypes.data)
         self._store(formula, renew, store)
 
     def _store_packed(self, letter: str, formula: Formula, target: Array, name: str) -> None:
@@ -476,8 +462,8 @@ class Lowering(FormulaRows):
             packed = self._numbers.packed(letter, formula, name)
             target[:] = np.frombuffer(packed, np.uint8)
 
-        store = self._store_float if letter == "d" else self._store_int
-        self._store(formula, compute, partial(store, target.ctypes.data))
+        store = partial(self._store_number, (letter, letter), target.ctypes.data)
+        self._store(formula, compute, store)
 
     def _store(self, formula: Formula, action: Action, store: Callable[[int, bool], None]) -> None:
         """Adds rows that compute a formula and store its value; `action` does both in Python,

@@ -173,7 +173,7 @@ class SequenceRoutine(Repeated):
         for number in self._numbers:
             routine = self._context.routines[number]
             if isinstance(routine, FunctionRoutine):
-                routine.keep_results(keeps=period > 0)
+                routine.writer.keeps = period > 0
         try:
             execution = self._execution or self._decide(first)
             begin_turns(execution.turns)

@@ -59,16 +59,21 @@ class FormulaRows:
         self._kept.append(cell)
         return int(cell.ctypes.data)
 
-    def _store_int(self, target: int, source: int, is_float: bool) -> None:
-        if is_float:
-            raise PythonOnlyError
-        self._row(table.MOVE, target, source)
-
-    def _store_float(self, target: int, source: int, is_float: bool) -> None:
-        if is_float:
-            self._row(table.MOVE, target, source)
-        else:
-            self._row(table.OPERATE, target, source, source, table.TO_FLOAT)
+    def _store_number(
+        self, kinds: tuple[str, str], target: int, source: int, is_float: bool
+    ) -> None:
+        """Adds a row that stores a value; `kinds` are the `struct` letters of the number that it
+        is and of the place.
+        """
+        match kinds, is_float:
+            case (("q", "q"), False) | (("d", "d"), True):
+                self._row(table.MOVE, target, source)
+            case ("d", "d"), False:
+                self._row(table.OPERATE, target, source, source, table.TO_FLOAT)
+            case ("d", "f"), True:
+                self._row(table.TO_SINGLE, target, source)
+            case _:
+                raise PythonOnlyError
 
     def _number(self, formula: Formula) -> tuple[int, bool]:
         """Adds rows that compute a formula; returns the address of its value, and whether that

@@ -183,9 +183,9 @@ class Spans:
 active: Spans | None = None
 
 
-def run_one(step: Callable[[], Any], name: str) -> Any:
+def run_one(step: Callable[[], Any], name: str, at: int = -1) -> Any:
     """Runs a step, and notes it if the rank is traced."""
-    return step() if active is None else active.run_one(step, name)
+    return step() if active is None else active.run_one(step, name, at)
 
 
 def start(spans: Spans) -> None:

@@ -7,7 +7,7 @@ copied to shared memory, in which an array of the same layout finds its place ag
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from inspect import Signature
 from typing import Any, TypeAlias, final
@@ -26,7 +26,7 @@ from synknumba._sequence.outer_values import OuterValues
 from synknumba._sequence.schedule import OPTIONS
 from synknumba._sequence.symbolic_results import number_dtype
 from synknumba._tracing import STEP, Number
-from synknumba._types import Array, unknown_keyword
+from synknumba._types import Args, Array, Kwargs, unknown_keyword
 from synknumba._variables.variable import Variable, layout_of
 from synknumba._world.read_values import is_plain, key_of
 
@@ -40,6 +40,7 @@ class Arguments:
     """The arguments of one call of a sequence.
 
     Attributes:
+        structure: of the leaves.
         key: equal for calls that the same recording of the body serves.
         scalars: the numbers, which are sent with each call.
         letters: their kinds, as `struct` has them.
@@ -49,8 +50,9 @@ class Arguments:
         objects: those that are part of the sequence, with what the body reads of them.
     """
 
-    def __init__(self) -> None:
-        self.key: list[Any] = []
+    def __init__(self, structure: Structure) -> None:
+        self.structure = structure
+        self.key: list[Any] = [structure]
         self.scalars: list[Any] = []
         self.letters = ""
         self.leaves: list[Any] = []
@@ -79,7 +81,7 @@ class ArgumentBinder:
         self.passed = tuple(signature.parameters)
         self._staging: dict[int, Data] = {}  # copies of arrays, by the place of the argument
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Structure]:
+    def bind(self, args: Args, kwargs: Kwargs) -> tuple[list[Any], Structure]:
         for name in kwargs:
             if name not in self.signature.parameters:
                 if name == "progress":
@@ -94,13 +96,12 @@ class ArgumentBinder:
         bound.apply_defaults()
         return flatten(dict(bound.arguments))
 
-    def classify(
-        self, leaves: Sequence[Any], structure: Structure, outer: OuterValues
-    ) -> Arguments:
+    def classify(self, args: Args, kwargs: Kwargs, outer: OuterValues) -> Arguments:
         """Returns the arguments of a call: numbers become scalars, and arrays are copied to
         shared memory.
         """
-        arguments = Arguments()
+        leaves, structure = self.bind(args, kwargs)
+        arguments = Arguments(structure)
         for place, (leaf, path) in enumerate(zip(leaves, paths(structure), strict=True)):
             name = f"{argument_name(path)} of {self.name}"
             if is_foreign(leaf):

@@ -11,7 +11,7 @@ numbers, would do so once, and is refused.
 import itertools
 import pickle
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import BuiltinMethodType, MethodType
 from typing import Any, final
 
@@ -27,7 +27,7 @@ from synknumba._errors import (
 )
 from synknumba._host.data import Data, segment_of
 from synknumba._ops.rows import Partition
-from synknumba._ops.tree import Structure, flatten, paths, unflatten
+from synknumba._ops.tree import flatten, paths, unflatten
 from synknumba._sequence.arguments import (
     ArgumentBinder,
     Arguments,
@@ -45,6 +45,7 @@ from synknumba._sequence.results import SequenceResults
 from synknumba._sequence.schedule import count_of
 from synknumba._sequence.symbolic_results import ScalarResult, SymbolicResult
 from synknumba._tracing import Number, Unknown
+from synknumba._types import Args, Kwargs
 from synknumba._world.engine import Engine
 
 _GENERATORS = np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random
@@ -68,7 +69,7 @@ class Body:
         self.name = name
         self._function, self._binder, self._outer = function, binder, outer
 
-    def record(self, world: Engine, structure: Structure, arguments: Arguments) -> SequencePlan:
+    def record(self, world: Engine, arguments: Arguments) -> SequencePlan:
         """Runs the body to record its calls, and sends them to the ranks.
 
         Raises:
@@ -80,14 +81,14 @@ class Body:
         drew = watch_draws([*arguments.leaves, *itertools.chain(*map(Values.alive, values))])
         tracing.current = installer
         try:
-            returned = self._run_turns(installer, structure, arguments.leaves)
+            returned = self._run_turns(installer, arguments)
             if drew():
                 passed = installer.passed
             installer.passed = []
             installer.variables.undo_swaps()
             self._check_arrays(installer, arguments)
             if passed or any(map(Values.changed, values)):
-                self._check_again(world.partition, passed, structure, arguments)
+                self._check_again(world.partition, passed, arguments)
             return SequencePlan(world, installer.finish(), SequenceResults(returned))
         except BaseException:
             installer.variables.undo_swaps()
@@ -97,11 +98,11 @@ class Body:
         finally:
             tracing.current = None
 
-    def dry_run(self, dry_run: DryRun, structure: Structure, arguments: Arguments) -> Any:
+    def dry_run(self, dry_run: DryRun, arguments: Arguments) -> Any:
         """Runs the body to plan its calls; returns what it returns in the first turn."""
         tracing.current = dry_run
         try:
-            return self._run_turns(dry_run, structure, arguments.leaves)[0]
+            return self._run_turns(dry_run, arguments)[0]
         finally:
             tracing.current = None
 
@@ -111,7 +112,6 @@ class Body:
         self,
         partition: Partition,
         passed: Sequence[tuple[Any, ...]],
-        structure: Structure,
         arguments: Arguments,
     ) -> None:
         """Refuses a body that changes values from outside whenever it runs, or draws random numbers
@@ -123,8 +123,7 @@ class Body:
         Args:
             partition: of rows into ranks, which do not know of the second run.
             passed: arguments of the calls of the first run, if generators have drawn meanwhile.
-            structure: of the sequence's arguments.
-            arguments: these.
+            arguments: those of the sequence.
 
         Raises:
             ArgumentError: a value has changed in the second run, or its calls get other numbers.
@@ -132,7 +131,7 @@ class Body:
         values, dry_run = self._values(arguments), DryRun(self.name, partition, {})
         tracing.current = dry_run
         try:
-            self._run_turns(dry_run, structure, arguments.leaves)
+            self._run_turns(dry_run, arguments)
         except Exception:  # noqa: BLE001  # the first run was good
             return
         code = self._function.__code__
@@ -176,29 +175,28 @@ class Body:
 
     # ---- runs
 
-    def _run_turns(
-        self, recorder: Recorder, structure: Structure, leaves: Sequence[Any]
-    ) -> list[Any]:
+    def _run_turns(self, recorder: Recorder, arguments: Arguments) -> list[Any]:
         """Runs the body until swapped variables have their memory again; returns what it returns
         each time.
         """
-        passed = zip(map(argument_name, paths(structure)), leaves, strict=True)
+        names = map(argument_name, paths(arguments.structure))
+        passed = zip(names, arguments.leaves, strict=True)
         recorder.names = {id(value): name for name, value in (*self._outer.now().labels(), *passed)}
         recorder.bodies.running.append(self)
-        results = [self._run(structure, leaves)]
+        results = [self._run(arguments)]
         while not recorder.end_of_turn():
-            results.append(self._run(structure, leaves))
+            results.append(self._run(arguments))
         recorder.arrays.check_reads(recorder.written)
         return results
 
-    def _run(self, structure: Structure, leaves: Sequence[Any]) -> Any:
+    def _run(self, arguments: Arguments) -> Any:
         """Runs the body to record its calls, and returns what it returns.
 
         Raises:
             ArgumentError: that has a number which only the ranks compute.
         """
         try:
-            results = self._function(**unflatten(structure, leaves))
+            results = self._function(**unflatten(arguments.structure, arguments.leaves))
         except _ARGUMENT_ERRORS as error:  # others have a place
             tracing.add_line(error)
             raise
@@ -213,8 +211,8 @@ class Body:
 
     def inside(
         self,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         times: Any,
         every: Any,
         until: Any,

@@ -4,20 +4,13 @@ changed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 
 from synknumba._errors import ArgumentError, BatchError
 from synknumba._formulas import Formula, computed, fold
 from synknumba._tracing import Line, Number
-
-
-class CallCheck(Protocol):
-    """A condition on the calls of a sequence."""
-
-    def check(self, name: str, times: int, scalars: Sequence[Any]) -> None:
-        """Raises an error if a call of the sequence `name` does not satisfy it."""
 
 
 @final
@@ -29,8 +22,10 @@ class Lines:
     function: str
     rows: int  # number of rows of the call's arrays
 
-    def check(self, name: str, times: int, scalars: Sequence[Any]) -> None:  # of a `CallCheck`
-        """Raises `BatchError` if there are too few lines, or a row does not exist."""
+    def check(self, name: str, times: int, scalars: Sequence[Any]) -> None:
+        """Raises `BatchError` if there are too few lines for a call of the sequence `name`, or a
+        row does not exist.
+        """
         array, label = self.line.data.data, self.line.data_label
         if self.line.number.formula_of_step and times > len(array):
             raise BatchError(
@@ -60,7 +55,7 @@ class InnerTimes:
     inner: str  # name of the inner sequence
     line: str
 
-    def check(self, name: str, times: int, scalars: Sequence[Any]) -> None:  # as above
+    def check(self, name: str, times: int, scalars: Sequence[Any]) -> None:
         """Raises `ArgumentError` if it is negative."""
         count = known_value(self.times.formula, scalars)
         if count is not None and count < 0:

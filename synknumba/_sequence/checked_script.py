@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +37,7 @@ from synknumba._host import this_process
 from synknumba._sequence.call_checks import known_value
 from synknumba._sequence.sequence import Sequence
 from synknumba._tracing import Line, Number, Unknown
+from synknumba._types import Args, Kwargs
 from synknumba.simt.internals import Launcher
 
 # in the note of an error that a thread of the kernel has raised
@@ -93,8 +94,8 @@ class Checks:
     def function(
         self,
         function: Function[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         ranks: int | None = None,
     ) -> None:
         """Checks a call of a decorated function, if that is a kernel; or notes it while the body
@@ -108,9 +109,7 @@ class Checks:
         elif tracing.current is None:
             self._check_call(function, args, kwargs, where(), ranks)
 
-    def sequence(
-        self, sequence: Sequence[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
+    def sequence(self, sequence: Sequence[..., Any], args: Args, kwargs: Kwargs) -> None:
         """Checks the calls of a sequence's first iteration, with the variables as they are
         before it.
         """
@@ -136,7 +135,7 @@ class Checks:
                     continue
                 self._check_call(function, first, keywords, place, None)
 
-    def launch(self, launcher: Launcher, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def launch(self, launcher: Launcher, args: Args, kwargs: Kwargs) -> None:
         """Checks a launch of a kernel of `simt.jit`, on copies of its arrays."""
         if self._is_checking or this_process.current_rank() is not None:
             return
@@ -150,8 +149,8 @@ class Checks:
     def _check_call(
         self,
         function: Function[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         place: str,
         ranks: int | None,
     ) -> None:
@@ -161,11 +160,14 @@ class Checks:
 
         def check() -> None:
             for option in _ROWS if self.rows is not None and not kwargs.keys() & {*_ROWS} else ():
-                with suppress(_NotByRowsError), _not_by_rows():
-                    rows: dict[str, Any] = {option: slice(0, self.rows)}
-                    function.check(*args, **kwargs, **rows, world_size=ranks)
-                    return
-            function.check(*args, **kwargs, world_size=ranks)
+                rows: dict[str, Any] = {option: slice(0, self.rows)}
+                try:
+                    return function.check(*args, **kwargs, **rows, world_size=ranks)
+                except KernelCheckError:
+                    raise
+                except SynkError:  # it takes no such option, as one without rows
+                    continue
+            return function.check(*args, **kwargs, world_size=ranks)
 
         self._check(function.name, place, check)
 
@@ -222,21 +224,6 @@ class Checks:
 
 
 _LOOP = ("times", "every", "until")  # options of a call of a sequence
-
-
-class _NotByRowsError(Exception):
-    """Rows of a call cannot be selected by an option."""
-
-
-@contextmanager
-def _not_by_rows() -> Iterator[None]:
-    """Tells a call that takes no such option, as one without rows, from a finding."""
-    try:
-        yield
-    except KernelCheckError:
-        raise
-    except SynkError as error:
-        raise _NotByRowsError from error
 
 
 def _first(value: Any, scalars: list[Any]) -> Any:

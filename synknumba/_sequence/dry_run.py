@@ -23,10 +23,14 @@ from synknumba._sequence.recorder import Recorder
 from synknumba._sequence.report import LoopReport, PartReport, ResultReport, Whom
 from synknumba._sequence.symbolic_results import SymbolicResult
 from synknumba._tracing import Number
-from synknumba._types import CollectiveKind, CollectiveOp
 from synknumba._variables.collective_arguments import check_alike
-from synknumba._variables.collective_plans import access_in_place, stage_bytes, staged_accesses
-from synknumba._variables.state import VariableState, check_rank
+from synknumba._variables.collective_plans import (
+    CollectiveSpec,
+    access_in_place,
+    stage_bytes,
+    staged_accesses,
+)
+from synknumba._variables.state import VariableState
 from synknumba._wire.program import Result
 from synknumba._wire.sequence import Access, Key, Loop, Part, Shared, ordered, united
 
@@ -146,15 +150,8 @@ class DryRun(Recorder):
         for variable in states:
             self._label(variable, "a variable")
 
-    def _record_collective(
-        self,
-        states: Sequence[VariableState],
-        kind: CollectiveKind,
-        op: CollectiveOp | None,
-        root: int,
-    ) -> None:
-        size = self.partition.parts
-        check_rank(root, size)
+    def _record_collective(self, states: Sequence[VariableState], spec: CollectiveSpec) -> None:
+        size, kind = self.partition.parts, spec.kind
         layouts = [
             variable.layout_with(shapes_by_rank(variable, self.partition), variable.halo)
             for variable in states

@@ -24,16 +24,16 @@ from synknumba._host.data import Data, segment_of
 from synknumba._host.lent_results import ResultLeases
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._sequence.call_checks import CallCheck, Lines
+from synknumba._sequence.call_checks import InnerTimes, Lines
 from synknumba._sequence.recorder import Recorder, rows_of
 from synknumba._sequence.symbolic_results import SymbolicResult
 from synknumba._sequence.used_memory import OuterArrays, UsedVariables
 from synknumba._tracing import Line, Number
-from synknumba._types import Array, CollectiveKind, CollectiveOp
+from synknumba._types import Array
 from synknumba._variables.collective_arguments import VariableGroup, check_alike
 from synknumba._variables.collective_call import pairs_in_place
 from synknumba._variables.collective_plans import DIFFERING, SHARDING, CollectiveSpec
-from synknumba._variables.state import VariableState, check_rank, transfers_of
+from synknumba._variables.state import VariableState, transfers_of
 from synknumba._wire.messages import Install
 from synknumba._wire.program import HostArray, Joined, Result, next_number
 from synknumba._wire.sequence import (
@@ -84,7 +84,7 @@ class InstalledSequence:
     leases: Sequence[ResultLeases]
     functions: Mapping[Distributed, int]
     uses: Uses
-    checks: Sequence[CallCheck]
+    checks: Sequence[InnerTimes | Lines]
     variables: UsedVariables
     arrays: OuterArrays
     written: frozenset[int]
@@ -228,16 +228,10 @@ class Installer(Recorder):
 
     # ---- collectives
 
-    def _record_collective(
-        self,
-        states: Sequence[VariableState],
-        kind: CollectiveKind,
-        op: CollectiveOp | None,
-        root: int,
-    ) -> None:
+    def _record_collective(self, states: Sequence[VariableState], spec: CollectiveSpec) -> None:
+        kind = spec.kind
         if kind != "exchange":
             VariableGroup(kind, states).check_uniform()
-        spec = CollectiveSpec(kind, op, check_rank(root, self.world.world_size))
         keys = frozenset(
             ("variable", variable.storage().number, leaf)
             for variable in states

@@ -1,8 +1,7 @@
 """A sequence that the ranks have, and the rounds of its calls."""
 
 import struct
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as AnySequence
 from functools import partial
 from typing import Any, final
@@ -118,6 +117,7 @@ class SequencePlan:
         layout = struct.Struct("<" + HEAD + program.scalars)
         self._pack = partial(layout.pack_into, world.ranks.values.data, 0)
         self._ring: Segment | None = None  # of kept results
+        self._entries = 0  # that a round keeps
         self.forgotten = False
         self.used = 0
         # functions without ops that have returned something new
@@ -161,13 +161,12 @@ class SequencePlan:
         """Runs iterations in one round, of `times` in all; with a period, returns the ranks'
         results that it keeps, uint8, shape (entries, W, bytes).
         """
-        entries = count // period
-        self._send(first, count, times, scalars, period, entries)
+        self._send(first, count, times, scalars, period)
         try:
             if self._round_loop is None:
                 self.world.run(self._number, self.info, self.learn)
             else:
-                self._round_loop.run(self._kept(entries))
+                self._round_loop.run(self._kept())
             self.installed.variables.note_iterations(first, count)
         # Ctrl-C also after the round: swapped variables may not be swapped here yet
         except BaseException as error:
@@ -175,7 +174,7 @@ class SequencePlan:
             raise
         if self._unchecked:
             self._check_returned()
-        return self._kept(entries) if entries else None
+        return self._kept() if self._entries else None
 
     def launch(
         self,
@@ -184,24 +183,24 @@ class SequencePlan:
         count: int,
         times: int,
         scalars: AnySequence[Any],
-        period: int = NEVER,
+        period: int,
     ) -> None:
         """Starts a round as `run` does, without waiting for its end; `finish` follows then."""
-        entries = count // period
-        self._send(first, count, times, scalars, period, entries)
+        self._send(first, count, times, scalars, period)
         if self._round_loop is not None:
             try:
-                self._round_loop.run(self._kept(entries))
+                self._round_loop.run(self._kept())
             except SynkError as error:
                 flight.fail(error)  # raised by `result()` of the future
                 return
         self.world.launch(flight, self._number)
 
-    def finish(self, first: int, count: int, period: int) -> Array | None:
+    def finish(self) -> Array | None:
         """Returns what `run` does, for a round that `launch` has started, and that has ended."""
-        self.installed.variables.note_iterations(first, count)
+        board = self.board
+        self.installed.variables.note_iterations(board.first, board.after - board.first)
         self._check_returned()
-        return self._kept(count // period)
+        return self._kept()
 
     def note_failure(self, error: BaseException) -> None:
         """Notes the variables that have no values any more, as a round has failed."""
@@ -214,9 +213,9 @@ class SequencePlan:
         times: int,
         scalars: AnySequence[Any],
         period: int,
-        entries: int,
     ) -> None:
         """Writes the values of a round to shared memory."""
+        entries = self._entries = count // period
         ring = self._kept_segment(entries).id if entries else -1
         board, leases = self.board, self.installed.leases
         board.memory[:] = board.clear
@@ -263,18 +262,22 @@ class SequencePlan:
         nbytes = max(self.program.entry_bytes * self.world.world_size, 1)
         return min(KEPT_BYTES // nbytes, SPECS_KEPT // period)
 
-    def entries(self, memory: Array, first: int, period: int) -> Iterator[Any]:
-        """Yields the results of kept iterations, each as if its round had ended.
+    def pieces(self, memory: Array, first: int, period: int) -> list[Columns]:
+        """Returns the results of kept iterations: of all, or of each as if its round had ended.
 
         Args:
             memory: the ranks' results, as `run` returns them.
             first: number of the first iteration of the round.
             period: of kept iterations.
         """
-        results = self.world.ranks.results[:, : self.program.entry_bytes]
-        for entry, kept in enumerate(memory):
+        columns = self.results.together(memory)
+        if columns is not None:
+            return [columns]
+        pieces, results = [], self.world.ranks.results[:, : self.program.entry_bytes]
+        for entry, kept in enumerate(memory, 1):
             results[...] = kept
-            yield self.results.collect(first + (entry + 1) * period - 1)
+            pieces.append(self.results.single(self.results.collect(first + entry * period - 1)))
+        return pieces
 
     def _kept_segment(self, entries: int) -> Segment:
         nbytes = entries * self.world.world_size * self.program.entry_bytes
@@ -283,12 +286,12 @@ class SequencePlan:
         self.world.attach([self._ring])
         return self._ring
 
-    def _kept(self, entries: int) -> Array | None:
-        """Returns the memory of so many kept iterations; None if none is kept."""
-        if not entries:
+    def _kept(self) -> Array | None:
+        """Returns the memory of the round's kept iterations; None if none is kept."""
+        if not self._entries:
             return None
         assert self._ring is not None  # `_send` has made it
-        shape = entries, self.world.world_size, self.program.entry_bytes
+        shape = self._entries, self.world.world_size, self.program.entry_bytes
         memory: Array = self._ring.array(np.uint8, shape)
         return memory
 
@@ -324,10 +327,9 @@ class CallRounds:
     ) -> None:
         self._plan, self._scalars, self._times = plan, scalars, times
         self._schedule, self._judge = schedule, judge
-        # results of kept iterations, at whose ends rounds end
-        self._kept: deque[Any] = deque(maxlen=None if schedule.is_stacked else 1)
-        # stacked results of rounds, and of how many iterations; none once others are kept
-        self._stacked: list[tuple[Columns, int]] = []
+        # where rounds end at kept iterations, their results, and those of the last one
+        self._pieces: list[Columns] = []
+        self._last: Any = None
         # first iteration of the round, how many it has, and the period of results that ranks keep
         self._round = 0, times, schedule.period
         if schedule.round_ends:
@@ -352,7 +354,7 @@ class CallRounds:
         """Returns the results after the last round that was launched; after another, `GOES_ON`
         with the next one launched.
         """
-        memory = self._plan.finish(*self._round)
+        memory = self._plan.finish()
         if self._next_round(memory):
             self.launch(flight)
             return GOES_ON
@@ -375,42 +377,22 @@ class CallRounds:
         first, count, _ = self._round
         done, period = first + count, self._schedule.period
         if self._schedule.round_ends:
+            results = self._plan.results
             if memory is not None:
-                self._keep(memory, first)
+                self._pieces += self._plan.pieces(memory, first, period)
             elif count == period:
-                self._take_apart()
-                self._kept.append(self._plan.results.collect(done - 1))
-            if self._judge is not None and count == period and self._judge(self._kept[-1]):
-                return False
+                self._last = results.collect(done - 1)
+                if self._schedule.is_stacked:
+                    self._pieces.append(results.single(self._last))
+                if self._judge is not None and self._judge(self._last):
+                    return False
             self._round = self._round_from(done)
         return done < self._times
 
-    def _keep(self, memory: Array, first: int) -> None:
-        """Keeps the results of several iterations of a round."""
-        columns = self._plan.results.together(memory)
-        if columns is None:
-            self._take_apart()
-            self._kept.extend(self._plan.entries(memory, first, self._schedule.period))
-            return
-        self._stacked.append((columns, len(memory)))
-        if self._kept:
-            self._take_apart()
-
-    def _take_apart(self) -> None:
-        """Keeps stacked results one by one, after those that are kept so."""
-        for columns, count in self._stacked:
-            self._kept.extend(self._plan.results.apart(columns, count))
-        self._stacked.clear()
-
     def _results(self, memory: Array | None) -> Any:
         results, schedule = self._plan.results, self._schedule
-        if self._stacked:
-            joined = results.joined([columns for columns, _ in self._stacked])
-            if joined is not None:
-                return joined
-            self._take_apart()
         if schedule.round_ends:
-            return results.stacked(self._kept) if schedule.is_stacked else self._kept[-1]
+            return results.joined(self._pieces) if schedule.is_stacked else self._last
         if memory is not None:
-            return results.kept(memory, schedule.period)
+            return results.joined(self._plan.pieces(memory, 0, schedule.period))
         return results.collect(self._times - 1)

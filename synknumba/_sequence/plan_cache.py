@@ -10,6 +10,7 @@ from synknumba._host.data import Data
 from synknumba._host.file_data import FileData
 from synknumba._host.stored import StoredData
 from synknumba._sequence.plan import SequencePlan
+from synknumba._types import Args
 from synknumba._variables.variable import Variable
 
 PLANS_KEPT = 16  # of one sequence
@@ -26,7 +27,7 @@ class KeptSequencePlans:
         self._plans: dict[Any, SequencePlan] = {}
         self._known: dict[tuple[Any, ...], SequencePlan] = {}
 
-    def known(self, version: int, args: tuple[Any, ...]) -> tuple[SequencePlan | None, list[Any]]:
+    def known(self, version: int, args: Args) -> tuple[SequencePlan | None, list[Any]]:
         """Returns the plan of a call with nothing but `Data`, variables and numbers, if the fast
         path has it, and the numbers.
         """
@@ -45,7 +46,7 @@ class KeptSequencePlans:
                 return None, scalars
         return self._known.get(tuple(key)), scalars
 
-    def remember(self, version: int, args: tuple[Any, ...], plan: SequencePlan) -> None:
+    def remember(self, version: int, args: Args, plan: SequencePlan) -> None:
         """Adds a call to the fast path, if its arguments allow it."""
         key = repeated_key(args)
         if key is None:

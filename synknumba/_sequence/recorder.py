@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, final
 import numpy as np
 
 from synknumba import _tracing as tracing
-from synknumba._call.call import Call, leaves_of
+from synknumba._call.call import Call
 from synknumba._call.distribute import result_class
 from synknumba._call.options import CallOptions
 from synknumba._call.plan import Plan
@@ -28,7 +28,7 @@ from synknumba._host.data import Data, segment_of
 from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import flatten, is_nested, unflatten
-from synknumba._sequence.call_checks import CallCheck
+from synknumba._sequence.call_checks import InnerTimes, Lines
 from synknumba._sequence.symbolic_results import (
     ScalarResult,
     SymbolicResult,
@@ -39,11 +39,11 @@ from synknumba._sequence.symbolic_results import (
 )
 from synknumba._sequence.used_memory import OuterArrays
 from synknumba._tracing import Here, Line, Number, Unknown
-from synknumba._types import Array, CollectiveKind, CollectiveOp, class_text
+from synknumba._types import Args, Array, CollectiveKind, Kwargs, class_text
 from synknumba._variables.collective_arguments import VariableGroup
-from synknumba._variables.collective_plans import WITH_DEST
-from synknumba._variables.state import VariableState
-from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, Update
+from synknumba._variables.collective_plans import WITH_DEST, CollectiveSpec
+from synknumba._variables.state import VariableState, check_rank
+from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, Update, leaves_of
 from synknumba._wire.sequence import (
     CARRIED,
     SUCCESS,
@@ -175,7 +175,7 @@ class Recorder(ABC):
         self.turns = Turns()
         self.lines: dict[tuple[str, Formula], str] = {}
         self.places: dict[int, str] = {}
-        self.checks: list[CallCheck] = []
+        self.checks: list[InnerTimes | Lines] = []
         self.arrays = OuterArrays(name)
         self.written: set[int] = set()
         self.passed: list[tuple[Any, ...]] = []
@@ -207,8 +207,8 @@ class Recorder(ABC):
     def call(
         self,
         function: "Function[..., Any]",
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         options: CallOptions,
     ) -> Any:
         """Records a call; returns stand-ins for its results."""
@@ -388,15 +388,15 @@ class Recorder(ABC):
             )
         self._count_call()
         group = VariableGroup.of(variables, kind)
-        known_op: CollectiveOp | None = None
+        spec = CollectiveSpec(kind, None, check_rank(root, self.partition.parts))
         if kind in {"all_reduce", "reduce"}:
-            known_op = group.checked_op(op)
+            spec = spec._replace(op=group.checked_op(op))
         self._place(group.states)
         if kind == "exchange":
             group.check_halos()
         else:
             group.check_no_halo()
-        self._record_collective(group.states, kind, known_op, root)
+        self._record_collective(group.states, spec)
         return variables
 
     def beside(self, during: Callable[[], object], variables: Any) -> Any:
@@ -427,13 +427,7 @@ class Recorder(ABC):
         """
 
     @abstractmethod
-    def _record_collective(
-        self,
-        states: Sequence[VariableState],
-        kind: CollectiveKind,
-        op: CollectiveOp | None,
-        root: int,
-    ) -> None:
+    def _record_collective(self, states: Sequence[VariableState], spec: CollectiveSpec) -> None:
         """Records a collective that has been checked, but for equal shapes."""
 
     def swap(self, first: VariableState, second: VariableState) -> None:

@@ -2,23 +2,24 @@
 several iterations and stacked.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from synknumba._call.collect import SEQUENTIAL_SUM
-from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
+from synknumba._call.plan import FunctionPlan, Plan
 from synknumba._errors import ReductionError
 from synknumba._ops import reduction
-from synknumba._ops.tree import LEAF, NONE, flatten, parts_like, unflatten
+from synknumba._ops.tree import LEAF, NONE, Structure, flatten, parts_like, unflatten
 from synknumba._sequence.symbolic_results import SymbolicResult, handle_of
-from synknumba._types import Array
+from synknumba._types import Array, Shape
 from synknumba._wire.program import Result
 
-Columns: TypeAlias = Mapping[int, Any]
-"""Stacked results of calls, by their places among the leaves of what a body returns."""
+Columns: TypeAlias = Mapping[int, tuple[list[Any], Structure]]
+"""Results of calls in some iterations, by their places among the leaves of what a body returns: the
+arrays of each have these iterations as their first axis.
+"""
 
 
 @final
@@ -67,11 +68,9 @@ class SequenceResults:
         """Returns a quick way to collect; None if there is none."""
         structure = self._structure
         if structure == NONE:
-            return _nothing
+            return lambda: None
         if len(self._turns) > 1:
             return None
-        if self.are_none:
-            return partial(unflatten, structure, [])
         if structure == LEAF:
             ((handle,), (constant,)) = self._handles, self._constants
             if handle is None:
@@ -105,8 +104,9 @@ class SequenceResults:
         return True
 
     def together(self, memory: Array) -> Columns | None:
-        """Returns the results of kept iterations, stacked; None if they have to be collected one
-        by one. `memory` is that of `kept`.
+        """Returns the results of kept iterations; None if they have to be collected one by one.
+
+        memory: the ranks' results: uint8, shape (entries, W, bytes).
         """
         if len(self._turns) > 1:
             return None
@@ -116,66 +116,29 @@ class SequenceResults:
                 continue
             if isinstance(handle.plan, FunctionPlan):
                 columns[place] = handle.plan.collect_kept(memory, handle.count)
-                if columns[place] is None or handle.index is not None:
+                if handle.index is not None:
                     return None
             else:
-                columns[place] = combined(handle, memory)
+                columns[place] = _combined(handle.result, memory)
+            if columns[place] is None:
+                return None
         return columns
 
-    def joined(self, pieces: Sequence[Columns]) -> Any | None:
-        """Returns the stacked results of several rounds; None if their shapes differ."""
-        columns: dict[int, Any] = {}
-        for place in pieces[0]:
-            flat = [flatten(piece[place]) for piece in pieces]
-            (_, structure), *_ = flat
-            arrays = list(zip(*(leaves for leaves, _ in flat), strict=False))
-            are_alike = all(len({part.shape[1:] for part in parts}) == 1 for parts in arrays)
-            if not are_alike or any(other != structure for _, other in flat):
-                return None
-            columns[place] = _joined(unflatten(structure, list(map(np.concatenate, arrays))))
-        return self._with_results(lambda place, _: columns[place])
+    def single(self, results: Any) -> Columns:
+        """Returns the results of one iteration, as `collect` does, among those of several."""
+        values = parts_like(self._structure, results) or ()
+        columns = {}
+        for place, (handle, value) in enumerate(zip(self._handles, values, strict=True)):
+            if handle is not None:
+                leaves, structure = flatten(value)
+                columns[place] = [np.asanyarray(leaf)[None] for leaf in leaves], structure
+        return columns
 
-    def apart(self, columns: Columns, count: int) -> Iterator[Any]:
-        """Yields the results of each of so many iterations that are stacked."""
-        flat = {place: flatten(value) for place, value in columns.items()}
-
-        def value_of(entry: int, place: int) -> Any:
-            leaves, structure = flat[place]
-            return unflatten(structure, [leaf[entry] for leaf in leaves])
-
-        for entry in range(count):
-            yield self._with_results(lambda place, _: value_of(entry, place))  # noqa: B023  # at once
-
-    def kept(self, memory: Array, period: int) -> Any:
-        """Returns what kept iterations have returned, stacked.
-
-        Args:
-            memory: the ranks' results from iteration 0 on: uint8, shape (entries, W, bytes).
-            period: of kept iterations.
-        """
-        if len(self._turns) == 1:
-            return self._with_results(lambda _, handle: combined(handle, memory))
-
-        def of_turns(place: int, _: SymbolicResult) -> Array | None:
-            entries = []
-            for entry in range(len(memory)):
-                turn = ((entry + 1) * period - 1) % len(self._turns)
-                handle = self._turns[turn][place]
-                if handle is not None:
-                    entries.append(combined(handle, memory[entry : entry + 1])[0])
-            return np.stack(entries) if entries else None
-
-        return self._with_results(of_turns)
-
-    def stacked(self, entries: Iterable[Any]) -> Any:
+    def joined(self, pieces: Sequence[Columns]) -> Any:
         """Returns what the body has returned in kept iterations: results of calls are stacked,
         and all else is as it is.
         """
-        if self._structure == LEAF:
-            return self._with_results(lambda *_: stack(entries))
-        flat = [parts_like(self._structure, entry) or () for entry in entries]
-        columns = list(zip(*flat, strict=True))
-        return self._with_results(lambda place, _: stack(columns[place]))
+        return self._with_results(lambda place, _: joined([piece[place] for piece in pieces]))
 
     def empty(self) -> Any:
         """Returns the results of no iterations; of calls whose results are not known yet, None."""
@@ -190,10 +153,6 @@ class SequenceResults:
             if handle is not None:
                 leaves[place] = value_of(place, handle)
         return unflatten(self._structure, leaves)
-
-
-def _nothing() -> None:
-    """Returns what a body without results returns."""
 
 
 def _empty(result: Result | None) -> Array | None:
@@ -213,41 +172,42 @@ def _handle_or_none(leaf: Any) -> SymbolicResult | None:
     return handle if isinstance(handle, SymbolicResult) else None
 
 
-def combined(handle: SymbolicResult, memory: Array) -> Array:
-    """Returns the results of kept iterations, combined over the ranks: memory is uint8, shape
-    (entries, W, bytes).
+def _combined(result: Result | None, memory: Array) -> tuple[list[Array], Structure] | None:
+    """Returns a kernel's result of kept iterations, combined over the ranks; None if NumPy would
+    add along another axis in another order.
     """
-    plan, result = handle.plan, handle.result
-    assert isinstance(plan, KernelPlan)  # results of functions are not kept
     assert result is not None
     assert result.parts is not None
-    if result.op in reduction.UFUNCS and memory.shape[1] < SEQUENTIAL_SUM:
-        parts = result.parts.in_lines(memory)
-        sums: Array = reduction.UFUNCS[result.op].reduce(parts, 1, parts.dtype)
-        return sums
-    return np.stack([plan.collector_in(entry, result.name)(handle.count) for entry in memory])
+    if result.op not in reduction.UFUNCS or memory.shape[1] >= reduction.SEQUENTIAL_SUM:
+        return None
+    parts = result.parts.in_lines(memory)
+    return [reduction.UFUNCS[result.op].reduce(parts, 1, parts.dtype)], LEAF
 
 
-def stack(entries: Iterable[Any]) -> Any:
-    """Returns the entries' arrays and numbers stacked along a new first axis, in the structure of
-    one entry.
+def joined(pieces: Sequence[tuple[list[Any], Structure]]) -> Any:
+    """Returns arrays of consecutive iterations, their first axis, as one for all, in the structure
+    of one iteration.
 
     A list with a value for each rank, as the op None makes it, counts as an array. Raises
     `ReductionError` if shapes or structures differ.
     """
-    flat = [flatten(entry) for entry in entries]
-    (leaves, structure), *_ = flat
-    first = list(map(np.shape, leaves))
-    for index, (parts, of_parts) in enumerate(flat):
-        shapes = list(map(np.shape, parts))
-        if shapes != first or of_parts != structure:
+    (first, structure), *_ = pieces
+    shapes, entry = _shapes_of(first), 0
+    for leaves, other in pieces:
+        if _shapes_of(leaves) != shapes or other != structure:
             raise ReductionError(
                 "results of kept iterations must have the same shapes to be stacked, but entry "
-                f"{index} has {shapes} and entry 0 has {first}; use every=None for the last "
-                "ones only"
+                f"{entry} has {_shapes_of(leaves)} and entry 0 has {shapes}; use every=None for "
+                "the last ones only"
             )
-    columns = zip(*(parts for parts, _ in flat), strict=True)
-    return _joined(unflatten(structure, list(map(np.stack, columns))))
+        entry += max(map(len, leaves), default=1)
+    columns = zip(*(leaves for leaves, _ in pieces), strict=True)
+    return _joined(unflatten(structure, list(map(np.concatenate, columns))))
+
+
+def _shapes_of(leaves: Iterable[Array]) -> list[Shape]:
+    """Returns the shapes that arrays have in each iteration."""
+    return [leaf.shape[1:] for leaf in leaves]
 
 
 def _joined(tree: Any) -> Any:

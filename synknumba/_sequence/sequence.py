@@ -9,7 +9,7 @@ ranks keep small results in a segment, and one round does all.
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as AnySequence
 from contextlib import contextmanager
 from functools import partial
@@ -30,7 +30,7 @@ from synknumba._errors import ArgumentError, SynkError, shorten, shortened
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data, segment_of
 from synknumba._host.log import log
-from synknumba._ops.tree import Structure, flatten, paths
+from synknumba._ops.tree import flatten, paths
 from synknumba._progress import Progress, default, refuse_inside, wanted
 from synknumba._sequence.arguments import ArgumentBinder, Arguments, argument_name, refuse_shared
 from synknumba._sequence.body import Body
@@ -43,7 +43,7 @@ from synknumba._sequence.report import SequenceReport
 from synknumba._sequence.schedule import ONCE, OPTIONS, checked_loop, schedule
 from synknumba._sequence.symbolic_results import handle_of
 from synknumba._tracing import Number
-from synknumba._types import Array, class_text
+from synknumba._types import Args, Array, Kwargs, class_text
 from synknumba._variables.variable import Variable, state_of
 from synknumba._world.call_in_flight import GOES_ON, Flight
 from synknumba._world.engine import Engine
@@ -67,9 +67,9 @@ class Sequence(Generic[P, R]):
         py_func: the function that was decorated, the body.
     """
 
-    def __init__(self, function: Callable[P, R], name: str | None = None) -> None:
+    def __init__(self, function: Callable[P, R]) -> None:
         self.py_func = function
-        self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
+        self.name = str(getattr(function, "__name__", type(function).__name__))
         self.__name__ = self.name
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
@@ -190,8 +190,8 @@ class Sequence(Generic[P, R]):
     def _submit(
         self,
         world: Engine,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         times: int,
         every: int | None,
     ) -> Future[Any]:
@@ -228,7 +228,7 @@ class Sequence(Generic[P, R]):
     # ---- calls
 
     def _prepared(
-        self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int
+        self, world: Engine, args: Args, kwargs: Kwargs, times: int
     ) -> tuple[SequencePlan, AnySequence[Any], _Copies]:
         """Returns the plan of a call, its scalars, and the copies of arrays that ranks write."""
         if not kwargs and times and world is self._world:
@@ -239,24 +239,23 @@ class Sequence(Generic[P, R]):
             self._leave()
             self._world = world
             world.at_close(self)
-        leaves, structure = self._binder.bind(args, kwargs)
-        arguments = self._binder.classify(leaves, structure, self._outer)
-        plan = self._plan(world, structure, arguments)
+        arguments = self._binder.classify(args, kwargs, self._outer)
+        plan = self._plan(world, arguments)
         if not times:
             return plan, arguments.scalars, ()
         copies = [*_written_back(plan, arguments), *plan.renew_arrays()]
-        if len(args) == len(leaves) == len(self._binder.signature.parameters):
+        if len(args) == len(arguments.leaves) == len(self._binder.signature.parameters):
             self._plans.remember(self._outer.now().version, args, plan)
         return plan, arguments.scalars, copies
 
-    def _plan(self, world: Engine, structure: Structure, arguments: Arguments) -> SequencePlan:
-        key = (self._outer.now().version, structure, *arguments.key)
+    def _plan(self, world: Engine, arguments: Arguments) -> SequencePlan:
+        key = (self._outer.now().version, *arguments.key)
         plan = self._plans.get(key)
         if plan is not None:
             return plan
         self._plans.forget_lost()
         self._traced += 1
-        plan = self._body.record(world, structure, arguments)
+        plan = self._body.record(world, arguments)
         log.debug(
             "the body of %s was run to record its calls: %s",
             self.name,
@@ -380,9 +379,8 @@ class Sequence(Generic[P, R]):
         times, every = checked_loop(self.name, times, every, until)
         partition, world = planned_partition("plan", world_size), open_world()
         with _planning if world is None else _held(world, current_frame()):
-            leaves, structure = self._binder.bind(args, kwargs)
-            arguments = self._binder.classify(leaves, structure, self._outer)
-            names = [argument_name(path) for path in paths(structure)]
+            arguments = self._binder.classify(args, kwargs, self._outer)
+            names = [argument_name(path) for path in paths(arguments.structure)]
             passed = list(zip(names, arguments.leaves, strict=True))
             labels = {
                 _memory_of(value): name
@@ -390,7 +388,7 @@ class Sequence(Generic[P, R]):
                 if isinstance(value, Variable | Data)
             }
             dry_run = DryRun(self.name, partition, labels)
-            results = self._body.dry_run(dry_run, structure, arguments)
+            results = self._body.dry_run(dry_run, arguments)
         for check in dry_run.checks:
             check.check(self.name, times, arguments.scalars)
         shape_of = partial(planned_shape, partition)
@@ -416,11 +414,11 @@ class Sequence(Generic[P, R]):
             carries=any(dry_run.turns.carried),
         )
 
-    def _scalars(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def _scalars(self, args: Args, kwargs: Kwargs) -> list[Any]:
         """Returns the numbers among the arguments of a call, in the order in which formulas
         count them.
         """
-        return self._binder.classify(*self._binder.bind(args, kwargs), self._outer).scalars
+        return self._binder.classify(args, kwargs, self._outer).scalars
 
     def _leave(self) -> None:
         """Drops all plans, and the memory of their results."""

@@ -21,12 +21,11 @@ import ast
 import builtins
 import inspect
 from collections.abc import Callable, Mapping
-from types import FunctionType
 from typing import Any
 
 import numpy as np
 
-from synknumba._source.definition import is_current
+from synknumba._source.definition import is_as_written
 from synknumba._source.grid_names import GridNames, grid_names
 from synknumba._source.kernel_facts import KernelFacts, Kind, Use, facts_of, facts_of_code, parts_of
 
@@ -89,9 +88,7 @@ def read_parameters(function: Callable[..., Any], dimensions: Mapping[str, int])
     `dimensions` has the number of dimensions of each array parameter, at least 1; 0 for each
     number; no other parameters.
     """
-    if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
-        return frozenset()
-    if not is_current(function.__code__):
+    if not is_as_written(function):
         return frozenset()
     facts = facts_of_code(function.__code__)
     if facts is None or any(isinstance(node, _SCOPES) for node in facts.definition.nodes):

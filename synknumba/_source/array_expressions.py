@@ -8,12 +8,11 @@ arguments, and they do nothing else, so that a GPU may repeat their work without
 
 import ast
 from collections.abc import Callable, Iterable
-from types import FunctionType
 from typing import Any, final
 
 import numpy as np
 
-from synknumba._source.definition import is_current, read_function
+from synknumba._source.definition import is_as_written, read_function
 
 _REDUCTIONS = frozenset({"sum", "prod", "mean", "min", "max"})  # functions of NumPy, and methods
 _ATTRIBUTES = frozenset({"T", "real", "imag", "size"})
@@ -25,11 +24,8 @@ def is_array_expression(function: Callable[..., Any]) -> bool:
     """Returns whether a function certainly does nothing but compute its result from its arguments,
     if these are arrays and numbers.
     """
-    # a wrapper does what it likes, and its text is not that of the wrapped function
-    if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
-        return False
     definition = read_function(function)
-    if definition is None or not is_current(function.__code__):
+    if definition is None or not is_as_written(function):
         return False
     expressions = _Expressions(function.__globals__, definition.parameters)
     *statements, last = definition.tree.body
@@ -73,31 +69,35 @@ class _Expressions:
 
     def _is_array(self, node: ast.expr) -> bool:
         """Whether an expression is an array or a number, and computes nothing else."""
+        operands = self._operands(node)
+        return operands is not None and all(map(self._is_array, operands))
+
+    def _operands(self, node: ast.expr) -> list[ast.expr] | None:
+        """Returns the expressions of which one is computed, if these are arrays or numbers; None
+        if it may do anything else.
+        """
         match node:
             case ast.Constant():
-                return True
-            case ast.Name(id=name):
-                return name in self._names
+                return []
+            case ast.Name(id=name) if name in self._names:
+                return []
             case ast.BinOp(left=left, right=right):
-                return self._is_array(left) and self._is_array(right)
+                return [left, right]
             case ast.Compare(left=left, ops=[op], comparators=[right]) if isinstance(
                 op, _COMPARISONS
             ):
-                return self._is_array(left) and self._is_array(right)
+                return [left, right]
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Invert(), operand=operand):
-                return self._is_array(operand)
+                return [operand]
             case ast.Attribute(value=value, attr=name) if name in _ATTRIBUTES:
-                return self._is_array(value)
+                return [value]
             case ast.Subscript(value=value, slice=index) if _is_index(index):
-                return self._is_array(value)
-            case ast.Call(func=ast.Attribute(value=value, attr=name), args=args, keywords=options):
-                arrays = self._arrays_of(value, name, args)
-                return (
-                    arrays is not None
-                    and _are_options(options)
-                    and all(map(self._is_array, arrays))
-                )
-        return False
+                return [value]
+            case ast.Call(
+                func=ast.Attribute(value=value, attr=name), args=args, keywords=options
+            ) if _are_options(options):
+                return self._arrays_of(value, name, args)
+        return None
 
     def _arrays_of(self, value: ast.expr, name: str, args: list[ast.expr]) -> list[ast.expr] | None:
         """Returns the arrays with which a function of NumPy, or a method, computes; None if it may

@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
 from tokenize import TokenError
-from types import CodeType
-from typing import Any, final
+from types import CodeType, FunctionType
+from typing import Any, TypeGuard, final
 
 MAX_READ = 64  # definitions kept; the analyses of one function follow each other
 
@@ -115,10 +115,13 @@ def _strings(node: ast.AST) -> Iterator[str]:
                 yield text
 
 
-def is_current(code: CodeType) -> bool:
-    """Returns whether the source of code is available, and has not changed since it was
-    compiled.
+def is_as_written(function: object) -> TypeGuard[FunctionType]:
+    """Returns whether the source of a plain function is available, and has not changed since it
+    was compiled. A wrapper does what it likes, and its text is not that of the wrapped function.
     """
+    if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
+        return False
+    code = function.__code__
     try:
         codes = _codes_of("".join(inspect.findsource(code)[0]), code.co_filename)
     except (OSError, TypeError, ValueError, SyntaxError):

@@ -211,25 +211,19 @@ def facts_of(function: Callable[..., Any]) -> KernelFacts | None:
     """Returns the facts of a function, of one with `__wrapped__` those of the wrapped one; None
     without source.
     """
-    definition = read_function(function)
-    if definition is None:
-        return None
-    return _facts(definition)
+    return _facts(read_function(function))
 
 
 def facts_of_code(code: CodeType) -> KernelFacts | None:
     """Returns the facts of the source of code; None without source, or if the name shows that it
     has changed.
     """
-    definition = read_code(code)
-    if definition is None:
-        return None
-    return _facts(definition)
+    return _facts(read_code(code))
 
 
 @lru_cache(MAX_READ)
-def _facts(definition: Definition) -> KernelFacts:
-    return KernelFacts(definition)
+def _facts(definition: Definition | None) -> KernelFacts | None:
+    return None if definition is None else KernelFacts(definition)
 
 
 def parts_of(index: ast.expr) -> list[ast.expr]:

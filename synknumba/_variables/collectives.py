@@ -174,10 +174,6 @@ class _Selection(NamedTuple):
         """Returns the rows of an array that a batch selects."""
         return cls(array, rows_module.select(batch, len(array)))
 
-    def taken(self) -> Array:
-        """Returns the rows."""
-        return _taken(self.array, self.rows)
-
     def held_by(self, rank: int, partition: Partition, halo: Halo | None) -> Array:
         """Returns the rows that a rank holds."""
         return held_rows(self._between, self.rows.count, partition, rank, halo)
@@ -273,11 +269,8 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
     with collective_call([*group.states, *targets], written=targets) as world:
         group.check_no_halo()
         group.check_row_shapes()
-
-        def shape_of(shapes: tuple[Shape, ...], _: int) -> Shape:
-            return joined_shape(shapes)
-
-        run(world, CollectiveSpec("all_gather"), group.states, targets, shape_of)
+        spec = CollectiveSpec("all_gather")
+        run(world, spec, group.states, targets, lambda shapes, _: joined_shape(shapes))
     return vars if dest is None else dest
 
 
@@ -552,7 +545,7 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
     if batch is not None:
         VariableGroup("set_value with batch=", group.states).check_rows()
         for arrays in new_arrays:
-            arrays[:] = [_Selection.of(array, batch).taken() for array in arrays]
+            arrays[:] = [_taken(*_Selection.of(array, batch)) for array in arrays]
     with collective_call(group.states) as world:
         rank = check_rank(rank, world.world_size)
         assignments = [

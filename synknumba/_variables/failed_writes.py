@@ -33,8 +33,6 @@ class writing:  # noqa: N801  # used as a function
     them half written.
     """
 
-    __slots__ = ("_states", "_world")
-
     def __init__(self, world: Engine, states: "Iterable[VariableState | None]") -> None:
         self._world, self._states = world, states
 

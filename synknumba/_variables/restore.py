@@ -3,16 +3,12 @@ ranks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
 
-from synknumba._ops.halo import Halo
 from synknumba._types import Array
 from synknumba._variables.collective_arguments import check_rows_for
 from synknumba._variables.collective_call import collective_call
 from synknumba._variables.kept_values import Kept, without_rows
-from synknumba._variables.state import Assignment, VariableState, write_all
-from synknumba._world.engine import Engine
+from synknumba._variables.state import VariableState, write_all
 from synknumba._world.open_world import open_world
 
 
@@ -37,38 +33,21 @@ def restore(states: Sequence[VariableState], wholes: Sequence[Sequence[Array]]) 
         for state, arrays in zip(states, wholes, strict=True):
             state.restart(list(arrays))
         return
-    restored = []
+    # of the variables before they are placed
+    divisions = [(state.sharded, state.halo) for state in states]
+    initial = []
     for state, arrays in zip(states, wholes, strict=True):
-        # of the variables before they are placed
-        whole = _Whole(state, list(arrays), state.sharded, state.halo)
-        if whole.halo is not None:
-            check_rows_for(whole.halo, list(map(len, arrays)), state.label)
-        restored.append(whole)
-    initial = [whole.initial() for whole in restored]
+        if state.halo is not None:
+            check_rows_for(state.halo, list(map(len, arrays)), state.label)
+        initial.append(list(arrays))
+        if state.sharded:
+            initial[-1] = without_rows(arrays)  # the rows follow, by the same partition
     with collective_call(states, initial=initial) as world:
-        write_all(world, [whole.assignment(world) for whole in restored])
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    """The whole value of a variable, which is divided among the ranks or a replica."""
-
-    state: VariableState
-    arrays: list[Array]
-    is_divided: bool
-    halo: Halo | None
-
-    def initial(self) -> list[Array]:
-        """Returns the values with which the variable is placed."""
-        if self.is_divided:
-            return without_rows(self.arrays)  # the rows follow, by the same partition
-        return self.arrays
-
-    def assignment(self, world: Engine) -> Assignment:
-        """Returns the assignment of each rank's part."""
-        parts: Sequence[list[Array]] = [self.arrays] * world.world_size
-        if self.is_divided:
-            parts = Kept.divided(self.arrays, world.partition, self.halo).parts
-        of_ranks = dict(enumerate(parts))
-        return self.state.assignment(world, of_ranks, self.halo, sharded=self.is_divided)
+        assignments = []
+        for state, arrays, (is_divided, halo) in zip(states, wholes, divisions, strict=True):
+            parts: Sequence[list[Array]] = [list(arrays)] * world.world_size
+            if is_divided:
+                parts = Kept.divided(arrays, world.partition, halo).parts
+            of_ranks = dict(enumerate(parts))
+            assignments.append(state.assignment(world, of_ranks, halo, sharded=is_divided))
+        write_all(world, assignments)

@@ -63,16 +63,6 @@ class VariableState:
         name: name in messages.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_dtypes",
-        "_flat",
-        "_layout",
-        "_structure",
-        "_values",
-        "name",
-    )
-
     def __init__(
         self, values: Sequence[Array], structure: Structure, name: str | None, *, flat: bool = False
     ) -> None:
@@ -202,11 +192,14 @@ class VariableState:
         """
         if self._values.storage is None:
             return list(self.root_shapes())
-        shape_of = _same_shape
-        if self._values.sharded:
-            shape_of = _shape_of_rows
-        layout = self._values.storage.layout
-        return [shape_of(layout.own_shapes(leaf)) for leaf in self.leaves()]
+        layout, shapes = self._values.storage.layout, list[Shape | None]()
+        for leaf in self.leaves():
+            own = layout.own_shapes(leaf)
+            shape, is_one = own[0], len(set(own)) == 1
+            if self._values.sharded:
+                shape, is_one = joined_shape(own), rows_fit(own)
+            shapes.append(shape if is_one else None)
+        return shapes
 
     def _present(self) -> Kept:
         """Returns the values on all ranks of the open world; without one, those that the next
@@ -483,18 +476,11 @@ class VariableState:
                     )
         return Assignment(self, values, self.storage(), without_halos=True)
 
-    def assign(
-        self,
-        world: Engine,
-        values: ByRank,
-        storage: Allocation,
-        *,
-        sharded: bool | None = None,
-        without_halos: bool = False,
-    ) -> None:
+    def assign(self, world: Engine, new: "Assignment") -> None:
         """Writes new values to memory of their shapes; called between the world's `begin` and
-        `end`. For the other arguments see `Assignment`.
+        `end`.
         """
+        values, storage, without_halos = new.values, new.storage, new.without_halos
         absent: list[Array | None] = [None] * len(self._dtypes)
         by_rank = (values.get(rank, absent) for rank in range(world.world_size))
         rows: list[Row] = list(zip(*by_rank, strict=True))
@@ -502,7 +488,7 @@ class VariableState:
         is_complete = len(values) == world.world_size and not without_halos
         are_equal = is_complete and len(set(map(id, values.values()))) == 1
         written, previous = self._values.written, self._values.copied
-        self.mark(differs=not are_equal, sharded=sharded)
+        self.mark(differs=not are_equal, sharded=new.sharded)
         self._use(storage)
         self._values.written = written and not is_complete
         if storage.segment is not None or (previous is None and not is_complete):
@@ -669,13 +655,7 @@ class Assignment:
 def write_all(world: Engine, assignments: Iterable[Assignment]) -> None:
     """Writes new values; called between the world's `begin` and `end`."""
     for new in assignments:
-        new.state.assign(
-            world,
-            new.values,
-            new.storage,
-            sharded=new.sharded,
-            without_halos=new.without_halos,
-        )
+        new.state.assign(world, new)
 
 
 def shapes_of(arrays: Iterable[Array]) -> tuple[Shape, ...]:
@@ -691,20 +671,6 @@ def rows_fit(shapes: Iterable[Shape]) -> bool:
 def joined_shape(shapes: Sequence[Shape]) -> Shape:
     """Returns the shape of the ranks' rows, joined."""
     return (sum(rows for rows, *_ in shapes), *shapes[0][1:])
-
-
-def _shape_of_rows(shapes: Sequence[Shape]) -> Shape | None:
-    """Returns the shape of the ranks' rows, joined; None if they do not fit."""
-    if not rows_fit(shapes):
-        return None
-    return joined_shape(shapes)
-
-
-def _same_shape(shapes: Sequence[Shape]) -> Shape | None:
-    """Returns the shape that all ranks have; None if they differ."""
-    if len(set(shapes)) > 1:
-        return None
-    return shapes[0]
 
 
 def _refuse_in_body() -> None:

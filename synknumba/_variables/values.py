@@ -32,18 +32,6 @@ class Values:
             values.
     """
 
-    __slots__ = (
-        "copied",
-        "differs",
-        "pending",
-        "sharded",
-        "snapshot",
-        "snapshots_known",
-        "storage",
-        "torn",
-        "written",
-    )
-
     def __init__(self, pending: Arrays) -> None:
         self.snapshot: Kept | None = None
         self.snapshots_known = snapshots_taken()

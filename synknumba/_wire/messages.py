@@ -31,14 +31,17 @@ class Attach:
     segments: tuple[tuple[int, int], ...]  # (id, bytes)
 
 
+AnyProgram: TypeAlias = (
+    Program | Combination | Collective | Joined | Staged | Transfer | SequenceProgram
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Install:
     """Store this function and this program. Either may be None."""
 
     function: FunctionSpec | None
-    program: (
-        Program | Combination | Collective | Joined | Staged | Transfer | SequenceProgram | None
-    )
+    program: AnyProgram | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ variable's memory, and `leaf` the index of an array in the variable's tree.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import calcsize
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -411,16 +411,8 @@ class Program:
         return self.row_plan(None).shard_span(rank, rank + 1)
 
     def leaves(self) -> list[Param]:
-        """Returns the parameters in any order, with nested arguments replaced by their leaves."""
-        out: list[Param] = []
-        params = [param for _, param in self.parameters]
-        while params:
-            param = params.pop()
-            if isinstance(param, Tree):
-                params += param.leaves
-            else:
-                out.append(param)
-        return out
+        """Returns the parameters, with nested arguments replaced by their leaves."""
+        return [leaf for _, param in self.parameters for leaf in leaves_of(param)]
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that the program uses, except those named by values."""
@@ -445,6 +437,27 @@ class Program:
         return frozenset(
             param.variable for param in self.leaves() if isinstance(param, Held | HeldRows | Update)
         )
+
+
+def may_write(leaf: Param) -> bool:
+    """Returns whether a function may write an argument."""
+    match leaf:
+        case Update():
+            return True
+        case Held():
+            return not leaf.read_only
+        case Sharded() | HeldRows():
+            return leaf.writable
+    return False
+
+
+def leaves_of(param: Param) -> Iterator[Param]:
+    """Yields the leaves of a parameter; the parameter itself if it is not nested."""
+    if not isinstance(param, Tree):
+        yield param
+        return
+    for leaf in param.leaves:
+        yield from leaves_of(leaf)
 
 
 # ---- collectives, combinations and transfers -----------------------------------------------------

@@ -19,6 +19,7 @@ parts of their package.
 """  # noqa: E501
 
 import dis
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -127,7 +128,7 @@ class RecordArray:
 
     def __init__(self, memory: Any, dtype: "np.dtype[Any]", shape: Shape) -> None:
         self.data, self.dtype, self.shape = memory, dtype, shape
-        self.nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self.nbytes = math.prod(shape) * dtype.itemsize
 
     def reshape(self, *shape: int) -> "RecordArray":
         """Returns the same memory in another shape."""
