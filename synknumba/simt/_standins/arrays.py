@@ -69,13 +69,17 @@ class DeviceArray:
         self.simt_values, self.stream = values, stream
         self.shape, self.strides, self.dtype = values.shape, values.strides, values.dtype
         self.ndim, self.size, self.nbytes = values.ndim, values.size, values.nbytes
-        self.flags = values.flags
 
     def __repr__(self) -> str:
         """Returns shape and dtype, which cost no transfer."""
         return f"<simt device array, shape {self.shape}, {self.dtype}>"
 
     # ---- what it is
+
+    @property
+    def flags(self) -> Any:
+        """Layout, as NumPy describes it; no attribute, as it cannot be copied."""
+        return self.simt_values.flags
 
     @property
     def alloc_size(self) -> int:
