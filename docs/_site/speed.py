@@ -54,11 +54,11 @@ TASKS = (
     ),
     Task(
         "price of an option from 10¹⁰ normal numbers, one H200",
-        "h200x4-montecarlo",
+        "h200x2-montecarlo",
         {
             OWN: "synknumba expectation option 1e10 ranks=1",
-            "numba-cuda, float64": "numba-cuda option float64 * 1e10 / .samples",
-            "numba-cuda, float32": "numba-cuda option float32 * 1e10 / .samples",
+            "numba-cuda, float64": "numba-cuda option float64 ranks=1 * 1e10 / .samples",
+            "numba-cuda, float32": "numba-cuda option float32 ranks=1 * 1e10 / .samples",
             "JAX, float64": "JAX option threefry2x32 float64 ranks=1 * 1e10 / .samples",
             "JAX, float32": "JAX option rbg float32 ranks=1 * 1e10 / .samples",
         },
@@ -119,11 +119,11 @@ TASKS = (
         },
     ),
     Task(
-        "a step of adam for 784-512-512-10, 4,096 rows, two H100",
-        "h100x2-training",
+        "a step of adam for 784-512-512-10, 4,096 rows, two H200",
+        "h200x2-training",
         {
             OWN: "synknumba MLP 2",
-            "torch, CUDA graph": '"torch, CUDA graph" MLP 2',
+            "torch, CUDA graph": '"torch, flat gradients, CUDA graph" MLP 2',
             "JAX": "JAX MLP 2",
         },
     ),
