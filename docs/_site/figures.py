@@ -51,7 +51,7 @@ FIELDS = {
     **dict.fromkeys(("first_launch", "cached_launch", "njit_first_call"), "s"),
     "ns": "ns",
     **dict.fromkeys(("ratio", "scaling", "of_copy", "efficiency", "simulator_factor"), ""),
-    **dict.fromkeys(("each", "samples", "rows", "size", "mib"), ""),
+    **dict.fromkeys(("each", "samples", "rows", "size", "mib", "pairs_per_s"), ""),
 }
 BENCHMARKS = {"ports": "ms", "weights": "ms"} | dict.fromkeys(
     ("startup", "first_launches", "check", "respawn"), "s"
