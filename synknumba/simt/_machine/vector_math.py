@@ -149,7 +149,8 @@ def _svml_folder() -> Path | None:
     conda uses; None if absent.
     """
     folders = [Path(sys.prefix) / "lib"]
-    with suppress(metadata.PackageNotFoundError):
+    # TypeError: a script has put something else than paths into sys.path
+    with suppress(metadata.PackageNotFoundError, TypeError):
         files = metadata.files(SVML_WHEEL) or ()
         folders[:0] = [
             Path(str(file.locate())).resolve().parent for file in files if file.name == "libsvml.so"
