@@ -12,7 +12,6 @@ import numpy as np
 from synknumba._errors import ArgumentError, ReductionError, shortened
 from synknumba._ops import reduction
 from synknumba._types import (
-    CallValues,
     NamedOp,
     Op,
     Shape,
@@ -75,7 +74,7 @@ def arange(n: int) -> IndexRange:
 class PerRankValues:
     """One scalar for each rank. Created by `per_rank`."""
 
-    values: CallValues
+    values: tuple[Any, ...]
 
 
 @shortened

@@ -28,7 +28,7 @@ from synknumba._host.deaths import when_gone
 from synknumba._host.log import log
 from synknumba._host.signals import is_of_handler
 from synknumba._source.reached import MISSING
-from synknumba._types import CallValues, WeakTable
+from synknumba._types import WeakTable
 from synknumba._wire import function_pickling as pickling
 from synknumba._wire.messages import Install
 from synknumba._wire.program import FunctionSpec, Program
@@ -196,7 +196,7 @@ def result_class(function: str, names: tuple[str, ...]) -> Callable[..., Any]:
     return cls
 
 
-def _make_result(function: str, names: tuple[str, ...], values: CallValues) -> Any:
+def _make_result(function: str, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
     return result_class(function, names)(*values)
 
 

@@ -36,8 +36,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
 from synknumba._comm.base import Communicator, Exchange, Step, combining, consecutive
 from synknumba._host.signals import held_signals
@@ -46,6 +45,7 @@ from synknumba._types import Array, CollectiveOp
 from synknumba._wire.compiled import compiled
 from synknumba._wire.doorbell import memcpy
 from synknumba._wire.native import Native, NativeStep, call_of
+from synknumba.simt.internals import emitted
 
 CACHE_LINE = 64  # bytes; a line written by two cores moves back and forth between them
 # of a result; as many bytes of each of 64 sources fit a second-level cache, from which they are
@@ -298,41 +298,27 @@ def _ufuncs(op: CollectiveOp, dtype: np.dtype[Any]) -> Callable[[Sequence[_Piece
     return combine
 
 
-@intrinsic
-def _pointer(typingctx: Any, address: Any) -> Any:
+@emitted("voidptr(int64)")
+def _pointer(builder: Any, address: Any) -> Any:
     """Converts an address to a pointer for Numba's carray."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-
-    return types.voidptr(types.int64), codegen
+    return builder.inttoptr(address, ir.IntType(8).as_pointer())
 
 
-@intrinsic
-def _stream_line(typingctx: Any, target: Any, source: Any) -> Any:
+@emitted("void(int64, int64)")
+def _stream_line(builder: Any, target: Any, source: Any) -> None:
     """Copies one cache line past the caches; `target` is aligned to a line."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        line = ir.VectorType(ir.IntType(64), CACHE_LINE // _WORD).as_pointer()
-        loaded = builder.load(builder.inttoptr(args[1], line), align=1)
-        stored = builder.store(loaded, builder.inttoptr(args[0], line), align=CACHE_LINE)
-        stored.set_metadata(
-            "nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
-        )
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
+    line = ir.VectorType(ir.IntType(64), CACHE_LINE // _WORD).as_pointer()
+    loaded = builder.load(builder.inttoptr(source, line), align=1)
+    stored = builder.store(loaded, builder.inttoptr(target, line), align=CACHE_LINE)
+    stored.set_metadata(
+        "nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+    )
 
 
-@intrinsic
-def _fence(typingctx: Any) -> Any:
+@emitted("void()")
+def _fence(builder: Any) -> None:
     """Orders copies past the caches, which no release covers, before later stores."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    builder.fence("seq_cst")
 
 
 @register_jitable

@@ -17,7 +17,7 @@ import cupy
 import numpy as np
 
 from synknumba._device.base import Gather, ResultRing, Step
-from synknumba._device.cuda_steps import OnStream, StoreToHost, keeping, make_launch
+from synknumba._device.cuda_steps import CopyOut, OnStream, StoreToHost, keeping, make_launch
 from synknumba._ops.rows import InLine, Range, Rows
 from synknumba._types import Array
 
@@ -281,7 +281,10 @@ class CudaRing(ResultRing):
             self._lines = cupy.zeros((0, line.nbytes), cupy.uint8)
 
     def step(self, copies: Sequence[Step]) -> Step:
-        moves = [copy.args[:3] for copy in copies]  # type: ignore[attr-defined]  # `only_copies_to`
+        moves = []
+        for copy in copies:
+            assert isinstance(copy, CopyOut)  # `only_copies_to`
+            moves.append(copy.args[:3])
         size = gcd(16, self._nbytes, self._first, *(number for move in moves for number in move))
         words = [
             (target - self._first + at, source + at)

@@ -12,13 +12,14 @@ from typing import Any, final
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
 from synknumba._types import Array
 from synknumba._wire.compiled import compiled
 from synknumba._wire.doorbell import memcpy
 from synknumba._wire.native import Native, NativeCall, NativeStep, address_of
 from synknumba._wire.sequence_interpreter import load_word
+from synknumba.simt.internals import emitted
 
 # Bytes from the row that is copied to the one that is prefetched. From 2 to 16 KiB the times are
 # alike; a row that is as long is fetched ahead by the processor.
@@ -28,20 +29,15 @@ _KINDS = (types.int64,) * 8
 LINE = 7  # position of the line's number among the arguments
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _prefetch(typingctx: Any, address: Any) -> Any:
+@emitted("void(int64)")
+def _prefetch(builder: Any, address: Any) -> None:
     """Fetches the cache line of an address into all caches."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        declared = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
-        function = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), declared)
-        # to read, to be kept, data
-        options = [number(0), number(3), number(1)]
-        builder.call(function, [builder.inttoptr(args[0], pointer), *options])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
+    pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    declared = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+    function = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), declared)
+    # to read, to be kept, data
+    options = [number(0), number(3), number(1)]
+    builder.call(function, [builder.inttoptr(address, pointer), *options])
 
 
 @register_jitable  # type: ignore[untyped-decorator]
@@ -69,15 +65,11 @@ def _or_taking(nbytes: int, copy_others: Any) -> Any:
     else to another.
     """
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def move(typingctx: Any, target: Any, source: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = ir.IntType(8 * nbytes).as_pointer()
-            value = builder.load(builder.inttoptr(args[1], pointer), align=1)
-            builder.store(value, builder.inttoptr(args[0], pointer), align=1)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64), codegen
+    @emitted("void(int64, int64)")
+    def move(builder: Any, target: Any, source: Any) -> None:
+        pointer = ir.IntType(8 * nbytes).as_pointer()
+        value = builder.load(builder.inttoptr(source, pointer), align=1)
+        builder.store(value, builder.inttoptr(target, pointer), align=1)
 
     @register_jitable  # type: ignore[untyped-decorator]
     def copy(

@@ -13,7 +13,6 @@ Numbers that change from iteration to iteration are given by formulas, which the
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import Any, TypeAlias
 
 from synknumba._formulas import Formula
@@ -367,9 +366,12 @@ def conflict(earlier: Access, later: Access) -> tuple[bool, bool]:
 
 def united(accesses: Sequence[Access]) -> Access:
     """Returns what several accesses do together."""
-    kinds = ("reads", "writes", "remote_reads", "remote_writes")
-    unions: Any = {kind: NOTHING.union(*map(attrgetter(kind), accesses)) for kind in kinds}
-    return Access(**unions)
+    return Access(
+        NOTHING.union(*(access.reads for access in accesses)),
+        NOTHING.union(*(access.writes for access in accesses)),
+        NOTHING.union(*(access.remote_reads for access in accesses)),
+        NOTHING.union(*(access.remote_writes for access in accesses)),
+    )
 
 
 def own_access(parts: "Sequence[Part | Loop]") -> Access | None:
