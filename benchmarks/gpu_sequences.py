@@ -1,7 +1,7 @@
 """What an iteration of a sequence costs on GPUs, beside single calls, CuPy's graphs and JAX.
 
 python benchmarks/gpu_sequences.py
-python benchmarks/gpu_sequences.py --ranks 1 2 --json benchmarks/results/h100-gpu_sequences.json
+python benchmarks/gpu_sequences.py --ranks 1 2 --json benchmarks/results/h200x2-gpu_sequences.json
 
 Rows: an empty kernel and a Python function that does nothing, each without and with the iteration's
 number as an argument; a kernel, an all_reduce of 100 float32, a kernel and the sum of its results;

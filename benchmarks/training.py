@@ -3,7 +3,7 @@ limit.
 
 python benchmarks/training.py
 python benchmarks/training.py --device cuda --ranks 1 2 --json
-benchmarks/results/h100x2-training.json
+benchmarks/results/h200x2-training.json
 
 Rows: a step of a perceptron of 784-512-512-10 on 4,096 rows that lie on the ranks, with adam, its
 loss to the script: the gradient by torch in a recorded function on GPUs, by NumPy on cores; peers

@@ -50,7 +50,7 @@ FIELDS = {
     **dict.fromkeys(("gb_per_s", "bus_gb_per_s"), "GB/s"),
     **dict.fromkeys(("first_launch", "cached_launch", "njit_first_call"), "s"),
     "ns": "ns",
-    **dict.fromkeys(("ratio", "scaling", "of_copy", "efficiency", "simulator_factor"), ""),
+    **dict.fromkeys(("ratio", "scaling", "of_copy", "share", "efficiency", "simulator_factor"), ""),
     **dict.fromkeys(("each", "samples", "rows", "size", "mib", "pairs_per_s"), ""),
 }
 BENCHMARKS = {"ports": "ms", "weights": "ms"} | dict.fromkeys(
@@ -240,14 +240,16 @@ def _described(result: dict[str, Any]) -> str:
 def written(value: float, like: str) -> str:
     """Returns a number with as many digits as another one, which stays as it is if it agrees.
 
+    Zeros at the end of a whole number may be digits that were left out, where two others stay.
+
     >>> [written(value, "8.7") for value in (8.694, 9.96, 0.1234, 86.4, 1012.3)]
     ['8.7', '10.0', '0.12', '86', '1,012']
-    >>> written(10526.1, "10,500"), written(12.9, "9"), written(0.1156, "0.116")
-    ('10,500', '13', '0.116')
+    >>> written(10526.1, "10,500"), written(12.9, "9"), written(0.1156, "0.116"), written(36, "40")
+    ('10,500', '13', '0.116', '36')
     """
     plain = like.replace(",", "")
     decimals = len(plain.partition(".")[2])
-    zeros = 0 if decimals else len(plain) - len(plain.rstrip("0"))
+    zeros = 0 if decimals else min(len(plain) - len(plain.rstrip("0")), max(0, len(plain) - 2))
     if any(round(value, decimals - left_out) == float(plain) for left_out in range(zeros + 1)):
         return like
     digits = len(plain.replace(".", "").lstrip("0"))

@@ -92,30 +92,32 @@ TASKS = (
         },
     ),
     Task(
-        "a step of Jacobi's method on 1024² float32, two H100",
-        "h100x2-gpu_sequences",
+        "a step of Jacobi's method on 1024² float32, two H200",
+        "h200x2-gpu_sequences",
         {
-            OWN: '"synknumba: sequence" "Jacobi 1024²"',
-            "CuPy, NCCL, CUDA graph": 'CuPy "Jacobi 1024²"',
-            "JAX": 'JAX "Jacobi 1024²"',
+            OWN: '"synknumba: sequence" "Jacobi 1024²" ranks=2',
+            "CuPy, NCCL, CUDA graph": 'CuPy "Jacobi 1024²" ranks=2',
+            "JAX": '"JAX, rows with halos in place" "Jacobi 1024²" ranks=2',
         },
     ),
     Task(
-        "the same on one H100",
-        "h100-gpu_sequences",
+        "the same on one H200",
+        "h200x2-gpu_sequences",
         {
-            OWN: '"synknumba: sequence" "Jacobi 1024²"',
-            "CuPy, CUDA graph": 'CuPy "Jacobi 1024²"',
-            "JAX": 'JAX "Jacobi 1024²"',
+            OWN: '"synknumba: sequence" "Jacobi 1024²" ranks=1',
+            "CuPy, CUDA graph": 'CuPy "Jacobi 1024²" ranks=1',
+            "JAX": '"JAX, rows with halos in place" "Jacobi 1024²" ranks=1',
         },
     ),
     Task(
-        "a step of softmax regression, 4,096 × 784, two H100",
-        "h100x2-gpu_sequences",
+        "a step of softmax regression, 4,096 × 784, two H200",
+        "h200x2-gpu_sequences",
         {
-            OWN: '"synknumba: sequence" softmax',
-            "torch, CUDA graph": '"torch, CUDA graph" softmax',
-            "JAX": "JAX softmax",
+            OWN: '"synknumba: sequence" softmax ranks=2',
+            "torch.compile, CUDA graph": (
+                '"torch, one all_reduce, torch.compile, CUDA graph" softmax ranks=2'
+            ),
+            "JAX": "JAX softmax ranks=2",
         },
     ),
     Task(
