@@ -1,5 +1,6 @@
 """Which Python packages for GPUs are installed, by their metadata, and what to install."""
 
+import sys
 from importlib import metadata
 
 CUPY_BY_EXTRA = {"cuda12": "cupy-cuda12x", "cuda13": "cupy-cuda13x"}
@@ -7,10 +8,9 @@ CUPY_BY_EXTRA = {"cuda12": "cupy-cuda12x", "cuda13": "cupy-cuda13x"}
 
 def version_of(distribution: str) -> str | None:
     """Returns the version of an installed distribution; None if it is not installed."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    paths = [path for path in sys.path if isinstance(path, str)]  # imports ignore the others
+    distributions = metadata.distributions(name=distribution, path=paths)
+    return next((installed.version for installed in distributions), None)
 
 
 def matching_extra() -> str | None:

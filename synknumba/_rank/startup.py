@@ -11,7 +11,6 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from synknumba._device import usable_cores
 from synknumba._host import inherited as inherited_module
 from synknumba._host import this_process
 from synknumba._host.segment import allow_descriptors, release_inherited
@@ -53,6 +52,7 @@ class RankConfig:
     stacks: Stacks
     coordinator: int  # process id of the parent
     ranks_here: int  # number of ranks on this machine
+    threads: int  # for libraries: the rank's share of the cores
     from_main_thread: bool  # whether the script forked in its main thread
     random_state: Any  # `random.getstate()` of the script
     profile: bool  # whether the rank writes a profile
@@ -80,7 +80,7 @@ def settle(config: RankConfig) -> None:
     inherited_module.settle_trackers()
     inherited_module.leave_deleted_directory()
     allow_descriptors()  # as many as the coordinator may need
-    limit_threads(max(1, usable_cores() // config.ranks_here))
+    limit_threads(config.threads)
     inherited_module.seed(config.rank, config.random_state)
     gc.freeze()  # inherited objects are never collected here, so their pages stay shared
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from synknumba._device import import_driver
+from synknumba._device import import_driver, usable_cores
 from synknumba._errors import SANDBOX, WorldError
 from synknumba._host.children import (
     exit_status,
@@ -32,7 +32,7 @@ from synknumba._host.inherited import before_fork, fork
 from synknumba._host.segment import allow_descriptors
 from synknumba._host.signals import held_signals, in_main_thread
 from synknumba._host.stacks import Stacks, ask, shorten
-from synknumba._host.thread_pools import find_pools
+from synknumba._host.thread_pools import pools_for_ranks
 from synknumba._rank.loop import rank_main
 from synknumba._rank.startup import RankConfig, RankDevice, RankEnds
 from synknumba._types import CompilerName, DeviceKind
@@ -153,31 +153,34 @@ class Processes:
         """
         # each rank takes some, and the soft limit may be far below the hard one
         allow_descriptors()
-        find_pools()
         import_driver(device)
         before_fork()
         state = random_state or random.getstate()
-        for line in range(count):
-            # An exception from a signal handler right after the fork would lose the new process id,
-            # and would make the child continue in the script.
-            with held_signals(), contextlib.ExitStack() as child_ends:
-                sock, lifeline, streams = self._connect(self.first + line, child_ends)
-                stacks = self._stacks.by_line[line]
-                others = self._descriptors() - {stacks.fd, lifeline}
-                config = RankConfig(
-                    rank=self.first + line,
-                    line=line,
-                    ranks_here=count,
-                    control=control,
-                    device=RankDevice(device, devices[line] if devices else 0, compiler),
-                    ends=RankEnds(sock, lifeline, streams, others),
-                    stacks=stacks,
-                    coordinator=os.getpid(),
-                    from_main_thread=in_main_thread(),
-                    random_state=state,
-                    profile=profile,
-                )
-                self._fork_one(config)
+        threads = max(1, usable_cores() // count)
+        with pools_for_ranks(threads):
+            for line in range(count):
+                # An exception from a signal handler right after the fork would lose the new process
+                # id, and would make the child continue in the script.
+                with held_signals(), contextlib.ExitStack() as child_ends:
+                    sock, lifeline, streams = self._connect(self.first + line, child_ends)
+                    stacks = self._stacks.by_line[line]
+                    others = self._descriptors() - {stacks.fd, lifeline}
+                    config = RankConfig(
+                        rank=self.first + line,
+                        line=line,
+                        ranks_here=count,
+                        threads=threads,
+                        control=control,
+                        device=RankDevice(device, devices[line] if devices else 0, compiler),
+                        ends=RankEnds(sock, lifeline, streams, others),
+                        stacks=stacks,
+                        coordinator=os.getpid(),
+                        from_main_thread=in_main_thread(),
+                        random_state=state,
+                        profile=profile,
+                    )
+                    self._fork_one(config)
+        # its fork also ends the threads that OpenBLAS has started to be set back
         self.forwarder.start()
 
     def _connect(

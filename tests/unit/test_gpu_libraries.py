@@ -29,6 +29,12 @@ def installed(monkeypatch):
     return packages
 
 
+def test_versions_where_sys_path_has_more_than_paths(monkeypatch):
+    monkeypatch.setattr("sys.path", [None, 1, b"/bytes", *sys.path])
+    assert gpu_packages.version_of("pytest") == pytest.__version__
+    assert gpu_packages.version_of("no-such-package") is None
+
+
 def told(monkeypatch, *, gpus=0, driver=None, found=None):
     monkeypatch.setattr(info, "driver_version", lambda: driver)
     monkeypatch.setattr(info, "find_libraries", lambda: found)

@@ -27,7 +27,6 @@ import os
 import platform
 import re
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -148,13 +147,15 @@ def _svml_folder() -> Path | None:
     """Returns the folder of libsvml.so, from the wheel's records or `sys.prefix`/lib, which
     conda uses; None if absent.
     """
-    folders = [Path(sys.prefix) / "lib"]
-    # TypeError: a script has put something else than paths into sys.path
-    with suppress(metadata.PackageNotFoundError, TypeError):
-        files = metadata.files(SVML_WHEEL) or ()
-        folders[:0] = [
-            Path(str(file.locate())).resolve().parent for file in files if file.name == "libsvml.so"
+    paths = [path for path in sys.path if isinstance(path, str)]  # imports ignore the others
+    folders: list[Path] = []
+    for wheel in metadata.distributions(name=SVML_WHEEL, path=paths):
+        folders += [
+            Path(str(file.locate())).resolve().parent
+            for file in wheel.files or ()
+            if file.name == "libsvml.so"
         ]
+    folders.append(Path(sys.prefix) / "lib")
     return next((folder for folder in folders if (folder / "libsvml.so").exists()), None)
 
 

@@ -206,6 +206,16 @@ class TestFinding:
         monkeypatch.setenv(SWITCH, "svml")
         assert vector_library() is None
 
+    def test_svml_of_a_wheel(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "lib").mkdir()
+        (tmp_path / "lib" / "libsvml.so").touch()
+        records = tmp_path / "site" / "intel_cmplr_lib_rt-1.0.dist-info"
+        records.mkdir(parents=True)
+        (records / "RECORD").write_text("../lib/libsvml.so,,\n")
+        # imports, too, pass over what is not a string
+        monkeypatch.setattr("sys.path", [None, 1, b"/bytes", tmp_path, str(tmp_path / "site")])
+        assert vector_math._svml_folder() == tmp_path / "lib"
+
 
 KNOWN = {
     "llvm.exp.f64": (VectorFunction("vector_exp", "double", 4, 1),),
