@@ -254,6 +254,11 @@ class Distributed(ABC):
         `end`.
         """
 
+    def _take_number(self, world: Engine) -> None:
+        """Takes another number, and frees what the ranks have by this one."""
+        world.forget("function", self._number)
+        self._number = next_id()
+
     def _note_sent(self, world: Engine, spec: FunctionSpec) -> None:
         """Records that the ranks have the function; they drop it when it has died here."""
         world.holdings.shipped.add(self._number)
@@ -312,8 +317,7 @@ class InnerFunction(Distributed):
         return [self.py_func]
 
     def _renumber(self, world: Engine, reads: ReadValues) -> None:
-        world.forget("function", self._number)
-        self._number = next_id()
+        self._take_number(world)
         self.renew()
 
     def _send(self, world: Engine) -> None:
@@ -514,9 +518,9 @@ class SentFunction(Decorated, Distributed):
         if self._number in world.holdings.proven:
             return
         self._plans.forget_all()
-        world.holdings.shipped.discard(self._number)
-        if self._inner is not None and self._inner.number not in world.holdings.proven:
-            world.holdings.shipped.discard(self._inner.number)
+        for function, number in self._numbers().items():
+            if number in world.holdings.shipped - world.holdings.proven:
+                function._take_number(world)  # noqa: SLF001  # of one class
 
 
 def distribute() -> None:

@@ -289,9 +289,6 @@ class Rank:
 
     def _install(self, spec: FunctionSpec | None, program: messages.AnyProgram | None) -> None:
         if spec is not None:
-            # sent again after a failure: the programs refer to what was sent first
-            if spec.id in self.functions.by_id:
-                self._drop(messages.Drop(functions=(spec.id,)))
             self.functions.load(spec)
         if program is not None:
             self.routines[program.number] = self._routine(program)

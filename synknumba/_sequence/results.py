@@ -119,7 +119,7 @@ class SequenceResults:
                 if handle.index is not None:
                     return None
             else:
-                columns[place] = _combined(handle.result, memory)
+                columns[place] = _combined(handle, memory)
             if columns[place] is None:
                 return None
         return columns
@@ -172,16 +172,18 @@ def _handle_or_none(leaf: Any) -> SymbolicResult | None:
     return handle if isinstance(handle, SymbolicResult) else None
 
 
-def _combined(result: Result | None, memory: Array) -> tuple[list[Array], Structure] | None:
+def _combined(handle: SymbolicResult, memory: Array) -> tuple[list[Any], Structure] | None:
     """Returns a kernel's result of kept iterations, combined over the ranks; None if NumPy would
     add along another axis in another order.
     """
+    result = handle.result
     assert result is not None
     assert result.parts is not None
-    if result.op not in reduction.UFUNCS or memory.shape[1] >= reduction.SEQUENTIAL_SUM:
+    is_combined = result.op == "mean" or result.op in reduction.UFUNCS
+    if not is_combined or memory.shape[1] >= reduction.SEQUENTIAL_SUM:
         return None
-    parts = result.parts.in_lines(memory)
-    return [reduction.UFUNCS[result.op].reduce(parts, 1, parts.dtype)], LEAF
+    parts = result.parts.in_lines(memory).swapaxes(0, 1)
+    return [reduction.combine(result.op, parts, handle.plan.weights(handle.count))], LEAF
 
 
 def joined(pieces: Sequence[tuple[list[Any], Structure]]) -> Any:

@@ -112,6 +112,28 @@ def test_a_failure_after_a_success():
     assert names["run"](X) == 2 * X.sum()
 
 
+@synk.function
+def scale(w, by):
+    if by is None:
+        raise ValueError("no factor")
+    w *= by
+
+
+@synk.sequence
+def scale_often(w, by):
+    scale(w, by)
+
+
+def test_a_sequence_that_has_the_function():
+    w = synk.variable(np.ones(3))
+    scale_often(w, 2.0, times=2)
+    with pytest.raises(synk.RankError, match="no factor"):
+        scale(w, None)
+    scale(w, 0.5)
+    scale_often(w, 2.0, times=2)
+    np.testing.assert_array_equal(w.get_value(), np.full(3, 8.0))
+
+
 def test_copies_are_the_function_itself():
     """A copy that was collected would make the ranks drop what the original refers to."""
 

@@ -549,10 +549,18 @@ def test_data_and_arrays(world):
         for i in range(x.shape[0]):
             y[0] = max(y[0], x[i])
 
+    @synk.parallel(
+        outputs={"y": synk.output("mean", shape=(), dtype="float64")}, grid=1, block=1
+    )
+    @cuda.jit
+    def middle(x, y):
+        for i in range(x.shape[0]):
+            y[0] += x[i] / x.shape[0]
+
     @synk.sequence
     def both(x, w, by):
         added = step(x, w, by)
-        return {"sum": added, "max": largest(x)}
+        return {"sum": added, "max": largest(x), "mean": middle(x)}
 
     rows, w = np.arange(10.0), np.array([1.0, 2.0, 3.0])
     told, sums, tops = rows.copy(), [], []
@@ -564,6 +572,7 @@ def test_data_and_arrays(world):
     found = both(data, w, 0.5, times=5, every=1)
     assert_allclose(found["sum"], sums, rtol=1e-15)
     assert_array_equal(found["max"], tops)
+    assert_allclose(found["mean"], np.array(sums) / 10, rtol=1e-15)
     assert_array_equal(data, told)
     array = rows.copy()
     both(array, w, 0.5, times=5)
