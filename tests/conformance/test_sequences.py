@@ -549,9 +549,7 @@ def test_data_and_arrays(world):
         for i in range(x.shape[0]):
             y[0] = max(y[0], x[i])
 
-    @synk.parallel(
-        outputs={"y": synk.output("mean", shape=(), dtype="float64")}, grid=1, block=1
-    )
+    @synk.parallel(outputs={"y": synk.output("mean", shape=(), dtype="float64")}, grid=1, block=1)
     @cuda.jit
     def middle(x, y):
         for i in range(x.shape[0]):
