@@ -46,9 +46,10 @@ from numpy.typing import NDArray
 import synknumba as synk
 
 BATCHES = (4096, 65_536)
-# two for each multiprocessor of an H200, for rows are few, and each block adds its sums to the
-# others'; on cores a block for each rank
-BLOCKS = {"cuda": 264, "cpu": 1}
+# Blocks, and threads of each. On GPUs two blocks for each multiprocessor of an H200, for rows are
+# few, and each block adds its sums to the others', with a thread for each column, so that all of a
+# row are loaded at once; on cores a block for each rank.
+LAUNCHES = {"cuda": (264, 784), "cpu": (1, 128)}
 LONGEST = 60.0  # seconds that a call may take before the ranks are ended
 PEERS = {"cuda": ("take", "torch", "jax"), "cpu": ("torch", "jax", "prange")}
 
@@ -66,11 +67,13 @@ class Result:
     ratio: float | None = None
 
 
-def column_sums(columns, blocks):
+def column_sums(columns, launch):
     """A kernel for so many columns: the shape of a result is part of its declaration."""
 
     @synk.parallel(
-        grid=blocks, outputs={"total": synk.output("sum", shape=(columns,), dtype="float64")}
+        grid=launch[0],
+        block=launch[1],
+        outputs={"total": synk.output("sum", shape=(columns,), dtype="float64")},
     )
     def add_columns(x, total):
         """Adds up the columns; x: float32, shape (n, columns)."""
@@ -83,11 +86,12 @@ def column_sums(columns, blocks):
     return add_columns
 
 
-def numbered_sums(columns, blocks):
+def numbered_sums(columns, launch):
     """The same of rows with these numbers."""
 
     @synk.parallel(
-        grid=blocks,
+        grid=launch[0],
+        block=launch[1],
         broadcast=("x",),
         outputs={"total": synk.output("sum", shape=(columns,), dtype="float64")},
     )
@@ -109,8 +113,8 @@ def expected(table: NDArray[np.float32], indices: NDArray[np.int64]) -> NDArray[
 def measure_here(settings: Settings) -> Iterator[Result]:
     """Calls from the script."""
     table = settings.table()
-    blocks = BLOCKS[settings.device]
-    kernel, numbered = (make(settings.columns, blocks) for make in (column_sums, numbered_sums))
+    launch = LAUNCHES[settings.device]
+    kernel, numbered = (make(settings.columns, launch) for make in (column_sums, numbered_sums))
     with synk.fork(settings.ranks, device=settings.device, timeout=LONGEST):
         x = synk.data(shape=table.shape, dtype=table.dtype)
         fill(x.data.reshape(-1), table.reshape(-1))
