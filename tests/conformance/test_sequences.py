@@ -689,6 +689,63 @@ def test_rows_by_the_step(world):
         given(x)
 
 
+def test_rows_that_are_written_are_listed_once_in_a_line(world):
+    @synk.function(inout=("x",), outputs="sum")
+    def add(x, y):
+        x += y
+        return float(x.sum())
+
+    @synk.function(inout=("o",))
+    def spoil(o, by):
+        o += by
+
+    @synk.sequence
+    def steps(x, y, order):
+        return add(x, y, batch=order[synk.STEP])
+
+    @synk.sequence
+    def halves(x, y, order):
+        return add(x, y, batch=order[2 * synk.STEP])
+
+    @synk.sequence
+    def spoiled(order, by):
+        spoil(order, by)
+
+    @synk.sequence
+    def mapped(x, y, order):
+        add(x, y, batch=order[synk.STEP])
+        succeeding(order, out=order)
+
+    succeeding, rng = synk.vectorize(lambda o: o + 1), np.random.default_rng(0)
+    lines = np.stack([rng.permutation(150)[:70] for _ in range(9)])
+    x, y, order = synk.data(np.zeros(150)), synk.data(np.arange(150.0)), synk.data(lines)
+    steps(x, y, order, times=9)
+    assert_array_equal(x, np.arange(150) * np.bincount(lines.ravel(), minlength=150))
+    halves(x, y, order, times=5)
+    for line in (0, 2, 8):
+        order[:] = lines
+        order[line, 69] = order[line, 3]
+        for body, times in (steps, 9), (halves, 5):
+            with pytest.raises(
+                synk.BatchError,
+                match=f"order, batch= of add, lists row {lines[line, 3]} twice in line {line}, "
+                "and x is in inout=.*once",
+            ):
+                body(x, y, order, times=times)
+    steps(x, y, order, times=8)  # as far as line 7
+    for spoil_all in spoil, spoiled:  # behind the sequence that has tested the table
+        order[:] = lines
+        spoil_all(order, 1000)
+        for _ in range(2):
+            with pytest.raises(synk.BatchError, match=f"has row {lines[0, 0] + 1000} in line 0"):
+                steps(x, y, order, times=9)
+    order[:] = lines
+    with pytest.raises(synk.ArgumentError, match=r"o of <lambda> .* writes to order, by which"):
+        mapped(x, y, order)
+    order.freeze()
+    assert steps(x, y, order) == np.asarray(x)[lines[0]].sum()
+
+
 def test_results_of_all_kinds(world):
     @synk.parallel(
         outputs={
