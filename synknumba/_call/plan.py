@@ -45,6 +45,7 @@ from synknumba._ops.tree import (
     LEAF,
     NONE,
     Structure,
+    count_leaves,
     flatten,
     result_text,
     spread,
@@ -456,7 +457,7 @@ class FunctionPlan(Plan):
             reasons = [f"no op for {path}" for path in extra]
             reasons += (f"nothing returned for {path}" for path in missing)
             if not reasons:
-                fitting = unflatten(structure, spread("sum", structure))
+                fitting = unflatten(structure, ["sum"] * count_leaves(structure))
                 reasons = [f"write outputs={fitting!r}, with an op for each"]
             raise ReductionError(
                 f"{self.info} returned {result_text(structure)}, and outputs={declared!r} "
