@@ -547,7 +547,7 @@ def _check_lines(function: "Function[..., Any]", line: Line) -> None:
         raise ArgumentError(
             f"{tracing.where()}: batch= of {function.name} takes a line of row numbers: "
             f"{line.data_label} must be 2-D and int64, with a line for each iteration, and is "
-            f"{data.dtype} {data.shape}"
+            f"{data.dtype} {data.shape}; NumPy's astype(np.int64) converts it"
         )
 
 

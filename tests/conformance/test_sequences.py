@@ -678,8 +678,14 @@ def test_rows_by_the_step(world):
     order[3, 2] = -1
     with pytest.raises(synk.BatchError, match=r"has row -1 in line 3.* write order % 50"):
         epoch(x, order, times=5)
-    with pytest.raises(synk.ArgumentError, match="order must be 2-D and int64"):
+    with pytest.raises(synk.ArgumentError, match=r"order must be 2-D and int64.*np\.int64\)"):
         epoch(x, synk.data(np.arange(6.0)))
+
+    lines = np.zeros((3, 2), int)
+    with pytest.raises(
+        synk.ArgumentError, match=r"as in rows\[synk.STEP\], must be Data or an arg"
+    ):
+        synk.sequence(lambda x: same(x, batch=lines[synk.STEP]))(x)
 
     @synk.sequence
     def given(x):
