@@ -49,7 +49,8 @@ class Lines:
                     f"each iteration, but has {len(array)} lines for times={times}; pass "
                     f"times={len(array)} or fewer, or more lines"
                 )
-            array = array[:times]
+            if self.written:  # rows that are only read may be gathered one iteration ahead
+                array = array[:times]
         at = first_wrong(array, self.rows, once=bool(self.written))
         if at < 0:
             return
