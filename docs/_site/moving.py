@@ -49,18 +49,18 @@ def picture(displacement: np.ndarray) -> Image.Image:
     half = ROWS // 2
     for left in range(MARGIN, MARGIN + COLUMNS, 12):
         draw.line((left, half, left + 5, half), "#59636e")
-    for rank, (middle, colour) in enumerate(((half // 2, "#2f6fde"), (half + half // 2, "#15847a"))):
-        draw.rectangle((0, rank * half, 4, (rank + 1) * half), colour)
-        draw.text((8, middle), "rank", "#1f2328", font)
-        draw.text((8, middle + 15), str(rank), "#1f2328", font)
+    for rank, colour in enumerate(("#2f6fde", "#15847a")):
+        top = rank * half
+        draw.rectangle((0, top, 4, top + half), colour)
+        draw.text((8, top + half // 2), "rank", "#1f2328", font)
+        draw.text((8, top + half // 2 + 15), str(rank), "#1f2328", font)
     return image
 
 
 def main() -> None:
     first, *others = map(picture, frames())
-    first.save(
-        FILE, save_all=True, append_images=others, duration=MILLISECONDS, loop=0, quality=85, method=6
-    )
+    options = {"duration": MILLISECONDS, "loop": 0, "quality": 85, "method": 6}
+    first.save(FILE, save_all=True, append_images=others, **options)
     print(f"{FILE.name}: {FILE.stat().st_size:,} bytes")
 
 
