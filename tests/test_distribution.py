@@ -64,7 +64,11 @@ def test_wheels_hold_every_module(distributions, source):
         held = {name for name in wheel.namelist() if ".dist-info/" not in name}
     kernels = modules(ROOT / "kernels", "synknumba/kernels")
     assert len(kernels) > 5
-    assert held == modules(ROOT / "synknumba", "synknumba") | kernels | {"synknumba/py.typed"}
+    examples = modules(ROOT / "examples", "synknumba/_examples")
+    assert "synknumba/_examples/new/test_ising.py" in examples
+    assert "synknumba/_examples/synkhronos/data.py" in examples
+    package = modules(ROOT / "synknumba", "synknumba") - {"synknumba/_examples/__init__.py"}
+    assert held == package | kernels | examples | {"synknumba/py.typed"}
 
 
 def test_source_distributions_hold_what_tests_need(distributions):
