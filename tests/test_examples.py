@@ -2,6 +2,7 @@
 
 import gzip
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -161,6 +162,14 @@ RUNS = [
 ]
 
 
+def module_of(name):
+    """The module of an example."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def run_example(name: str, *args: str) -> str:
     """What the example prints; a warning in it is an error, as in any test."""
     done = subprocess.run(
@@ -218,6 +227,16 @@ def param(name, args, printed):
 @pytest.mark.parametrize(("name", "args", "printed"), [param(*run) for run in RUNS])
 def test_example(name, args, printed):
     assert re.search(printed, run_example(name, *args.split()))
+
+
+@pytest.mark.parametrize(("load", "is_busy"), [(1.4, False), (1.6, True)])
+def test_the_demo_tells_of_a_busy_machine(load, is_busy, monkeypatch, capsys):
+    cores = len(os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load * cores, 0.0, 0.0))
+    arguments = "--rows 1000 --repeats 1 --device cpu --ranks 1"
+    monkeypatch.setattr(sys, "argv", ["energy.py", *arguments.split()])
+    module_of("energy").main()
+    assert ("\nthe machine is busy, and times are too long" in capsys.readouterr().out) == is_busy
 
 
 def test_every_example_is_run():
@@ -303,10 +322,7 @@ def test_digits_go_on_from_a_checkpoint_on_another_number_of_ranks(tmp_path):
 @pytest.fixture(scope="module")
 def digits():
     """The module of digits.py."""
-    spec = importlib.util.spec_from_file_location("digits", EXAMPLES / "digits.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of("digits")
 
 
 def idx(array, code):

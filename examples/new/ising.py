@@ -43,7 +43,7 @@ def energy_of(lattice):
     return -bonds / (side * side)
 
 
-def energy(side, beta, lattices, sweeps=200, seed=1):
+def energy(side, beta, lattices, sweeps=100, seed=1):
     """Returns the energy a spin at the temperature 1/beta, as an estimate with its error bar."""
     spins = synk.data(np.ones((lattices, side, side), np.int8))  # in memory that all ranks share
     sweep(spins, beta, synk.OFFSET, seed, sweeps)
@@ -54,7 +54,7 @@ def main():
     """Runs on every GPU or, without one, on every core."""
     with synk.fork():
         for temperature in (1.5, 2.0, 2.5, 3.0):
-            print(temperature, energy(16, 1 / temperature, lattices=1000))
+            print(temperature, energy(16, 1 / temperature, lattices=500))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ one.
 
 import json
 import os
+import platform
 import re
 import resource
 import shutil
@@ -56,7 +57,11 @@ def test_all_checks_on_this_machine(capsys):
     told = json.loads(capsys.readouterr().out)
     findings = [Finding(**one) for one in told["findings"]]
     assert told["schema"] == doctor.SCHEMA
+    assert told["versions"]["Python"] == platform.python_version()
+    assert told["versions"]["numpy"] == np.__version__
+    assert f"numpy {np.__version__}" in findings[0].text
     assert {one.check for one in findings} >= {
+        "versions",
         "python",
         "shared memory",
         "cores",
@@ -94,6 +99,10 @@ def test_status(levels, status, code, monkeypatch, capsys):
     told = capsys.readouterr().out
     assert told.count("→ a way out") == len(made)
     assert f"{levels.count('problem') or 'no'} problem" in told
+    *_, last = told.splitlines()
+    assert last == f"next: {doctor.FIX if code else doctor.START}"
+    assert main(["info"]) == code
+    assert capsys.readouterr().out == told
 
 
 def test_a_check_that_fails_hides_no_other():
@@ -156,7 +165,8 @@ def test_a_small_shared_memory(kind, monkeypatch):
             in told["warning"]
         )
     else:
-        assert told["ok"].startswith("memory files (memfd); /dev/shm has 0.06 GiB free")
+        assert told["ok"].startswith("memory files (memfd), ")
+        assert told["ok"].endswith("/dev/shm has 0.06 GiB free of 0.06 GiB => ")
 
 
 def test_shared_memory_that_cannot_be_had(monkeypatch):
