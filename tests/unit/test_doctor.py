@@ -22,6 +22,7 @@ from synknumba._device import LIBRARIES, DeviceReport, GpuLibraries
 from synknumba._errors import WorldError
 from synknumba._host import segment
 from synknumba._host.memory import Available
+from tests.environment import ROOT
 
 CHECKS = dict(machine_checks.CHECKS)
 GPU_CHECKS = dict(gpu_checks.CHECKS)
@@ -57,6 +58,9 @@ def test_all_checks_on_this_machine(capsys):
     told = json.loads(capsys.readouterr().out)
     findings = [Finding(**one) for one in told["findings"]]
     assert told["schema"] == doctor.SCHEMA
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    section = page.partition("## `doctor`")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == told.keys()
     assert told["versions"]["Python"] == platform.python_version()
     assert told["versions"]["numpy"] == np.__version__
     assert f"numpy {np.__version__}" in findings[0].text
