@@ -68,6 +68,12 @@ def source_of(name: str) -> Path:
     return file if file.exists() else EXAMPLES / "synkhronos" / f"{name}.py"
 
 
+def examples() -> list[str]:
+    """Returns the names of all examples; the programs of `synknumba new` are none."""
+    files = [*EXAMPLES.glob("*.py"), *EXAMPLES.glob("synkhronos/*.py")]
+    return sorted(path.stem for path in files)
+
+
 def docstring_of(source: str) -> tuple[str, str]:
     """Returns the first line of a module's docstring, without its stop, and the rest as
     Markdown.
@@ -176,10 +182,9 @@ def main() -> None:
     """
     asked = sys.argv[1:]
     GALLERY.mkdir(exist_ok=True)
-    there = {path.stem for path in EXAMPLES.rglob("*.py")}
     named = {name for names in SECTIONS.values() for name in names}
-    if there != named:
-        raise SystemExit(f"examples and docs/_site/gallery.py differ: {sorted(there ^ named)}")
+    if differing := named.symmetric_difference(examples()):
+        raise SystemExit(f"examples and docs/_site/gallery.py differ: {sorted(differing)}")
     for names in SECTIONS.values():
         for name, arguments in names.items():
             page = GALLERY / f"{name}.md"
