@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from docs._site import drawings, gallery, links
+from docs._site import built, drawings, gallery, links
 from docs._site.public_names import members, modules, public_names
 from synknumba._device import probe
 from tests.environment import PACKAGE, ROOT, environment
@@ -101,6 +101,24 @@ def test_links_on_the_site():
         links.rewrite("[a](docs/calls.md)", "CONTRIBUTING.md", "docs/development/c.md")
         == "[a](../calls.md)"
     )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "`kernel[grid, block](...)` and `kernel[grid](x)`",
+        "[`simt.check(kernel)[grid, block](...)`](#simtcheck)",
+        "``a ` b[0](c)``",
+    ],
+)
+def test_links_leave_inline_code_alone(code):
+    assert links.rewrite(code, "docs/calls.md", "docs/calls.md") == code
+
+
+def test_markup_that_is_left_on_a_page():
+    """`make docs` reads all pages."""
+    page = "<h1>A <code>`b`</code></h1><pre>`c`</pre>\n<p>kernel<br>docs/...`` and</p>[x](y)"
+    assert built.leftovers(page) == ["2: docs/...`` and", "2: [x](y)"]
 
 
 def test_every_example_is_in_the_gallery():
