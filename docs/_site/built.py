@@ -43,7 +43,7 @@ class Text(HTMLParser):
 def leftovers(html: str) -> list[str]:
     r"""Returns the lines of a page's text in which markup is left.
 
-    >>> leftovers("<p>a <code>`b`</code></p>\\n<p>c `d`</p>")
+    >>> leftovers("<p>a <code>`b`</code></p>\n<p>c `d`</p>")
     ['2: c `d`']
     """
     page = Text()
