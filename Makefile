@@ -106,7 +106,7 @@ figures: $(call stamp,)  ## writes the figures of the pages, and their picture, 
 	$(BIN)/python -m docs._site.drawings
 
 docs: $(call stamp,docs)  ## builds the documentation site into build/docs: runs the examples for its gallery, and checks links between pages
-	$(BIN)/python docs/_site/gallery.py
+	$(BIN)/python -m docs._site.gallery
 	$(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs build/docs
 	$(BIN)/python -m docs._site.built build/docs
 	@echo "open build/docs/index.html"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from docs._site import built, drawings, gallery, links
+from docs._site import built, drawings, gallery, links, tiles
 from docs._site.public_names import members, modules, public_names
 from synknumba._device import probe
 from tests.environment import PACKAGE, ROOT, environment
@@ -38,14 +38,10 @@ def contents(page):
         r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     ):
         for line in body.splitlines():
-            if not line or line.startswith(":"):
-                continue
-            for found in (
-                sorted(page.parent.glob(f"{line}.md"))
-                if "*" in line
-                else [page.parent / f"{line}.md"]
-            ):
-                yield name_of(Path(found.parent.resolve(), found.name))
+            if line and not line.startswith(":"):
+                name = re.sub(r".*<(.+)>", r"\1", line)  # without a title of its own
+                files = sorted(page.parent.glob(f"{name}.md")) or [page.parent / f"{name}.md"]
+                yield from (name_of(Path(file.parent.resolve(), file.name)) for file in files)
 
 
 def test_every_page_is_in_the_contents():
@@ -122,8 +118,14 @@ def test_markup_that_is_left_on_a_page():
 
 
 def test_every_example_is_in_the_gallery():
-    shown = [name for names in gallery.SECTIONS.values() for name in names]
-    assert sorted(shown) == sorted(path.stem for path in gallery.EXAMPLES.rglob("*.py"))
+    examples = {
+        name: example for part in gallery.SECTIONS.values() for name, example in part.items()
+    }
+    assert sorted(examples) == sorted(path.stem for path in gallery.EXAMPLES.rglob("*.py"))
+    for name, example in examples.items():
+        draws = '"--picture"' in gallery.source_of(name).read_text(encoding="utf-8")
+        assert draws == (example.crop != (0, 0, 0)), name
+        assert draws != (name in tiles.TILES), name
 
 
 def test_drawings_are_those_of_their_program():
@@ -267,29 +269,37 @@ def test_programs_print_what_stands_behind_print(program, tmp_path, run_program)
     ]
 
 
-@pytest.mark.whole
-def test_the_gallery_runs_an_example(tmp_path):
-    program = f"""
+GALLERY_PROGRAM = """
 import json, sys
 from pathlib import Path
 from docs._site import gallery
-gallery.GALLERY = Path({str(tmp_path)!r})
-print(json.dumps(gallery.page_of("histogram", "--rows 20011")))
+gallery.GALLERY = gallery.KEPT = Path(sys.argv[1])
+gallery.LIMIT = int(sys.argv[3])
+print(json.dumps(gallery.page_of("histogram", "A histogram", sys.argv[2])))
 """
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(
-        command,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-        cwd=ROOT,
-    )
-    page = json.loads(done.stdout)
-    assert (
-        "$ python examples/histogram.py --rows 20011 --device cpu --ranks 2 --picture histogram.png"
-        in page
-    )
-    assert "every count is NumPy's" in page
+
+
+@pytest.mark.whole
+def test_the_gallery_runs_what_has_changed(tmp_path):
+    """A kept output is used for the same example and arguments only: there is no time to run."""
+
+    def page(arguments, seconds):
+        done = subprocess.run(
+            [sys.executable, "-c", GALLERY_PROGRAM, str(tmp_path), arguments, str(seconds)],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            cwd=ROOT,
+        )
+        return done.stdout.splitlines()[-1:], done.stderr
+
+    (first,), _ = page("--rows 20011", 90)
+    text = json.loads(first)
+    command = "python examples/histogram.py --rows 20011 --device cpu --ranks 2"
+    assert f"$ {command} --picture histogram.png" in text
+    assert "every count is NumPy's" in text
     assert (tmp_path / "histogram.png").stat().st_size > 1000
+    assert page("--rows 20011", 0) == ([first], "")
+    assert "TimeoutExpired" in page("--rows 20012", 0)[1]
