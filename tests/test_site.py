@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from docs._site import built, drawings, gallery, links, tiles
+from docs._site import built, drawings, gallery, links, see_also, tiles, versions
 from docs._site.public_names import members, modules, public_names
 from synknumba._device import probe
 from tests.environment import PACKAGE, ROOT, environment
@@ -115,6 +115,29 @@ def test_markup_that_is_left_on_a_page():
     """`make docs` reads all pages."""
     page = "<h1>A <code>`b`</code></h1><pre>`c`</pre>\n<p>kernel<br>docs/...`` and</p>[x](y)"
     assert built.leftovers(page) == ["2: docs/...`` and", "2: [x](y)"]
+
+
+def test_a_name_is_followed_by_pages_that_use_it():
+    uses = see_also.uses()
+    assert uses.keys() == public_names().keys()
+    assert "sequences" in uses["synknumba.sequence"]
+    assert "gallery/heat" in uses["synknumba.swap"]
+    assert uses["synknumba.RankDied"] == ["errors"]
+
+
+def test_versions_to_choose_from(tmp_path):
+    built, site = tmp_path / "built", tmp_path / "site"
+    built.mkdir()
+    (built / "index.html").write_text("first", encoding="utf-8")
+    for version in ("0.9.0", "0.10.0"):
+        versions.add(built, site, version)
+    (built / "index.html").write_text("second", encoding="utf-8")
+    versions.add(built, site, "0.9.0")
+    assert versions.versions(site) == ["0.10.0", "0.9.0"]
+    assert '["0.10.0", "0.9.0"]' in (site / "versions.js").read_text(encoding="utf-8")
+    assert "url=0.10.0/index.html" in (site / "index.html").read_text(encoding="utf-8")
+    assert (site / "0.9.0" / "index.html").read_text(encoding="utf-8") == "second"
+    assert (site / "0.10.0" / "index.html").read_text(encoding="utf-8") == "first"
 
 
 def test_every_example_is_in_the_gallery():
@@ -273,7 +296,8 @@ GALLERY_PROGRAM = """
 import json, sys
 from pathlib import Path
 from docs._site import gallery
-gallery.GALLERY = gallery.KEPT = Path(sys.argv[1])
+gallery.GALLERY = Path(sys.argv[1])
+gallery.KEPT = gallery.GALLERY / "kept"
 gallery.LIMIT = int(sys.argv[3])
 print(json.dumps(gallery.page_of("histogram", "A histogram", sys.argv[2])))
 """
