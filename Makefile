@@ -2,8 +2,12 @@
 #
 #   make demo                   on the cores of this machine, or on its GPUs where the CUDA packages are installed:
 #   make demo EXTRAS=cuda13     installs them too (or cuda12)
+#
+# All is installed into the virtual environment that is active, or else into .venv.
 
-VENV   = .venv
+# The virtual environment that is active, or one of its own. Conda's base is none to install into.
+ACTIVE := $(or $(VIRTUAL_ENV),$(if $(filter-out base,$(CONDA_DEFAULT_ENV)),$(CONDA_PREFIX)))
+VENV    = $(or $(ACTIVE),.venv)
 # Processes that run tests side by side: one more than cores, since some tests wait.
 PARALLEL = -n $(shell expr `nproc` + 1) --maxprocesses=5
 EXTRAS =
@@ -56,10 +60,10 @@ test-all: check  ## the whole matrix of rows, orders, dtypes and modes, for an h
 	$(BIN)/pytest -q $(PARALLEL)
 
 test-ports: $(call stamp,)  ## the CUDA tests of stumpy, disimpy, xarray-spatial and fbpic on cores, in an environment of their own
-	$(BIN)/python -m tests.ports --env $(VENV)/ports
+	$(BIN)/python -m tests.ports --env .venv/ports
 
 test-mlir:  ## the tests of kernels for numba-cuda-mlir, with that package, in an environment of its own
-	@$(MAKE) --no-print-directory VENV=$(VENV)/mlir mlir-tests
+	@$(MAKE) --no-print-directory VENV=.venv/mlir mlir-tests
 
 mlir-tests: $(call stamp,dev)
 	$(install) 'numba-cuda-mlir<0.7' $(foreach one,nvcc nvrtc runtime,'nvidia-cuda-$(one)==13.*') 'nvidia-nvvm==13.*' 'nvidia-nvjitlink==13.*'
@@ -67,7 +71,7 @@ mlir-tests: $(call stamp,dev)
 	$(BIN)/python -m tests.with_mlir -q -k cpu2 tests/conformance/test_rows.py tests/conformance/test_kernels.py
 
 test-lowest:  ## the quick suite with the lowest versions that pyproject.toml allows, in an environment of its own; needs Python 3.11
-	@$(MAKE) --no-print-directory VENV=$(VENV)/lowest PYTHON=$(if $(UV),3.11,python3.11) lowest-tests
+	@$(MAKE) --no-print-directory VENV=.venv/lowest PYTHON=$(if $(UV),3.11,python3.11) lowest-tests
 
 lowest-tests: | $(VENV)/bin/python
 	$(BIN)/python tests/lowest.py dev > $(VENV)/lowest.txt
@@ -75,7 +79,7 @@ lowest-tests: | $(VENV)/bin/python
 	$(BIN)/pytest -q --quick $(PARALLEL)
 
 test-newest:  ## the quick suite with Numba's newest release candidate, in an environment of its own
-	@$(MAKE) --no-print-directory VENV=$(VENV)/newest newest-tests
+	@$(MAKE) --no-print-directory VENV=.venv/newest newest-tests
 
 newest-tests: | $(VENV)/bin/python
 	$(install) -e '.[dev]'
@@ -83,13 +87,13 @@ newest-tests: | $(VENV)/bin/python
 	$(BIN)/pytest -q --quick $(PARALLEL)
 
 ptx:  ## compiles the kernels of the tests for a GPU, without one, in a virtual environment of its own (225 MB to download)
-	@$(MAKE) --no-print-directory VENV=$(VENV)/ptx EXTRAS=ptx ptx-tests
+	@$(MAKE) --no-print-directory VENV=.venv/ptx EXTRAS=ptx ptx-tests
 
 ptx-tests: $(call stamp,dev)
 	$(BIN)/pytest tests/conformance/simt/test_ptx.py tests/unit/test_cuda_cache_compiled.py tests/unit/test_cuda_llvm.py tests/unit/test_payload.py
 
 gpu-libraries:  ## loads the libraries that EXTRAS=cuda13 (or cuda12) installs, without a GPU, in an environment of its own (2.7 GB)
-	@$(MAKE) --no-print-directory VENV=$(VENV)/gpu EXTRAS=$(or $(EXTRAS),cuda13) gpu-imports
+	@$(MAKE) --no-print-directory VENV=.venv/gpu EXTRAS=$(or $(EXTRAS),cuda13) gpu-imports
 
 gpu-imports: $(call stamp,)
 	$(BIN)/python tests/gpu_libraries.py
@@ -129,10 +133,10 @@ distributions: $(call stamp,dist)
 
 clean:  ## removes what was built and cached
 	rm -rf build docs/gallery dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
-distclean: clean  ## removes the virtual environment too
-	rm -rf $(VENV)
+distclean: clean  ## removes .venv too
+	rm -rf .venv
 
 $(VENV)/bin/python:
 ifdef UV

@@ -3,7 +3,7 @@ on GPUs beside CuPy.
 
     python benchmarks/vectorize.py --json benchmarks/results/cpu-2core-vectorize.json
     python benchmarks/vectorize.py --device cuda --ranks 1 2 4 --json
-    benchmarks/results/h200x4-vectorize.json
+    benchmarks/results/h200x2-vectorize.json
 
 a x + y is bound by memory, exp(−x²/2)·cos(3x) computes, and x + y is what rows are reduced with.
 All in float64.

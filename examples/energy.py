@@ -14,6 +14,7 @@ call, which compiles the kernel and touches the memory for the first time, is no
 
 import argparse
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -23,6 +24,8 @@ import numpy as np
 from numba import cuda
 
 import synknumba as synk
+
+BUSY = 1.5  # load of a core, before the ranks are there, above which times are not to be trusted
 
 
 # 1024 blocks stride over any number of rows: one atomic addition per thread, not per row.
@@ -81,6 +84,7 @@ def main() -> None:
     x, source = load(args.file, args.rows)
     beta = args.beta
     print(f"mean of exp(-{beta:g} x²) over {len(x):,} rows of {x.dtype}: {source}\n")
+    processes, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     print(f"{'':16}{'result':>22}{'time per call':>17}{'rows per second':>18}")
 
     def show(name: str, value: float, seconds: float, note: str = "") -> None:
@@ -109,6 +113,8 @@ def main() -> None:
                 note += f", {one_seconds / seconds:.2f} x one rank"
             show(name, float(value), seconds, note)
 
+    if processes > BUSY * cores:
+        print(f"\nthe machine is busy, and times are too long: load {processes:.1f}, {cores} cores")
     print("\nall results agree")
 
 

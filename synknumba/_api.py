@@ -177,9 +177,11 @@ def parallel(
             `j, i = cuda.grid(2)` is the position of `u[i, j]`; or a function of the number of rows
             in the launch. A function with a parameter named `shapes` gets the shapes of the
             launch's array arguments by name: `lambda shapes: …`, or `lambda rows, shapes: …`. The
-            rows and elements are those of the first sharded array. Without one, they are what each
-            rank holds of the first variable in sliceable=, the first scattered one, or the first
-            replica that is not 0-d; a rank that holds no rows of it launches nothing.
+            rows and elements are those of the largest array with whose lengths the kernel compares
+            its positions, as in `if i < x.shape[0]:`; else of the first sharded one. Without one,
+            they are what each rank holds of the first variable in sliceable=, the first scattered
+            one, or the first replica that is not 0-d; a rank that holds no rows of it launches
+            nothing.
         smem_bytes: dynamic shared memory of a block, in bytes.
         name: name in messages; default: the kernel's.
 

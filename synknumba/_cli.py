@@ -16,7 +16,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from synknumba import __version__
-from synknumba._commands import bench, cache, check, doctor, info, run, trace
+from synknumba._commands import bench, cache, check, doctor, examples, new, run, trace
 from synknumba._commands.terminal import (
     FAILED,
     INTERRUPTED,
@@ -29,14 +29,16 @@ from synknumba._errors import SynkError
 from synknumba._machines import launch
 
 _COMMANDS = {
-    "info": info,
     "doctor": doctor,
+    "new": new,
+    "examples": examples,
     "bench": bench,
     "check": check,
     "cache": cache,
     "run": run,
     "trace": trace,
 }
+_NAMES = (*_COMMANDS, *doctor.ALIASES)
 _SCRIPTS = {"check", "run", "trace"}  # what is printed there is the script's
 
 EPILOG = """\
@@ -94,9 +96,9 @@ def _drop_output() -> None:
 
 def _parsed(argv: list[str]) -> argparse.Namespace:
     parser = make_parser()
-    if argv and not argv[0].startswith("-") and argv[0] not in _COMMANDS:
+    if argv and not argv[0].startswith("-") and argv[0] not in _NAMES:
         hint = ""
-        for name in difflib.get_close_matches(argv[0], _COMMANDS, 1):
+        for name in difflib.get_close_matches(argv[0], _NAMES, 1):
             hint = f"did you mean {name}? "
         if Path(argv[0]).is_file():
             hint = f"to run a script, write python -m synknumba run {argv[0]}; "

@@ -319,7 +319,8 @@ class Number(Unknown):
             case ("step",):
                 return (
                     f"it is another in each iteration. {compute} in a kernel or "
-                    f"function, which may look at it"
+                    f"function, which may look at it; an array that it selects from, as in "
+                    "rows[synk.STEP], must be Data or an argument of the sequence"
                 )
             case ("scalar",):
                 static = "synk.static(…) for a number that is part of the sequence"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import lowest
-from tests.environment import ROOT
+from tests.environment import ROOT, environment
 
 pytest.importorskip(
     "setuptools", minversion="77", reason="setuptools 77 is not installed; it is in the extra dev"
@@ -64,7 +64,22 @@ def test_wheels_hold_every_module(distributions, source):
         held = {name for name in wheel.namelist() if ".dist-info/" not in name}
     kernels = modules(ROOT / "kernels", "synknumba/kernels")
     assert len(kernels) > 5
-    assert held == modules(ROOT / "synknumba", "synknumba") | kernels | {"synknumba/py.typed"}
+    examples = modules(ROOT / "examples", "synknumba/_examples")
+    assert "synknumba/_examples/new/test_ising.py" in examples
+    assert "synknumba/_examples/synkhronos/data.py" in examples
+    package = modules(ROOT / "synknumba", "synknumba") - {"synknumba/_examples/__init__.py"}
+    assert held == package | kernels | examples | {"synknumba/py.typed"}
+
+
+def test_a_wheel_writes_programs_to_start_from(distributions, tmp_path):
+    _, wheels = distributions
+    with zipfile.ZipFile(wheels["sdist"]) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    command = [sys.executable, "-m", "synknumba", "new", "pde"]
+    env = environment(PYTHONPATH=str(tmp_path / "installed"))
+    subprocess.run(command, cwd=tmp_path, env=env, check=True)
+    for name in ("pde.py", "test_pde.py"):
+        assert (tmp_path / name).read_text() == (ROOT / "examples/new" / name).read_text()
 
 
 def test_source_distributions_hold_what_tests_need(distributions):

@@ -2,6 +2,7 @@
 
 import gzip
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -161,6 +162,14 @@ RUNS = [
 ]
 
 
+def module_of(name):
+    """The module of an example."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def run_example(name: str, *args: str) -> str:
     """What the example prints; a warning in it is an error, as in any test."""
     done = subprocess.run(
@@ -220,10 +229,22 @@ def test_example(name, args, printed):
     assert re.search(printed, run_example(name, *args.split()))
 
 
+@pytest.mark.parametrize(("load", "is_busy"), [(1.4, False), (1.6, True)])
+def test_the_demo_tells_of_a_busy_machine(load, is_busy, monkeypatch, capsys):
+    cores = len(os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load * cores, 0.0, 0.0))
+    arguments = "--rows 1000 --repeats 1 --device cpu --ranks 1"
+    monkeypatch.setattr(sys, "argv", ["energy.py", *arguments.split()])
+    module_of("energy").main()
+    assert ("\nthe machine is busy, and times are too long" in capsys.readouterr().out) == is_busy
+
+
 def test_every_example_is_run():
-    there = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.py")}
-    assert there, "no examples found"
-    assert there == {name for name, _, _ in RUNS}
+    """Those in `new` run in unit/test_new.py."""
+    paths = [path for path in EXAMPLES.rglob("*.py") if path.parent.name != "new"]
+    assert paths, "no examples found"
+    names = {path.relative_to(EXAMPLES).as_posix() for path in paths}
+    assert names == {name for name, _, _ in RUNS}
 
 
 # the first of each example's runs
@@ -301,10 +322,7 @@ def test_digits_go_on_from_a_checkpoint_on_another_number_of_ranks(tmp_path):
 @pytest.fixture(scope="module")
 def digits():
     """The module of digits.py."""
-    spec = importlib.util.spec_from_file_location("digits", EXAMPLES / "digits.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of("digits")
 
 
 def idx(array, code):

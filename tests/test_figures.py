@@ -6,7 +6,7 @@ import re
 import pytest
 
 from benchmarks import _common
-from docs._site import figures
+from docs._site import figures, speed
 from docs._site.speed import SOURCES
 from tests.environment import PACKAGE, ROOT
 
@@ -53,7 +53,13 @@ def page(tmp_path, monkeypatch):
     ]
     for file, load in (("quiet", 2.9), ("busy", 3.1)):
         machine = {"load_before": 0.5, "load_average": load, "usable_cores": 2, "gpus": []}
-        report = {"benchmark": "call_overhead", "machine": machine, "results": rows}
+        report = {
+            "benchmark": "call_overhead",
+            "date": "2026-11-29",
+            "versions": {"commit": ""},
+            "machine": machine,
+            "results": rows,
+        }
         (results / f"{file}.json").write_text(json.dumps(report))
 
     def check(text):
@@ -121,6 +127,22 @@ def test_another_figure_than_that_of_its_source(page, text, corrected, said):
     now, (wrong,) = page(text)
     assert now == (corrected or text)
     assert said in wrong
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"machine": 1}'])
+def test_a_spoiled_file_is_named_and_no_page_is_written(page, tmp_path, monkeypatch, content):
+    (tmp_path / "results" / "quiet.json").write_text(content)
+    file = tmp_path / "performance.md"
+    text = "8<!-- quiet ours 1 --> µs\n<!-- results -->\na row\n<!-- /results -->\n"
+    file.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(figures, "pages", lambda: [file])
+    monkeypatch.setattr(figures, "PERFORMANCE", file)
+    monkeypatch.setattr(speed, "SOURCES", ())
+    with pytest.raises(
+        figures.FigureError, match=r"performance.md:1: required .* quiet\.json, got"
+    ):
+        figures.main()
+    assert file.read_text(encoding="utf-8") == text
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ import math
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -132,8 +131,16 @@ def report_of(file: str) -> dict[str, Any]:
     path = RESULTS / f"{file}.json"
     if not path.exists():
         raise FigureError(f"required a file of {RESULTS.relative_to(ROOT)}, got {file}")
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if reason := void(report["machine"]):
+    try:
+        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        reason = void(report["machine"])
+    except (ValueError, TypeError, KeyError) as error:  # no JSON, or another file's
+        raise FigureError(
+            f"required a report of a benchmark in {path.name}, got {error!r}"
+        ) from error
+    if missing := {"results", "benchmark", "date", "versions"}.difference(report):
+        raise FigureError(f"required {', '.join(sorted(missing))} in {path.name}, got none")
+    if reason:
         raise FigureError(f"required a file of a quiet machine, got {file}: {reason}")
     return report
 
@@ -289,11 +296,11 @@ def pages() -> Iterator[Path]:
     yield from sorted((ROOT / "docs" / "howto").glob("*.md"))
 
 
-def checked(page: Path) -> tuple[str, list[str], set[str]]:
-    """Returns the text of a page with the figures of their sources, what was wrong in it, and the
-    files that it is from.
+def checked(page: Path, text: str = "") -> tuple[str, list[str], set[str]]:
+    """Returns the text of a page, or one to write there, with the figures of their sources, what
+    was wrong in it, and the files that it is from.
     """
-    text = page.read_text(encoding="utf-8")
+    text = text or page.read_text(encoding="utf-8")
     wrong: list[str] = []
     files: set[str] = set()
 
@@ -378,21 +385,28 @@ def changed_since(file: str) -> str:
 
 
 def main() -> None:
-    """Writes the figures of all pages anew, and the table of results."""
+    """Writes the figures of all pages anew, and the table of results; nothing if a source has no
+    figure.
+    """
     from docs._site.speed import SOURCES  # it imports this module
 
     files = {file for source in SOURCES for file in figure_of(source).files}
+    texts: dict[Path, str] = {}
+    without: list[str] = []
     for page in pages():
-        text, _, used = checked(page)
+        texts[page], _, used = checked(page)
+        without += checked(page, texts[page])[1]
         files |= used
-        if page.stem in COMPARED_PAGES:
-            text = "\n".join(map(emphasised, text.split("\n")))
-        page.write_text(text, encoding="utf-8")
+    if without:
+        raise FigureError("\n".join(without))
     rows = [f"{row} {changed_since(row.split()[1])} |" for row in rows_of(files)]
-    text = PERFORMANCE.read_text(encoding="utf-8")
     table = "\n".join((*HEAD, *rows, ""))
-    PERFORMANCE.write_text(TABLE.sub(lambda _: table, text), encoding="utf-8")
-    sys.exit("\n".join(line for page in pages() for line in checked(page)[1]) or None)
+    texts[PERFORMANCE] = TABLE.sub(lambda _: table, texts[PERFORMANCE])
+    for page, text in texts.items():
+        lines = text.split("\n")
+        if page.stem in COMPARED_PAGES:
+            lines = [*map(emphasised, lines)]
+        page.write_text("\n".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -118,6 +118,12 @@ def source_of(name: str) -> Path:
     return file if file.exists() else EXAMPLES / "synkhronos" / f"{name}.py"
 
 
+def examples() -> list[str]:
+    """Returns the names of all examples; the programs of `synknumba new` are none."""
+    files = [*EXAMPLES.glob("*.py"), *EXAMPLES.glob("synkhronos/*.py")]
+    return sorted(path.stem for path in files)
+
+
 def docstring_of(source: str) -> tuple[str, str]:
     """Returns the first line of a module's docstring, without its stop, and the rest as
     Markdown.
@@ -247,9 +253,9 @@ def index() -> str:
         "serial twin in NumPy, and runs on GPUs and cores alike. The outputs and pictures are "
         "those of small sizes on two cores, made with this site.",
     ]
-    for section, examples in SECTIONS.items():
+    for section, part in SECTIONS.items():
         cards = []
-        for name, example in examples.items():
+        for name, example in part.items():
             about, _ = docstring_of(source_of(name).read_text(encoding="utf-8"))
             options = f":link: {name}\n:link-type: doc\n:class-card: example"
             picture = f":img-top: {card_picture(name, example)}\n:img-alt: {example.title}"
@@ -258,7 +264,7 @@ def index() -> str:
                 f"{_as_markdown(about)}\n::::"
             )
         grid = "\n".join([":::::{grid} 2 2 3 4", ":gutter: 3", "", *cards, ":::::"])
-        pages = "\n".join(["```{toctree}", ":hidden:", "", *examples, "```"])
+        pages = "\n".join(["```{toctree}", ":hidden:", "", *part, "```"])
         parts += [f"## {section}", grid, pages]
     return "\n\n".join(parts) + "\n"
 
@@ -272,14 +278,13 @@ def write(file: Path, text: str) -> None:
 def main() -> None:
     """Writes the pages of all examples, and the index."""
     GALLERY.mkdir(exist_ok=True)
-    there = {path.stem for path in EXAMPLES.rglob("*.py")}
-    named = {name for examples in SECTIONS.values() for name in examples}
-    if there != named:
-        raise SystemExit(f"examples and docs/_site/gallery.py differ: {sorted(there ^ named)}")
+    named = {name for part in SECTIONS.values() for name in part}
+    if differing := named.symmetric_difference(examples()):
+        raise SystemExit(f"examples and docs/_site/gallery.py differ: {sorted(differing)}")
     for name in sys.argv[1:]:
         (KEPT / f"{name}.json").unlink(missing_ok=True)
-    for examples in SECTIONS.values():
-        for name, example in examples.items():
+    for part in SECTIONS.values():
+        for name, example in part.items():
             write(GALLERY / f"{name}.md", page_of(name, example.title, example.arguments))
     write(GALLERY / "index.md", index())
 

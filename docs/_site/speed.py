@@ -73,9 +73,9 @@ TASKS = (
         },
     ),
     Task(
-        "sum of 10⁷ float64 on one H200",
-        "h200x4-vectorize",
-        {OWN: 'synknumba "on devices, reduce" 1e7 ranks=1', "CuPy": '"CuPy: sum" 1e7'},
+        "sum of 10⁸ float64 on one H200",
+        "h200x2-vectorize",
+        {OWN: 'synknumba "on devices, reduce" 1e8 ranks=1', "CuPy": '"CuPy: sum" 1e8'},
     ),
     Task(
         "8 GiB of float32 rows back from four H200",

@@ -207,6 +207,11 @@ class Binder:
             return
         elif name == "progress":
             message = refusal(self.name)
+        elif name == "times":
+            message = (
+                f"times= is an option of sequences: call {self.name} in a function decorated with "
+                "@synk.sequence, and pass times= to that"
+            )
         else:
             message = unknown_keyword(self.name, name, self.passed, self._reserved)
         raise ArgumentError(message)

@@ -306,6 +306,8 @@ class Comparison:
             second = f"raises {type(error).__name__}: {message}"
             if _is_of_indices(error):
                 cause = agreement.BEYOND
+            elif "broadcast together" in message:
+                cause = agreement.DIVIDED
         self._find(key, "", f"it {first} on {self._on(0)}; on {self._on(1)} it {second}", cause)
 
     def _compare(

@@ -45,6 +45,7 @@ from synknumba._ops.tree import (
     LEAF,
     NONE,
     Structure,
+    count_leaves,
     flatten,
     result_text,
     spread,
@@ -455,13 +456,13 @@ class FunctionPlan(Plan):
             extra, missing = unmatched(declared, structure)
             reasons = [f"no op for {path}" for path in extra]
             reasons += (f"nothing returned for {path}" for path in missing)
-            message = (
+            if not reasons:
+                fitting = unflatten(structure, ["sum"] * count_leaves(structure))
+                reasons = [f"write outputs={fitting!r}, with an op for each"]
+            raise ReductionError(
                 f"{self.info} returned {result_text(structure)}, and outputs={declared!r} "
-                "does not fit that structure"
+                f"does not fit that structure: {', '.join(reasons)}"
             )
-            if reasons:
-                message += f": {', '.join(reasons)}"
-            raise ReductionError(message)
         return ops
 
     def _leaf_collector(

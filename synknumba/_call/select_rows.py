@@ -9,6 +9,7 @@ import numpy as np
 
 from synknumba._call.call import Arguments, SelectedRows
 from synknumba._call.options import CallOptions
+from synknumba._call.row_numbers import first_wrong
 from synknumba._errors import ArgumentError, BatchError, PartitionError
 from synknumba._host.data import segment_of
 from synknumba._host.segment import Segment
@@ -255,7 +256,10 @@ def _are_consecutive(rows: Rows) -> bool:
 
 
 def _repeats(rows: Rows | None) -> bool:
-    return isinstance(rows, Listed) and len(np.unique(rows.indices)) != rows.count
+    if not isinstance(rows, Listed):
+        return False
+    after_last = rows.indices.max(initial=-1) + 1
+    return first_wrong(rows.indices[np.newaxis], after_last, once=True) >= 0
 
 
 def _varying(arguments: Arguments) -> str | None:

@@ -5,6 +5,6 @@ runs it. That function gets the parsed arguments and returns the exit status: 0;
 has found what it looks for (a problem of the machine, an error in a kernel); 2 if it cannot do its
 work.
 
-Called by `_cli.py` only; imports any package. Read `info.py` first, a short one; `check.py` and
+Called by `_cli.py` only; imports any package. Read `new.py` first, a short one; `check.py` and
 `bench.py` have their parts in files of those names.
 """

@@ -198,7 +198,7 @@ def _scaling(ranks: int, steps: int) -> Iterator[Measurement]:
     if not math.isclose(estimate, math.pi, rel_tol=1e-9):
         raise CommandError(
             f"the integral on {ranks} ranks is {estimate} and not π; report "
-            f"this, with `synknumba info`"
+            f"this, with `synknumba doctor`"
         )
     yield Measurement(SCALING, ranks, steps, lambda: integral(span, 1.0 / steps))
 
@@ -215,7 +215,7 @@ def _bandwidth(ranks: int, device: str, sizes: Sizes) -> Iterator[Measurement]:
         if not np.all(np.asarray(synk.get_value(rank, y)) == 3.0):
             raise CommandError(
                 "a kernel that triples rows has written something else; report "
-                "this, with `synknumba info`"
+                "this, with `synknumba doctor`"
             )
     moved = 2 * nbytes  # read and written
     yield Measurement("kernel_rows", ranks, nbytes, lambda: scale(x, y, 3.0), moved)

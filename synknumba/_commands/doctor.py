@@ -23,15 +23,20 @@ from synknumba._commands.terminal import (
 )
 from synknumba._types import count_text
 
+ALIASES = ("info",)
 SCHEMA = 1  # of the JSON; raised when a key changes its meaning or goes
 WIDTH = 110  # columns of text
 MARGIN = 24  # columns before what a check found
+# what the last line says to do
+START = "`synknumba new ising` (or expectation, pde, training) writes a program to start from"
+FIX = "do what stands behind each PROBLEM's arrow (→), and run `synknumba doctor` again"
 _SIGNS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM", "skipped": "-"}
 
 DESCRIPTION = """\
-Checks this machine: limits, shared memory, cores, the cache, the driver, CUDA's packages,
-NCCL and access between GPUs. At the end it forks a world, and runs a kernel and an
-all_reduce on all ranks. Each finding that is not ok comes with the way out."""
+Shows versions, for a bug report too, and checks this machine: limits, shared memory,
+cores, the cache, the driver, CUDA's packages, NCCL and access between GPUs. At the end it
+forks a world, and runs a kernel and an all_reduce on all ranks. Each warning and problem
+comes with the way out."""
 
 
 def add(commands: Subparsers) -> None:
@@ -40,13 +45,14 @@ def add(commands: Subparsers) -> None:
         commands,
         "doctor",
         _run,
-        "check this machine, and say what to do about what is wrong",
+        "check this machine, and say what to do about what is wrong; also for a bug report",
         DESCRIPTION,
         (
             "doctor",
             "doctor --device cpu --ranks 4",
             "doctor --json | jq '.findings[] | select(.level != \"ok\")'",
         ),
+        ALIASES,
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object, whose keys stay"
@@ -87,11 +93,13 @@ def _run(args: argparse.Namespace) -> int:
         worst = [level for level in ("problem", "warning") if counts[level]]
         status, *_ = *worst, "ok"
         listed = [asdict(finding) for finding in reported]
-        print_json({"schema": SCHEMA, "status": status, "findings": listed})
+        versions = machine_checks.versions()
+        print_json({"schema": SCHEMA, "status": status, "versions": versions, "findings": listed})
     else:
         problems = _counted(counts["problem"], "problem")
         warnings = _counted(counts["warning"], "warning")
         print(f"\n{problems}, {warnings}, {counts['ok']} ok, {counts['skipped']} not checked")
+        print(f"next: {FIX if counts['problem'] else START}")
     return FOUND if counts["problem"] else SUCCESS
 
 

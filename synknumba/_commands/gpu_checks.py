@@ -11,14 +11,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from synknumba._commands.findings import Check, Finding, ok, problem, skipped, warning
-from synknumba._commands.info import (
+from synknumba._commands.cuda_packages import (
     installed_libraries,
     is_too_new,
     numba_cuda,
     to_install,
     toolkit_major,
 )
+from synknumba._commands.findings import Check, Finding, ok, problem, skipped, warning
 from synknumba._device import GpuLibraries, cuda_version, driver_version, probe
 from synknumba._host.gpu_packages import install_extra, install_nccl, version_of
 

@@ -3,6 +3,7 @@ dead scripts have left.
 """
 
 import os
+import platform
 import re
 import resource
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from numba.core import config
 
+from synknumba._commands.cuda_packages import CUPY
 from synknumba._commands.findings import Check, Finding, ok, problem, skipped, warning
 from synknumba._commands.terminal import gib, mib, reason_of
 from synknumba._device import usable_cores
@@ -24,6 +26,7 @@ from synknumba._host.copying import allowed_cores
 from synknumba._host.gpu_packages import version_of
 from synknumba._host.segment import SWITCH as SEGMENTS
 from synknumba._host.segment import Segment, left_names
+from synknumba._host.segment import describe as describe_segments
 from synknumba._machines.launch import launched
 from synknumba._world.limits import check_room, check_system_calls
 from synknumba.simt.internals import KernelStore, describe, directory, is_ours, jit_problem
@@ -47,15 +50,36 @@ FEW_FILES = (
 )
 LITTLE_DISK = 1 << 30  # bytes; the cache keeps 512 MiB
 LAUNCHERS = ("mpiexec", "mpirun", "srun")
+# posix_ipc: before Python 3.14
+REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")
+OPTIONAL = ("numba-cuda", "numba-cuda-mlir", *CUPY, "nccl4py", "mpi4py", "threadpoolctl")
 
 _SEGMENT = re.compile(r"/synk-[0-9a-f]{24}(?: \(deleted\))?$")
 
 
+def versions() -> dict[str, str | None]:
+    """Returns the versions of Python, the system and the packages by name; None for what is not
+    installed.
+    """
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    packages = {name: version_of(name) for name in (*REQUIRED, *OPTIONAL)}
+    return {"Python": platform.python_version(), "system": system, **packages}
+
+
+def _versions() -> Iterator[Finding]:
+    texts = []
+    for name, version in versions().items():
+        if version is not None:
+            texts.append(f"{name} {version}")
+        elif name in REQUIRED:
+            texts.append(f"{name} without metadata")
+    yield ok(", ".join(texts))
+
+
 def _python() -> Iterator[Finding]:
-    version = ".".join(map(str, sys.version_info[:3]))
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         yield problem(
-            f"Python {version} runs without the GIL",
+            "this Python runs without the GIL",
             "use a Python with the GIL, or set PYTHON_GIL=1",
         )
     elif reason := jit_problem():
@@ -64,9 +88,7 @@ def _python() -> Iterator[Finding]:
             "unset that; fork() needs it, also on GPUs",
         )
     else:
-        names = ("synknumba", "numba", "numpy")
-        packages = [f"{name} {version_of(name) or 'without metadata'}" for name in names]
-        yield ok(f"Python {version}, {', '.join(packages)}")
+        yield ok("runs with the GIL, and Numba's compiler is on")
 
 
 def _variables() -> Iterator[Finding]:
@@ -98,12 +120,11 @@ def _shared_memory() -> Iterator[Finding]:
     except SynkError as error:
         yield problem(str(error), "see the message; without shared memory there are no ranks")
         return
-    is_memfd = _is_memory_file(segment.fd)
     segment.close()
     try:
         usage = shutil.disk_usage(SHM)
     except OSError as error:
-        yield ok(f"memory files (memfd); {SHM} cannot be used: {error.strerror}")
+        yield ok(f"{describe_segments()}; {SHM} cannot be used: {error.strerror}")
         return
     size = f"{SHM} has {gib(usage.free)} free of {gib(usage.total)}"
     method = os.environ.get(SEGMENTS, "")
@@ -113,16 +134,8 @@ def _shared_memory() -> Iterator[Finding]:
             f"unset {SEGMENTS}, or enlarge it: mount -o remount,size=<bytes> {SHM} as root, "
             f"docker run --shm-size=<bytes>",
         )
-    elif is_memfd:
-        yield ok(f"memory files (memfd); {size}")
     else:
-        yield ok(f"{size}; what does not fit there is in memory files (memfd)")
-
-
-def _is_memory_file(descriptor: int) -> bool:
-    """Returns whether a descriptor is one of `memfd_create`; False where /proc does not tell."""
-    descriptors = PROC / "self/fd"
-    return descriptors.exists() and "memfd:" in os.readlink(descriptors / str(descriptor))
+        yield ok(f"{describe_segments()}; {size}")
 
 
 def _memory() -> Iterator[Finding]:
@@ -307,7 +320,7 @@ def _vector_math() -> Iterator[Finding]:
     njit = "SVML" if config.USING_SVML else "none"
     if used:
         yield ok(
-            f"{used[0]} for exp, log, sin and others in kernels; {njit} in njit functions",
+            f"{' '.join(used)} for exp, log, sin and others in kernels; {njit} in njit functions",
         )
     elif os.environ.get("SYNKNUMBA_VECTOR_MATH", "").lower() in {"0", "off"}:
         yield ok("off, by SYNKNUMBA_VECTOR_MATH")
@@ -387,6 +400,7 @@ def _launcher() -> Iterator[Finding]:
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (
+    ("versions", _versions),
     ("python", _python),
     ("variables", _variables),
     ("system calls", _system_calls),

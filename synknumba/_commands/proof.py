@@ -35,7 +35,7 @@ def prove(ranks: int | None, device: str) -> Iterator[Finding]:
             )
         else:
             if wrong:
-                yield problem(wrong, "report this, with the output of `synknumba info`")
+                yield problem(wrong, "report this, with the output of `synknumba doctor`")
             else:
                 yield ok(f"{text} ({time.perf_counter() - began:.1f} s)")
     for message in dict.fromkeys([str(message.message) for message in warned]):

@@ -42,6 +42,7 @@ def add_command(
     summary: str,
     description: str,
     examples: Sequence[str],
+    aliases: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
     """Adds a command, and returns its parser for further arguments.
 
@@ -52,10 +53,12 @@ def add_command(
         summary: one line for the list of commands.
         description: what the command does, as lines that are printed as they are.
         examples: of command lines, without the program's name.
+        aliases: other names of the command.
     """
     lines = "\n".join(f"  synknumba {example}" for example in examples)
     parser = commands.add_parser(
         name,
+        aliases=aliases,
         help=summary,
         description=description,
         epilog=f"examples:\n{lines}",

@@ -1,4 +1,4 @@
-"""Versions of the driver and of CUDA's libraries, for `synknumba info` and `synknumba doctor`.
+"""Versions of the driver and of CUDA's libraries, for `synknumba doctor`.
 
 The libraries are loaded in a process of their own, and none needs a GPU for that.
 """

@@ -34,6 +34,11 @@ BEYOND = (
     "passes (or x.shape[0]); the index of a row in the whole, where arrays have the rank's rows; "
     "or other ranks' rows, which broadcast= passes, and a variable with halo= those of neighbours"
 )
+# That of shapes which do not fit on several ranks.
+DIVIDED = (
+    "an array argument of which every rank needs all, as of coefficients: it is divided into rows, "
+    "unless broadcast= names it"
+)
 BORDER = 2  # rows on each side of a border between ranks, as halos mostly have
 
 
@@ -229,8 +234,9 @@ def cause(
     if rows and _are_at_borders(rows, ranks, count):
         return (
             "rows at the borders between ranks: a guard by a length that is not the rank's, which "
-            "synk.ROWS passes (or x.shape[0]); or neighbours that are other ranks' rows, which a "
-            "variable with halo= has, and synk.exchange renews"
+            "synk.ROWS passes (or x.shape[0]); neighbours that are other ranks' rows, which a "
+            "variable with halo= has, and synk.exchange renews; or an array argument of which "
+            "every rank needs all, as of coefficients, and which broadcast= passes whole"
         )
     # rows of the first of several ranks
     firsts = (Partition.even(size).edges(count)[1] for size in ranks if size > 1)
@@ -246,7 +252,7 @@ def cause(
         "rows that are counted twice, left out, or another rank's: a guard by a length that is not "
         "the rank's, which synk.ROWS passes (or x.shape[0]); a loop over halo rows, which are "
         "other ranks' (synk.OWN passes its own); or reads of rows beside its own, which take a "
-        "variable with halo= and synk.exchange, or broadcast= for all rows"
+        "variable with halo= and synk.exchange, or broadcast= for all rows of an array argument"
     )
 
 

@@ -320,7 +320,10 @@ def _dim3(what: str, value: object, limits: Dim3) -> Dim3:
     dimensions = _dimensions(value)
     sizes = [size for size in map(_integer, dimensions) if size is not None]
     if not 1 <= len(dimensions) <= len(limits) or len(sizes) != len(dimensions):
-        raise LaunchError(f"{what} must be an int or a tuple of 1 to 3 ints; got {value!r}")
+        raise LaunchError(
+            f"{what} must be an int or a tuple of 1 to 3 ints; got {value!r} "
+            "(n / 128 is a float; -(-n // 128) rounds it up)"
+        )
     for axis, size, limit in zip("xyz", sizes, limits, strict=False):
         if not 1 <= size <= limit:
             raise LaunchError(f"{what} must be 1 to {limit} along {axis}; got {value!r}")

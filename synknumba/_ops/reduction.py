@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from synknumba._errors import ReductionError
-from synknumba._types import Array, NamedOp, Op, UserOp
+from synknumba._types import Array, NamedOp, Op, UserOp, nearest
 
 _OPS: tuple[str | None, ...] = (*get_args(NamedOp), None)
 _op_numbers = counter()
@@ -75,9 +75,10 @@ def as_op(op: Any, name: str, identity: Any = None) -> Op:
         return op  # type: ignore[return-value]
     function = getattr(op, "py_func", op)
     if not inspect.isfunction(function):
-        names = ", ".join(map(repr, _OPS))
+        names = list(map(repr, _OPS))
         raise ReductionError(
-            f"{name}: op must be one of {names}, or a Python function of two numbers; got {op!r}"
+            f"{name}: op must be one of {', '.join(names)}, or a Python function of two numbers; "
+            f"got {op!r}{nearest(repr(op), names)}"
         )
     parameters = inspect.signature(function).parameters.values()
     plain = inspect.Parameter.POSITIONAL_OR_KEYWORD

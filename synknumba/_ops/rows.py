@@ -484,7 +484,10 @@ def _from_list(array: Array, batch: object, n: int) -> Listed:
             for position, index in enumerate(batch):
                 if not -n <= index < n:
                     _refuse_index(index, position, n)
-        raise BatchError(f"batch is a {array.dtype} array; {_ACCEPTED}")
+        raise BatchError(
+            f"batch is a {array.dtype} array; {_ACCEPTED}. Convert row numbers, as by "
+            "np.asarray(rows).astype(int)"
+        )
     low, high = int(array.min()), int(array.max())
     if low < -n or high >= n:
         position = int(np.argmax((array < -n) | (array >= n)))

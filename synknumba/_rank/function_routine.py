@@ -444,7 +444,7 @@ class FunctionRoutine(Routine):
                     result = alone.make()
                 else:
                     result = spans.active.run_one(alone.make, "function")
-            except (ValueError, TypeError, pickle.PicklingError) as error:
+            except (ValueError, TypeError, AttributeError, pickle.PicklingError) as error:
                 self._explain(error)
                 raise
             end_child()
@@ -457,7 +457,7 @@ class FunctionRoutine(Routine):
                         step()
                 else:
                     spans.active.run(bound.steps)
-            except (ValueError, TypeError, pickle.PicklingError) as error:
+            except (ValueError, TypeError, AttributeError, pickle.PicklingError) as error:
                 self._explain(error)
                 raise
             # before the updates: a result may be a view of a variable
@@ -468,8 +468,9 @@ class FunctionRoutine(Routine):
             self.place.device.synchronize()
             return news
 
-    def _explain(self, error: ValueError | TypeError | pickle.PicklingError) -> None:
-        """Adds a note to errors of NumPy that do not name the array, and to a process pool's.
+    def _explain(self, error: Exception) -> None:
+        """Adds notes: to errors of NumPy that do not name the array, to a process pool's, and which
+        arguments are lists of numbers.
 
         NumPy's are those for a write to an input, and for an array where a number is needed.
         """
@@ -482,15 +483,21 @@ class FunctionRoutine(Routine):
         if any(words in str(error) for words in _NEEDS_NUMBER):
             self._explain_arrays(error)
         # a training step has told what to do
-        if "read-only" not in str(error) or getattr(error, "__notes__", None):
-            return
-        inputs = [name for name, param in self.program.parameters if _has_input_rows(param)]
-        if inputs:
-            options = " or ".join(f'inout=("{name}",)' for name in inputs)
-            error.add_note(
-                f"Inputs are read-only. Name one in {options} to have its rows written "
-                f"back, or write to a copy."
-            )
+        if "read-only" in str(error) and not getattr(error, "__notes__", None):
+            inputs = [name for name, param in self.program.parameters if _has_input_rows(param)]
+            if inputs:
+                options = " or ".join(f'inout=("{name}",)' for name in inputs)
+                error.add_note(
+                    f"Inputs are read-only. Name one in {options} to have its rows written "
+                    f"back, or write to a copy."
+                )
+        for name, param in self.program.parameters:
+            match param:
+                case Tree(("list", *_), (Dynamic(), *_)):
+                    error.add_note(
+                        f"{name} is a list: ranks get all of it; np.asarray({name}) is divided "
+                        "into rows."
+                    )
 
     def _explain_arrays(self, error: BaseException) -> None:
         for kinds, what in ((Sharded | HeldRows, "rows"), (Held, "elements of a variable")):

@@ -257,11 +257,13 @@ def dtype_error(function: str, name: str, dtype: DType) -> ArgumentError:
 
 
 def rows_hint(values: Mapping[str, Any], sliceable: Collection[str]) -> str:
-    """How to pass variables by rows, for a message about arguments without; "" if there is none
-    to pass so.
+    """How to pass a list or variables by rows, for a message about arguments without; "" if there
+    is none to pass so.
     """
     held = []
     for name, value in values.items():
+        if isinstance(value, list):
+            return f"; {name} is a list: {array_hint(value)}"
         if isinstance(value, Variable) and name not in sliceable and ndim_of(value):
             held.append(name)
     if not held:

@@ -536,8 +536,10 @@ def merged(
     the part of the rows after the last whole block.
     """
     total = parts
+    if parts.columns.weighted:
+        total = moments_module.normalised(parts)
     if len(parts.lines) > 1:
-        total = moments_module.merge(parts)
+        total = moments_module.merge(total)
     rows = int(total.lines[0, 0]) * block
     if rest is not None:
         rows += int(rest.lines[0, 0])

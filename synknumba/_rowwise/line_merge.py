@@ -18,12 +18,12 @@ def merge_means(lines: Array, values: int, total: Array, away: Array) -> None:
     A line of weight 0 leaves a mean unchanged, unless its own is NaN. Infinities and NaN propagate
     as in a sum.
     """
-    first = -1
+    heaviest = 0  # about the mean of a light line, those of heavy ones would be lost
     for p in range(len(lines)):
         total[0] += lines[p, 0]
         total[1] += lines[p, 1]
-        if first < 0 and lines[p, 1] != 0.0:
-            first = p
+        if lines[p, 1] > lines[heaviest, 1]:
+            heaviest = p
     for k in range(values):
         added, is_finite = 0.0, True
         for p in range(len(lines)):
@@ -31,12 +31,12 @@ def merge_means(lines: Array, values: int, total: Array, away: Array) -> None:
             if lines[p, 1] != 0.0 or mean != mean:  # noqa: PLR0124  # NaN
                 added += mean
                 is_finite = is_finite and mean - mean == 0.0
-        if first < 0 or not is_finite:
+        if total[1] == 0.0 or not is_finite:
             total[2 + k] = added
             for p in range(len(lines)):
                 away[k, p] = added - added
             continue
-        moved, centre = 0.0, lines[first, 2 + k]
+        moved, centre = 0.0, lines[heaviest, 2 + k]
         for p in range(len(lines)):
             if lines[p, 1] != 0.0:
                 away[k, p] = (lines[p, 2 + k] - centre) + lines[p, 2 + values + k]

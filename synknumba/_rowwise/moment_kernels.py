@@ -1,13 +1,16 @@
 """Text of the kernel that takes an expectation value: the user's function of every row, and its
 moments.
 
-    row → function → value, less the thread's first value → sums and sums of squares of each thread,
-    in the loop sums → smem → mean of the block → sums of squares about it → smem → one line
+    row → function → value, less the thread's centre → sums and sums of squares of each thread, in
+    the loop sums → smem → mean of the block → sums of squares about it → smem → one line
     lines of all blocks → the block that ends last, in their order → one line of the partial results
 
-Sums about one of the values are as exact as those about the mean, but for the square of its
-distance from the mean in units of the spread. They take no division per row, and so on a core a
-30th of the time of a running mean (Welford's method). From thread to block they are moved to the
+The centre is one of the values: the first. Sums about it are as exact as those about the mean, but
+for the square of its distance from the mean in units of the spread. They take no division per row,
+and so on a core a 30th of the time of a running mean (Welford's method). With weights, sums about a
+large value of a light row would lose those of heavy rows, so a row of more than twice the weight of
+the centre becomes the centre, and the sums are moved there. In units of its weight, all n rows then
+weigh 2 n at most. From thread to block they are moved to the
 mean of the block, where they add up; so are those of the blocks to the mean of all, by the formula
 of `synknumba._rowwise.moments`. The kernel is in Numba's CUDA dialect, with the parameters of the
 function and some of its own.
@@ -55,6 +58,14 @@ OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "nan", "range"})
 
 # normal numbers: what a weight is at least where it is not 0
 _LEAST = {"float64": 2.0**-1022, "float32": 2.0**-126}
+
+# Sums with weights about a centre that was larger by `move`; twice in sums, to keep float32.
+_MOVED = (
+    "synk_q#_# += synk_move * (synk_s# + synk_s# + synk_move * synk_w)",
+    "synk_s# += synk_move * synk_w",
+    "synk_b# += synk_move * (synk_a# + synk_a# + synk_move * synk_z)",
+    "synk_a# += synk_move * synk_z",
+)
 
 # The lines that a block stores to, up to the column.
 _RESULT = "synk_partials[synk_slice"
@@ -122,6 +133,11 @@ class Recipe:
         return 3 + 2 * self.values if self.blocked else 0
 
     @property
+    def recentred(self) -> bool:
+        """Whether centres have weights: those of rows, or the numbers of blocks of rows."""
+        return self.weighted or self.blocked
+
+    @property
     def counter(self) -> int:
         """Column of a partial result, after all others, in which a launch of several blocks counts
         those that have written their lines. It is 0 at the start, as all of them are.
@@ -173,8 +189,8 @@ def kernel_source(recipe: Recipe) -> str:
 def _head(recipe: Recipe) -> list[str]:
     """Declarations, and a thread's sums at 0.
 
-    p: first value; s: Σ w (v − p); q: Σ w (v − p) (v' − p'); w: Σ w; z: Σ w²; a: Σ w² (v − p); b: Σ
-        w² (v − p)².
+    p: centre; s: Σ w (v − p); q: Σ w (v − p) (v' − p'); w: Σ w; z: Σ w²; a: Σ w² (v − p); b: Σ
+        w² (v − p)²; heavy: twice the weight of the centre.
     """
     name = next(name for name, kind in recipe.parameters.items() if kind in DIVIDED)
     count = row_count(name, is_range=recipe.parameters[name] == "indices")
@@ -182,6 +198,7 @@ def _head(recipe: Recipe) -> list[str]:
     sums += recipe.per_pair("synk_q#_@")
     if recipe.weighted:
         sums += ["synk_w", "synk_z", *recipe.per_value("synk_a#"), *recipe.per_value("synk_b#")]
+        sums.append("synk_heavy")
     return [
         f"synk_sums = cuda.shared.array(({recipe.rooms}, {THREADS}), float64)",
         f"synk_centre = cuda.shared.array({recipe.values}, float64)",
@@ -228,33 +245,32 @@ def _loop(recipe: Recipe) -> list[str]:
 
 
 def _loop_over_blocks(recipe: Recipe) -> list[str]:
-    """Loop over a thread's blocks of rows. Those of which the launch has all rows are added like
-    rows.
+    """Loop over a thread's blocks of rows. The means of those of which the launch has all rows are
+    added like values of rows.
 
-    f: Σ w (v − p) of the block; g: Σ w of the block; e: the mean of the block, less p.
+    o: centre of the block's rows; f: Σ w (v − o); g: Σ w; top: twice the weight of o; e: the
+    block's mean, less o.
     """
-    sums, by = recipe.per_value("synk_f#"), ""
-    if recipe.weighted:
-        sums, by = [*sums, "synk_g"], "synk_x * "
+    sums = recipe.per_value("synk_o#", "synk_f#")
     row = [*_read(recipe, 0), *_value_of_row(recipe, 0)]
-    row += recipe.per_value(f"synk_f# += {by}synk_d#")
+    mean = f"synk_e# = synk_f# / {recipe.real}(synk_stop - synk_from)"
     if recipe.weighted:
-        row += ["synk_g += synk_x"]
+        sums += ["synk_g", "synk_top"]
+        row += _heaviest(
+            recipe, "synk_top", "synk_o#", "synk_v#", ["synk_f# += synk_move * synk_g"]
+        )
+        row += ["synk_g += synk_x", *recipe.per_value("synk_f# += synk_x * (synk_v# - synk_o#)")]
         mean = "synk_e# = synk_f# / synk_g if synk_g != 0.0 else synk_f#"
-        added = ["synk_w += synk_g", "synk_z += synk_g * synk_g"]
-        added += recipe.per_value("synk_s# += synk_f#")
-        added += recipe.per_pair("synk_q#_@ += synk_f# * synk_e@")
-        added += recipe.per_value("synk_a# += synk_g * synk_f#", "synk_b# += synk_f# * synk_f#")
+        added = ["synk_x = synk_g"]
+        added += _heaviest(recipe, "synk_heavy", "synk_p#", "synk_o# + synk_e#", _MOVED)
     else:
-        mean = f"synk_e# = synk_f# / {recipe.real}(synk_stop - synk_from)"
-        added = recipe.per_value("synk_s# += synk_e#")
-        added += recipe.per_pair("synk_q#_@ += synk_e# * synk_e@")
+        row += ["if synk_j == synk_from:", *indented(_centred(recipe, "synk_o#", "synk_v#"))]
+        row += recipe.per_value("synk_f# += synk_v# - synk_o#")
+        added = ["if synk_c == 0.0:", *indented(_centred(recipe, "synk_p#", "synk_o# + synk_e#"))]
+    added += recipe.per_value("synk_d# = (synk_o# - synk_p#) + synk_e#")
     return [
         "synk_low = synk_position // synk_block",
         "synk_high = (synk_position + synk_n + synk_block - 1) // synk_block",
-        "synk_first = (synk_low + synk_start) * synk_block - synk_position",
-        "if synk_first < 0:",
-        "    synk_first = 0",
         "synk_c = 0.0",
         "for synk_number in range(synk_low + synk_start, synk_high, synk_stride):",
         "    synk_from = synk_number * synk_block - synk_position",
@@ -268,8 +284,8 @@ def _loop_over_blocks(recipe: Recipe) -> list[str]:
         *indented(indented(row)),
         *indented(recipe.per_value(mean)),
         "    if synk_stop - synk_from == synk_block:",
+        *indented(indented([*added, *_added_to_sums(recipe)])),
         "        synk_c += 1.0",
-        *indented(indented(added)),
         "    else:",
         *indented(indented(_stored_part(recipe))),
     ]
@@ -287,7 +303,7 @@ def _stored_part(recipe: Recipe) -> list[str]:
     return [
         f"synk_at = {first} if synk_number == synk_low else {second}",
         *_stored(_PART, 0, (rows, weight, "float64(synk_number)")),
-        *_stored_means(recipe, _PART, "float64(synk_p#)", 3),
+        *_stored_means(recipe, _PART, "float64(synk_o#)", 3),
     ]
 
 
@@ -317,7 +333,38 @@ def _added_row(recipe: Recipe, k: int) -> list[str]:
     """Adds a row to the thread's sums; k is its place among the rows read together. The thread's
     first row has k = 0.
     """
-    lines, by = _value_of_row(recipe, k), ""
+    lines = _value_of_row(recipe, k)
+    if recipe.weighted:
+        lines += _heaviest(recipe, "synk_heavy", "synk_p#", "synk_v#", _MOVED)
+    elif k == 0:
+        lines += ["if synk_j == synk_first:", *indented(_centred(recipe, "synk_p#", "synk_v#"))]
+    return [*lines, *recipe.per_value("synk_d# = synk_v# - synk_p#"), *_added_to_sums(recipe)]
+
+
+def _heaviest(
+    recipe: Recipe, heavy: str, centre: str, value: str, moved: Sequence[str]
+) -> list[str]:
+    """Makes values of weight x the centre if that is heavier than twice the centre's weight."""
+    moves = [f"{heavy} = synk_x + synk_x", *_centred(recipe, centre, value, moved)]
+    return [f"if synk_x > {heavy}:", *indented(moves)]
+
+
+def _centred(recipe: Recipe, centre: str, value: str, moved: Sequence[str] = ()) -> list[str]:
+    """Makes each value the centre, and moves sums there; unless it is ∞, about which they would be
+    NaN.
+    """
+    return recipe.per_value(
+        f"synk_next = {value}",
+        "if synk_next - synk_next == 0.0:",
+        f"    synk_move = {centre} - synk_next",
+        *indented(moved),
+        f"    {centre} = synk_next",
+    )
+
+
+def _added_to_sums(recipe: Recipe) -> list[str]:
+    """Adds weight x at the distances d to the thread's sums."""
+    lines, by = [], ""
     if recipe.weighted:
         lines += ["synk_w += synk_x", "synk_z += synk_x * synk_x"]
         by = "synk_x * "
@@ -333,9 +380,7 @@ def _added_row(recipe: Recipe, k: int) -> list[str]:
 
 
 def _value_of_row(recipe: Recipe, k: int) -> list[str]:
-    """Computes the weight x of a row, and the distances d of its values from the thread's first
-    ones.
-    """
+    """Computes the weight x and the values v of a row."""
     arguments = ", ".join(_argument(name, kind, k) for name, kind in recipe.parameters.items())
     lines = [f"synk_r = synk_function({arguments})"]
     if recipe.weight is not None:
@@ -355,11 +400,8 @@ def _value_of_row(recipe: Recipe, k: int) -> list[str]:
     value = "synk_r[#]"
     if recipe.size is None:
         value = "synk_r"
-    values = [f"synk_v# = {recipe.real}({_scaled(recipe, value, 'synk_by#')})"]
-    if k == 0:
-        # sums about ∞ would be NaN
-        values += ["if synk_j == synk_first and synk_v# - synk_v# == 0.0:", "    synk_p# = synk_v#"]
-    return [*lines, *recipe.per_value(*values, "synk_d# = synk_v# - synk_p#")]
+    value = f"synk_v# = {recipe.real}({_scaled(recipe, value, 'synk_by#')})"
+    return [*lines, *recipe.per_value(value)]
 
 
 def _scaled(recipe: Recipe, value: str, scale: str) -> str:
@@ -367,8 +409,8 @@ def _scaled(recipe: Recipe, value: str, scale: str) -> str:
 
 
 def _means(recipe: Recipe, target: str) -> list[str]:
-    """The block's rows, weight and means. The centre of its sums is the first value of its first
-    thread.
+    """The block's rows, weight and means. The centre of its sums is that of its first thread, or of
+    the heaviest.
     """
     lines = []
     if not recipe.blocked:
@@ -380,17 +422,45 @@ def _means(recipe: Recipe, target: str) -> list[str]:
     weight = "synk_c"
     if recipe.weighted:
         weight = "float64(synk_w)"
+    if recipe.recentred:
+        centre = _heaviest_thread(recipe, recipe.per_value("float64(synk_p#)"))
+    else:
+        centre = ["if synk_t == 0:", *recipe.per_value("    synk_centre[#] = float64(synk_p#)")]
     return [
         *lines,
         f"synk_u = {weight}",
-        "if synk_t == 0:",
-        *recipe.per_value("    synk_centre[#] = float64(synk_p#)"),
+        *centre,
         "cuda.syncthreads()",
         "synk_sums[0, synk_t] = synk_c",
         "synk_sums[1, synk_t] = synk_u",
         *recipe.per_value("synk_x# = float64(synk_p#) - synk_centre[#]"),
         *_own_sums(recipe.per_value("float64(synk_s#) + synk_x# * synk_u"), first=2),
         *_divided(recipe, target),
+    ]
+
+
+def _heaviest_thread(recipe: Recipe, values: Sequence[str]) -> list[str]:
+    """Makes the values of the thread of the largest weight u the centre of the block: 16 threads
+    compare 16 weights each, then thread 0 those of the 16.
+    """
+    places = recipe.values + 1
+    return [
+        *_own_sums(["synk_u", *values]),
+        "cuda.syncthreads()",
+        "if synk_t < 16:",
+        "    synk_best = synk_t",
+        f"    for synk_i in range(synk_t, {THREADS}, 16):",
+        "        if synk_sums[0, synk_i] > synk_sums[0, synk_best]:",
+        "            synk_best = synk_i",
+        f"    synk_sums[{places}, synk_t] = float64(synk_best)",
+        "cuda.syncthreads()",
+        "if synk_t == 0:",
+        "    synk_best = 0",
+        "    for synk_row in range(16):",
+        f"        synk_i = int32(synk_sums[{places}, synk_row])",
+        "        if synk_sums[0, synk_i] > synk_sums[0, synk_best]:",
+        "            synk_best = synk_i",
+        *(f"    synk_centre[{i}] = synk_sums[{1 + i}, synk_best]" for i in range(recipe.values)),
     ]
 
 
@@ -485,7 +555,7 @@ def _last_block(recipe: Recipe) -> list[str]:
     """The block that ends last, whichever it is, merges the lines of all in their order.
 
     A thread takes every 256th line. The centre is the mean of the first block, which always has
-    rows.
+    rows, or of the heaviest.
     """
     rooms = numbered(recipe.late_rooms, "synk_g#")
     every_line = f"for synk_j in range(synk_t, cuda.gridDim.x, {THREADS}):"
@@ -499,6 +569,7 @@ def _last_block(recipe: Recipe) -> list[str]:
     totals = ["synk_c", "synk_u", *recipe.per_value("synk_f#")]
     return [
         *_ended_last(recipe),
+        *_centre_of_lines(recipe, every_line),
         *(f"{name} = 0.0" for name in (*totals, *rooms)),
         every_line,
         *indented(added),
@@ -511,17 +582,8 @@ def _last_block(recipe: Recipe) -> list[str]:
 
 
 def _ended_last(recipe: Recipe) -> list[str]:
-    """Returns from the other blocks, and reads the centre: the `threadFenceReduction` of
-    NVIDIA's CUDA samples.
-    """
+    """Returns from the other blocks: the `threadFenceReduction` of NVIDIA's CUDA samples."""
     counted = f"cuda.atomic.add(synk_partials, (synk_slice, {recipe.counter}), 1.0)"
-    centres: list[str] = []
-    for i in range(recipe.values):
-        centres += [
-            f"synk_centre{i} = synk_lines[0, {2 + i}]",
-            f"if synk_centre{i} - synk_centre{i} != 0.0:",  # a distance from ∞ would be NaN
-            f"    synk_centre{i} = 0.0",
-        ]
     return [
         "synk_last = cuda.shared.array(1, int32)",
         "if synk_t == 0:",
@@ -531,10 +593,32 @@ def _ended_last(recipe: Recipe) -> list[str]:
         "cuda.syncthreads()",
         "if synk_last[0] == 0:",
         "    return",
-        *centres,
-        "if synk_t == 0:",
-        *recipe.per_value("    synk_centre[#] = synk_centre#"),
     ]
+
+
+def _centre_of_lines(recipe: Recipe, every_line: str) -> list[str]:
+    """Reads the centre of the lines' sums, and puts it into smem."""
+    lines, line = [], "0"
+    if recipe.recentred:
+        line = "synk_line"
+        lines = [
+            "synk_line = 0",
+            "synk_u = -1.0",
+            every_line,
+            "    if synk_lines[synk_j, 1] > synk_u:",
+            "        synk_line = synk_j",
+            "        synk_u = synk_lines[synk_j, 1]",
+        ]
+    for i in range(recipe.values):
+        lines += [
+            f"synk_centre{i} = synk_lines[{line}, {2 + i}]",
+            f"if synk_centre{i} - synk_centre{i} != 0.0:",  # a distance from ∞ would be NaN
+            f"    synk_centre{i} = 0.0",
+        ]
+    if recipe.recentred:
+        lines += _heaviest_thread(recipe, recipe.per_value("synk_centre#"))
+        return [*lines, "cuda.syncthreads()", *recipe.per_value("synk_centre# = synk_centre[#]")]
+    return [*lines, "if synk_t == 0:", *recipe.per_value("    synk_centre[#] = synk_centre#")]
 
 
 def _moved_line(recipe: Recipe) -> list[str]:

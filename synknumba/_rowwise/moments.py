@@ -245,6 +245,11 @@ def joined(a: Moments, b: Moments) -> Moments:
     return Moments(np.concatenate([a.lines, b.lines]), a.columns, power)
 
 
+def normalised(parts: Moments) -> Moments:
+    """Rescales weights to units of about the largest."""
+    return _weighed(parts, _power(parts))
+
+
 def _power(parts: Moments) -> int:
     """Returns the binary exponent of the largest weight."""
     return parts.power + int(np.frexp(parts.lines[:, 1].max())[1])

@@ -162,7 +162,7 @@ class Body:
         """Refuses NumPy arrays from outside that calls cannot write to, or over the same memory
         as others.
         """
-        written, arrays = installer.written, installer.arrays.labelled()
+        written, arrays = installer.written.keys(), installer.arrays.labelled()
         for name, array, copy in arrays:
             if not array.flags.writeable and segment_of(copy).id in written:
                 raise ArgumentError(f"{name} is read-only, and calls write to it. Pass a copy.")
@@ -186,7 +186,7 @@ class Body:
         results = [self._run(arguments)]
         while not recorder.end_of_turn():
             results.append(self._run(arguments))
-        recorder.arrays.check_reads(recorder.written)
+        recorder.check_written()
         return results
 
     def _run(self, arguments: Arguments) -> Any:

@@ -2,14 +2,14 @@
 changed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
-
+from synknumba._call.row_numbers import first_wrong
 from synknumba._errors import ArgumentError, BatchError
 from synknumba._formulas import Formula, computed, fold
+from synknumba._host.data import segment_of
 from synknumba._tracing import Line, Number
 
 
@@ -20,28 +20,51 @@ class Lines:
 
     line: Line
     function: str
+    call: str  # its number and its line of the body
     rows: int  # number of rows of the call's arrays
+    written: Sequence[str]  # arguments whose rows it writes
+
+    def refuse_writer(self, name: str, writers: Mapping[int, str]) -> None:
+        """Raises `ArgumentError` if a call of the sequence `name` writes the row numbers, which are
+        tested before; `writers` are arguments, by the segments that they write.
+        """
+        writer = writers.get(segment_of(self.line.data).id)
+        if writer is not None:
+            raise ArgumentError(
+                f"{name}: {writer} writes to {self.line.data_label}, by which batch= of "
+                f"{self.function} ({self.call}) selects rows: row numbers are tested before the "
+                f"ranks begin. Write to a second array, and pass that to the next call of {name}; "
+                "or make single calls"
+            )
 
     def check(self, name: str, times: int, scalars: Sequence[Any]) -> None:
         """Raises `BatchError` if there are too few lines for a call of the sequence `name`, or a
-        row does not exist.
+        row does not exist, or is written and listed twice in a line.
         """
         array, label = self.line.data.data, self.line.data_label
-        if self.line.number.formula_of_step and times > len(array):
-            raise BatchError(
-                f"{name}: {label}, batch= of {self.function}, needs a line of row numbers for each "
-                f"iteration, but has {len(array)} lines for times={times}; pass times={len(array)} "
-                "or fewer, or more lines"
+        if self.line.number.formula_of_step:
+            if times > len(array):
+                raise BatchError(
+                    f"{name}: {label}, batch= of {self.function}, needs a line of row numbers for "
+                    f"each iteration, but has {len(array)} lines for times={times}; pass "
+                    f"times={len(array)} or fewer, or more lines"
+                )
+            if self.written:  # rows that are only read may be gathered one iteration ahead
+                array = array[:times]
+        at = first_wrong(array, self.rows, once=bool(self.written))
+        if at < 0:
+            return
+        row, place, instead = array.flat[at], f"in line {at // array.shape[1]}", ""
+        if 0 <= row < self.rows:
+            problem = (
+                f"lists row {row} twice {place}, and {self.written[0]} is in inout=, so its rows "
+                "are written; list each row once in a line"
             )
-        if array.min() < 0 or array.max() >= self.rows:
-            at = np.argwhere((array < 0) | (array >= self.rows))[0]
-            row, instead = array[tuple(at)], ""
-            if row < 0:
-                instead = f"; in a line, -1 is not the last row: write {label} % {self.rows}"
-            raise BatchError(
-                f"{name}: {label}, batch= of {self.function}, has row {row} in line {at[0]}, but "
-                f"its rows are 0 to {self.rows - 1}{instead}"
-            )
+        else:
+            problem = f"has row {row} {place}, but its rows are 0 to {self.rows - 1}"
+        if row < 0:
+            instead = f"; in a line, -1 is not the last row: write {label} % {self.rows}"
+        raise BatchError(f"{name}: {label}, batch= of {self.function}, {problem}{instead}")
 
 
 @final

@@ -25,10 +25,10 @@ from synknumba._host.lent_results import ResultLeases
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._sequence.call_checks import InnerTimes, Lines
-from synknumba._sequence.recorder import Recorder, rows_of
+from synknumba._sequence.recorder import Recorder
 from synknumba._sequence.symbolic_results import SymbolicResult
 from synknumba._sequence.used_memory import OuterArrays, UsedVariables
-from synknumba._tracing import Line, Number
+from synknumba._tracing import Number
 from synknumba._types import Array
 from synknumba._variables.collective_arguments import VariableGroup, check_alike
 from synknumba._variables.collective_call import pairs_in_place
@@ -162,8 +162,6 @@ class Installer(Recorder):
         self._memory.append(worked.selector)
         self._uses += installed.uses
         self._functions |= installed.numbers
-        if isinstance(call.options.batch, Line):
-            self.checks.append(Lines(call.options.batch, function.name, rows_of(call)))
         values = call.values
         if isinstance(plan, KernelPlan):
             plan.select(values)

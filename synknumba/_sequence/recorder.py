@@ -161,7 +161,7 @@ class Recorder(ABC):
         places: file and line of the body that makes a call, by its number.
         checks: what each call of the sequence must satisfy.
         arrays: arrays from outside.
-        written: segments whose rows ranks write.
+        written: arguments whose rows ranks write, with their calls, by segment.
         passed: arguments and options of each call, as the body passes them, while that runs.
     """
 
@@ -177,7 +177,7 @@ class Recorder(ABC):
         self.places: dict[int, str] = {}
         self.checks: list[InnerTimes | Lines] = []
         self.arrays = OuterArrays(name)
-        self.written: set[int] = set()
+        self.written: dict[int, str] = {}
         self.passed: list[tuple[Any, ...]] = []
         # results that later calls take, by their ids: as numbers, with slots, and as arrays
         self._numbers: dict[int, tuple[SymbolicResult, int]] = {}
@@ -224,6 +224,7 @@ class Recorder(ABC):
             args, kwargs, options, self.partition, self.world, self.used
         )
         _check_located(worked)
+        self._note_lines(worked)
         self.used = worked.built.used
         return self._record(function, worked, self._access(worked))
 
@@ -244,6 +245,27 @@ class Recorder(ABC):
                 f"{tracing.where()}: {function.name} has shards= and updates=, which the script "
                 f"combines; leave shards= out in {self.name}"
             )
+
+    def _note_lines(self, worked: WorkedCall) -> None:
+        """Notes that each call of the sequence tests the table of rows of this one."""
+        call, name = worked.call, worked.planner.name
+        if isinstance(call.options.batch, Line):
+            written, _ = call.arguments.written()
+            lines = Lines(call.options.batch, name, self._place_of_call, rows_of(call), written)
+            self.checks.append(lines)
+
+    def check_written(self) -> None:
+        """Raises `ArgumentError` if calls write what the script looks at before they begin: arrays
+        that the body has read, and tables of rows.
+        """
+        self.arrays.check_reads(self.written.keys())
+        for check in self.checks:
+            if isinstance(check, Lines):
+                check.refuse_writer(self.name, self.written)
+
+    @property
+    def _place_of_call(self) -> str:
+        return f"call {self.calls}, {self.places[self.calls]}"
 
     def _count_call(self) -> None:
         self.places[self.calls + 1] = tracing.where()
@@ -352,12 +374,15 @@ class Recorder(ABC):
         Raises:
             ArgumentError: it writes to a result of another call.
         """
-        is_kernel, written = worked.is_kernel, worked.written()
+        is_kernel, written, batch = worked.is_kernel, worked.written(), worked.call.options.batch
         accesses = []
+        if isinstance(batch, Line):
+            table = segment_of(batch.data).id
+            accesses.append(Access(remote_reads=frozenset({("data", table)})))
         for name, param in worked.call.parameters.items():
             for leaf in leaves_of(param):
                 if isinstance(leaf, Sharded) and leaf.writable:
-                    self._note_written(name, leaf.array.segment)
+                    self._note_written(name, worked.planner.name, leaf.array.segment)
                 may_write = name in written
                 if not is_kernel:  # a GPU's kernel may write to what is read-only here
                     may_write = not getattr(leaf, "read_only", False)
@@ -366,14 +391,14 @@ class Recorder(ABC):
             accesses.append(Access(writes=SUCCESS))
         return united(accesses)
 
-    def _note_written(self, name: str, segment: int) -> None:
+    def _note_written(self, name: str, function: str, segment: int) -> None:
         for result, data in self._arrays.values():
             if segment_of(data).id == segment:
                 raise ArgumentError(
                     f"{tracing.where()}: {name} is in inout=, and {result.label} would be "
                     "changed for all calls that take it; write to a variable"
                 )
-        self.written.add(segment)
+        self.written.setdefault(segment, f"{name} of {function} ({self._place_of_call})")
 
     # ---- collectives
 
@@ -522,7 +547,7 @@ def _check_lines(function: "Function[..., Any]", line: Line) -> None:
         raise ArgumentError(
             f"{tracing.where()}: batch= of {function.name} takes a line of row numbers: "
             f"{line.data_label} must be 2-D and int64, with a line for each iteration, and is "
-            f"{data.dtype} {data.shape}"
+            f"{data.dtype} {data.shape}; NumPy's astype(np.int64) converts it"
         )
 
 
@@ -600,4 +625,4 @@ def _dtype_of(number: Number) -> str:
 
 def rows_of(call: Call) -> int:
     """Returns the number of rows of the arrays of a call."""
-    return next(iter(call.arguments.lengths.sharded.values()))
+    return next(iter(call.arguments.lengths.divided.values()))

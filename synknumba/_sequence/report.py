@@ -167,7 +167,7 @@ class SequenceReport:
         iterations, rounds = count_text(self.times, "iteration"), count_text(self.rounds, "round")
         lines = [
             f"{self.sequence}({', '.join(self.arguments)})",
-            f"{iterations} in {rounds}, {self.world_size} ranks",
+            f"{iterations} in {rounds}, {count_text(self.world_size, 'rank')}",
         ]
         if self.round_ends:
             lines.append(f"a round ends {self.round_ends}")

@@ -496,8 +496,9 @@ def sequence(function: Callable[P, R] = _NOTHING, /, **options: Never) -> Sequen
 
     The function, the body, runs once for each kind of arguments, to record its calls, and must not
     depend on what these return: they run later, on the ranks. It may call functions decorated with
-    `parallel` and `function`, `all_reduce`, `reduce` and `broadcast` of variables, and other
-    sequences. `synk.STEP` in an argument is the number of the iteration.
+    `parallel` and `function`, maps of `vectorize` with `out=`, `all_reduce`, `reduce`, `broadcast`
+    and `exchange` of variables, `swap` and `carry`, and other sequences. `synk.STEP` in an argument
+    is the number of the iteration.
 
     Args:
         function: the body.

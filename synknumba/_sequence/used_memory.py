@@ -6,6 +6,7 @@ after it, variables learn what the ranks have done.
 
 import sys
 import weakref
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -157,7 +158,7 @@ class OuterArrays:
         if id(data) not in self._reads:
             self._reads[id(data)] = data, bytes_of(data), tracing.where()
 
-    def check_reads(self, written: set[int]) -> None:
+    def check_reads(self, written: AbstractSet[int]) -> None:
         """Raises `ArgumentError` if the body has read an array that its calls write: it runs
         once, before they do.
         """

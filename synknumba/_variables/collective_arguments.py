@@ -11,7 +11,7 @@ from synknumba._host import this_process
 from synknumba._host.casting import as_index
 from synknumba._ops.halo import Halo
 from synknumba._ops.tree import Structure, describe, flatten, parts_like, shape_text, unflatten
-from synknumba._types import Array, CollectiveOp, Shape, as_flag, class_text
+from synknumba._types import Array, CollectiveOp, Shape, as_flag, class_text, nearest
 from synknumba._variables.state import VariableState, rows_fit
 from synknumba._variables.variable import Branch, Variable, accepted, state_of
 from synknumba._world.open_world import current_world
@@ -148,7 +148,10 @@ class VariableGroup:
                 f'"mean") for their average'
             )
         if not isinstance(op, str) or op not in _OPS:
-            raise ReductionError(f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}")
+            raise ReductionError(
+                f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}"
+                f"{nearest(repr(op), map(repr, _OPS))}"
+            )
         op_name = cast("CollectiveOp", SAME_OPS.get(op, op))
         for state in self.states:
             for leaf, dtype in enumerate(state.dtypes()):
@@ -231,7 +234,8 @@ def _state_of_leaf(leaf: Any, what: str) -> VariableState:
             'updates=, as updates={"new": (variable, "sum")}'
         )
     raise ArgumentError(
-        f"{what} needs a Variable, or a dict, list or tuple of them; got {class_text(leaf)}"
+        f"{what} needs a Variable, or a dict, list or tuple of them; got {class_text(leaf)}; "
+        "synk.variable(x) makes one of an array"
     )
 
 

@@ -186,6 +186,29 @@ def test_huge_values(world):
     assert_allclose(light.stderr, plain(np.arange(99.0), block=9).stderr, rtol=1e-11)
 
 
+@pytest.mark.parametrize("value", [1e300, *whole(1e100, 1e308)])
+def test_large_values_that_cancel_within_blocks(world, grids, value):
+    values = np.array([value, -value] * 700)
+    weights = 2.0 ** np.repeat(np.arange(700) % 9, 2)  # products are exact
+    for found in (
+        plain(values, block=2),
+        plain(values, block=2, num_slices=3),
+        weighted(values, weights, block=2),
+    ):
+        assert (found.mean, found.stderr) == (0.0, 0.0)
+
+
+def test_light_blocks_of_large_values_hide_no_heavy_ones(world, grids):
+    weights = np.exp(6.0 * np.random.default_rng(2).normal(size=3000))
+    for order in (np.arange(3000), np.argsort(weights)):
+        w = weights[order]
+        found = weighted(1.0 / w, w, block=3)
+        want = synk.Estimate.from_values(1.0 / w, w, block=3)
+        exact = 3000 / w.astype(np.longdouble).sum()
+        assert_allclose(found.mean, float(exact), rtol=1e-12)
+        assert_allclose(found.stderr, want.stderr, rtol=1e-11)
+
+
 @pytest.mark.parametrize(("value", "weight"), [(1e-150, 1e-300), (1e155, 1e-300), (1e308, 1e300)])
 def test_extreme_weights_of_a_block_that_ranks_share(world, value, weight):
     values = value * np.tile([1.0, -1.0, -1.0, -1.0], 10)

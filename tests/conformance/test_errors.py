@@ -264,7 +264,7 @@ def test_ops_that_do_not_fit_what_is_returned(world):
             r"no op for \['a'\]\['c'\], nothing .* \['a'\]\[1\]$",
         ),
         (("sum", "max"), (1, 2, 3), "structure: no op for 2$"),
-        ({"a": "sum"}, (1,), "does not fit that structure$"),
+        ({"a": "sum"}, (1, 2), r"structure: write outputs=\('sum', 'sum'\), with an op for each$"),
     ],
     ids=["keys", "nested", "positions", "kinds"],
 )

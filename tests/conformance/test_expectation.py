@@ -306,6 +306,18 @@ def test_infinite_values_of_light_weights(world):
         values[place], weights[place] = 1.0, 1.0
 
 
+@pytest.mark.parametrize("spread", [6.0, *whole(2.0, 8.0)])
+def test_light_rows_of_large_values_hide_no_heavy_ones(world, spread):
+    rng = np.random.default_rng(15)
+    drawn = np.exp(spread * rng.normal(size=2000))
+    for weights in (drawn, np.sort(drawn), np.sort(drawn)[::-1].copy()):
+        values = (1.0 + rng.random(2000)) / weights
+        for options in ({}, {"num_slices": 3}, {"shards": 5}):
+            check_weighted(weighted(values, weights, **options), values, weights)
+    values, weights = np.array([1e20, 1.0]), np.array([1e-20, 1.0])
+    assert weighted(values, weights).mean == weighted(values[::-1], weights[::-1]).mean == 2.0
+
+
 @pytest.mark.parametrize("num_slices", [1, 4])
 def test_weights(world, num_slices):
     rng = np.random.default_rng(8)
@@ -613,6 +625,11 @@ def test_shards(world, shards):
         assert_allclose(ours[0].mean, 1e9 + np.average(values - 1e9, weights=weights), rtol=1e-15)
         assert [one.mean for one in ours] == [ours[0].mean] * 2
         assert_array_equal(ours[0].variance, ours[1].variance)
+    heavy = np.exp(6.0 * rng.normal(size=1000))
+    ours, serial = (
+        call(1 / heavy, heavy, shards=shards) for call in (weighted, weighted.as_serial)
+    )
+    assert (ours.mean, ours.variance, ours.stderr) == (serial.mean, serial.variance, serial.stderr)
 
 
 @pytest.mark.whole

@@ -60,6 +60,18 @@ def test_weights(world):
         assert found.count == want.count
 
 
+def test_light_rows_of_large_values_hide_no_heavy_ones(world):
+    drawn = np.exp(6.0 * np.random.default_rng(2).normal(size=5000))
+    mean = synk.expectation(lambda x, w: (x, 2.0 - x), weights="w")
+    for weights in (drawn, np.sort(drawn)):
+        found = mean(1.0 / weights, weights)
+        w = weights.astype(np.longdouble)
+        away = 1 / w - 5000 / w.sum()
+        stderr = np.sqrt((w**2 * away**2).sum() * 5000 / 4999) / w.sum()
+        assert_allclose(found.mean, [5000 / w.sum(), 2.0 - 5000 / w.sum()], **CLOSE)
+        assert_allclose(found.stderr, [stderr, stderr], rtol=1e-11)
+
+
 @pytest.mark.whole
 def test_sums_that_overflow_are_taken_again(world):
     mean = synk.expectation(lambda x, w: x, weights="w")

@@ -672,14 +672,20 @@ def test_rows_by_the_step(world):
         epoch(x, order, times=6)  # of the second call
     order[3, 2] = 50
     with pytest.raises(
-        synk.BatchError, match=r"order, .* has row 50 in line 3, but its rows are 0 to 49$"
+        synk.BatchError, match=r"order, .* of add, has row 50 in line 3, but its rows are 0 to 49$"
     ):
-        epoch(x, order, times=5)
+        epoch(x, order, times=3)  # also of lines behind the last one
     order[3, 2] = -1
     with pytest.raises(synk.BatchError, match=r"has row -1 in line 3.* write order % 50"):
         epoch(x, order, times=5)
-    with pytest.raises(synk.ArgumentError, match="order must be 2-D and int64"):
+    with pytest.raises(synk.ArgumentError, match=r"order must be 2-D and int64.*np\.int64\)"):
         epoch(x, synk.data(np.arange(6.0)))
+
+    lines = np.zeros((3, 2), int)
+    with pytest.raises(
+        synk.ArgumentError, match=r"as in rows\[synk.STEP\], must be Data or an arg"
+    ):
+        synk.sequence(lambda x: same(x, batch=lines[synk.STEP]))(x)
 
     @synk.sequence
     def given(x):
@@ -687,6 +693,63 @@ def test_rows_by_the_step(world):
 
     with pytest.raises(synk.ArgumentError, match="the value of a line of order .* pass order"):
         given(x)
+
+
+def test_rows_that_are_written_are_listed_once_in_a_line(world):
+    @synk.function(inout=("x",), outputs="sum")
+    def add(x, y):
+        x += y
+        return float(x.sum())
+
+    @synk.function(inout=("o",))
+    def spoil(o, by):
+        o += by
+
+    @synk.sequence
+    def steps(x, y, order):
+        return add(x, y, batch=order[synk.STEP])
+
+    @synk.sequence
+    def halves(x, y, order):
+        return add(x, y, batch=order[2 * synk.STEP])
+
+    @synk.sequence
+    def spoiled(order, by):
+        spoil(order, by)
+
+    @synk.sequence
+    def mapped(x, y, order):
+        add(x, y, batch=order[synk.STEP])
+        succeeding(order, out=order)
+
+    succeeding, rng = synk.vectorize(lambda o: o + 1), np.random.default_rng(0)
+    lines = np.stack([rng.permutation(150)[:70] for _ in range(9)])
+    x, y, order = synk.data(np.zeros(150)), synk.data(np.arange(150.0)), synk.data(lines)
+    steps(x, y, order, times=9)
+    assert_array_equal(x, np.arange(150) * np.bincount(lines.ravel(), minlength=150))
+    halves(x, y, order, times=5)
+    for line in (0, 2, 8):
+        order[:] = lines
+        order[line, 69] = order[line, 3]
+        for body, times in (steps, 9), (halves, 5):
+            with pytest.raises(
+                synk.BatchError,
+                match=f"order, batch= of add, lists row {lines[line, 3]} twice in line {line}, "
+                "and x is in inout=.*once",
+            ):
+                body(x, y, order, times=times)
+    steps(x, y, order, times=8)  # as far as line 7
+    for spoil_all in spoil, spoiled:  # behind the sequence that has tested the table
+        order[:] = lines
+        spoil_all(order, 1000)
+        for _ in range(2):
+            with pytest.raises(synk.BatchError, match=f"has row {lines[0, 0] + 1000} in line 0"):
+                steps(x, y, order, times=9)
+    order[:] = lines
+    with pytest.raises(synk.ArgumentError, match=r"o of <lambda> .* writes to order, by which"):
+        mapped(x, y, order)
+    order.freeze()
+    assert steps(x, y, order) == np.asarray(x)[lines[0]].sum()
 
 
 def test_results_of_all_kinds(world):

@@ -136,6 +136,17 @@ def test_an_unknown_argument(world):
         "Did you mean batch?",
     ):
         total_of(X, batchsize=2)
+    with refused(synk.ArgumentError, "call total_of in a function", "@synk.sequence"):
+        total_of(X, times=2)
+
+
+def test_a_list_in_the_place_of_an_array(world):
+    double = synk.function(lambda x, y: (x.sum(), y), outputs="sum")
+    with pytest.raises(synk.RankError, match=r"no attribute 'sum'\nx is a list: .*np.asarray\(x\)"):
+        double([1.0, 2.0], X)
+    with pytest.raises(synk.RankError) as caught:
+        double("x", [X])
+    assert "is a list" not in str(caught.value)
 
 
 def test_gathered_lists_of_numbers(world):
@@ -507,7 +518,7 @@ def test_local_batch_without_sliceable_variables(world):
         (slice(0, 5, 0), ("slice",)),
         (slice(0.5, 2), ("not a slice of rows",)),
         (2.0, ("batch is 2.0", "float", "a batch is an int")),
-        ([0.0, 1.0], ("float64 array", "a batch is an int")),
+        ([0.0, 1.0], ("float64 array", "a batch is an int", "np.asarray(rows).astype(int)")),
         ("abc", ("batch", "str", "a batch is an int")),
         (True, ("batch is True", "None, for all rows")),
         ([[1, 2]], ("1-D", "(1, 2)")),
@@ -1324,6 +1335,8 @@ def test_variables_in_functions_of_one_row_and_by_parts():
             synk.ArgumentError, match="none of its arguments has any(?!.*sliceable)"
         ):
             synk.expectation(lambda x: 2 * x)(1.0)
+        with refused(synk.ArgumentError, "x is a list: pass np.asarray(...) of it"):
+            synk.expectation(lambda x: 2 * x)([1.0])
         with refused(synk.ArgumentError, "v.get_value()['h'], or pass the whole tree"):
             synk.variable({"h": np.zeros(3)})["h"]
 

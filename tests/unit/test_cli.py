@@ -5,9 +5,7 @@ terminal.
 import importlib
 import io
 import json
-import os
 import re
-import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -16,14 +14,15 @@ import pytest
 
 from synknumba import _cli
 from synknumba._cli import main, make_parser
-from synknumba._commands import cache, info, terminal
+from synknumba._commands import cache, terminal
 from synknumba._errors import DeviceError
 from synknumba.simt.internals import KernelStore
 from tests.environment import ROOT
 
-COMMANDS = ("info", "doctor", "bench", "check", "cache", "run", "trace")
+COMMANDS = ("doctor", "new", "examples", "bench", "check", "cache", "run", "trace")
 KEY = "0123456789abcdef" * 4  # as a digest
 PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+TABLE = PAGE.partition("\n## ")[0]
 
 
 @pytest.fixture
@@ -67,15 +66,20 @@ def test_every_command_is_on_the_page(capsys):
     assert tuple(_cli._COMMANDS) == COMMANDS
     for command in COMMANDS:
         assert re.search(rf"^ +{command}\b", told, re.MULTILINE)
+        assert f"| [`{command}`](#{command}) | " in TABLE
         assert f"## `{command}`" in PAGE
+    assert TABLE.count("\n| [`") == len(COMMANDS)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["inof"], "there is no command 'inof'; did you mean info? commands: info, doctor"),
-        (["frobnicate"], "there is no command 'frobnicate'; commands: info, doctor"),
-        ([__file__], f"to run a script, write python -m synknumba run {__file__}; commands: info"),
+        (["inof"], "there is no command 'inof'; did you mean info? commands: doctor, new"),
+        (["frobnicate"], "there is no command 'frobnicate'; commands: doctor, new"),
+        (
+            [__file__],
+            f"to run a script, write python -m synknumba run {__file__}; commands: doctor",
+        ),
         (["cache"], "required: action"),
         (["cache", "wipe"], "invalid choice: 'wipe'"),
         (["bench", "--ranks", "0"], "--ranks: must be at least 1, got 0"),
@@ -100,17 +104,17 @@ def test_the_program_is_named_as_it_was_started(monkeypatch):
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (KeyboardInterrupt(), 130, "\nsynknumba info: interrupted\n"),
-        (terminal.CommandError("no such thing"), 2, "synknumba info: no such thing\n"),
-        (DeviceError("no GPU"), 2, "synknumba info: no GPU\n"),
+        (KeyboardInterrupt(), 130, "\nsynknumba cache: interrupted\n"),
+        (terminal.CommandError("no such thing"), 2, "synknumba cache: no such thing\n"),
+        (DeviceError("no GPU"), 2, "synknumba cache: no GPU\n"),
     ],
 )
 def test_what_ends_a_command(error, code, said, monkeypatch, capsys):
     def fail(_):
         raise error
 
-    monkeypatch.setattr(info, "_run", fail)
-    assert main(["info"]) == code
+    monkeypatch.setattr(cache, "_run", fail)
+    assert main(["cache", "info"]) == code
     assert capsys.readouterr().err == said
 
 
@@ -201,20 +205,6 @@ def test_colours_are_for_terminals(variables, stream, coloured, monkeypatch):
     assert ("\033[" in terminal.coloured("text", "ok", stream)) == coloured
 
 
-def test_info_as_json(capsys):
-    """Keys are those of the page."""
-    assert main(["info", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == info.SCHEMA
-    assert told["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert told["cores"]["present"] == os.cpu_count()
-    assert told["packages"]["numpy"] == __import__("numpy").__version__
-    assert told["shared_memory"]["total"] == shutil.disk_usage("/dev/shm").total
-    section = PAGE.partition("## `info`")[2].partition("\n## ")[0]
-    rows = {line.split("`")[1] for line in section.splitlines() if line.startswith("| `")}
-    assert rows == told.keys()
-
-
 def test_cache_info(folder, capsys):
     assert main(["cache", "info", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -276,32 +266,6 @@ def test_without_a_cache(why, monkeypatch, capsys):
     assert (
         "SYNKNUMBA_CACHE turns it off" if why == "off" else "there is no home directory"
     ) in capsys.readouterr().err
-    found = dict(info.lines({**_INFO, "cache": None}))
-    assert found["cache"] == "off: kernels are compiled in every process"
-
-
-_INFO = {
-    **dict.fromkeys(
-        (
-            "python",
-            "system",
-            "release",
-            "machine",
-            "segments",
-            "numba_cuda",
-            "transport",
-            "driver",
-            "install",
-        ),
-        "",
-    ),
-    "packages": {},
-    "cores": {"usable": 1, "present": 2},
-    "shared_memory": {"problem": "cannot be used: no such directory"},
-    "vector_math": {"kernels": [], "njit": None},
-    "gpus": {"count": 0, "problem": None},
-    "libraries": None,
-}
 
 
 def test_files_that_cannot_be_written(tmp_path):

@@ -360,6 +360,17 @@ with synk.fork():
 """,
         "",
     ),
+    "an array that every rank needs whole": (
+        """
+@synk.function
+def scaled(v, rates):
+    v *= rates
+
+with synk.fork():
+    scaled(synk.variable(np.ones(6)), np.arange(6.0))  # here
+""",
+        "broadcast= names it",
+    ),
     "halo rows beside divided rows": (
         """
 @synk.parallel(inout=("y",))

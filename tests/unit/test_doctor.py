@@ -4,6 +4,7 @@ one.
 
 import json
 import os
+import platform
 import re
 import resource
 import shutil
@@ -21,6 +22,7 @@ from synknumba._device import LIBRARIES, DeviceReport, GpuLibraries
 from synknumba._errors import WorldError
 from synknumba._host import segment
 from synknumba._host.memory import Available
+from tests.environment import ROOT
 
 CHECKS = dict(machine_checks.CHECKS)
 GPU_CHECKS = dict(gpu_checks.CHECKS)
@@ -56,7 +58,14 @@ def test_all_checks_on_this_machine(capsys):
     told = json.loads(capsys.readouterr().out)
     findings = [Finding(**one) for one in told["findings"]]
     assert told["schema"] == doctor.SCHEMA
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    section = page.partition("## `doctor`")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == told.keys()
+    assert told["versions"]["Python"] == platform.python_version()
+    assert told["versions"]["numpy"] == np.__version__
+    assert f"numpy {np.__version__}" in findings[0].text
     assert {one.check for one in findings} >= {
+        "versions",
         "python",
         "shared memory",
         "cores",
@@ -94,6 +103,10 @@ def test_status(levels, status, code, monkeypatch, capsys):
     told = capsys.readouterr().out
     assert told.count("→ a way out") == len(made)
     assert f"{levels.count('problem') or 'no'} problem" in told
+    *_, last = told.splitlines()
+    assert last == f"next: {doctor.FIX if code else doctor.START}"
+    assert main(["info"]) == code
+    assert capsys.readouterr().out == told
 
 
 def test_a_check_that_fails_hides_no_other():
@@ -156,7 +169,8 @@ def test_a_small_shared_memory(kind, monkeypatch):
             in told["warning"]
         )
     else:
-        assert told["ok"].startswith("memory files (memfd); /dev/shm has 0.06 GiB free")
+        assert told["ok"].startswith("memory files (memfd), ")
+        assert told["ok"].endswith("/dev/shm has 0.06 GiB free of 0.06 GiB => ")
 
 
 def test_shared_memory_that_cannot_be_had(monkeypatch):

@@ -241,6 +241,29 @@ def test_weights_of_very_different_sizes():
         )
 
 
+@given(
+    n=st.integers(2, 300),
+    decades=st.integers(1, 20),
+    cuts=st.lists(st.integers(1, 299), max_size=3),
+    seed=st.integers(0, 10**6),
+)
+def test_light_rows_of_large_values_hide_no_heavy_ones(n, decades, cuts, seed):
+    """Values about inverse to the weights, so that each row has a share in the mean."""
+    rng = np.random.default_rng(seed)
+    weights = 10.0 ** rng.uniform(-decades, decades, n)
+    values = rng.normal(size=n) / weights
+    mean, variance, stderr, effective = weighted_reference(values, weights)
+    share = np.average(np.abs(values), weights=weights)
+    cuts = sorted(cut for cut in cuts if cut < n)
+    pieces = zip(np.split(values, cuts), np.split(weights, cuts), strict=True)
+    parts = [Estimate.from_values(v, w) for v, w in pieces if len(v)]
+    for whole in (Estimate.from_values(values, weights), reduce(add, parts)):
+        assert abs(whole.mean - mean) <= 1e-13 * share
+        assert_allclose(whole.effective_size, effective, rtol=1e-12)
+        if effective > 1 + 1e-9:  # else the variance is over a difference of nearly equal numbers
+            assert_allclose([whole.variance, whole.stderr], [variance, stderr], rtol=1e-6)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_rows_of_weight_0_are_not_left_out(bad):
     together = Estimate.from_values([bad, 1.0, 2.0], [0.0, 1.0, 1.0])

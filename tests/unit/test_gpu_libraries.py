@@ -1,5 +1,5 @@
-"""What `python -m synknumba info` tells of CUDA, and the warning of a world that falls back to
-the host's transport.
+"""Which of CUDA's libraries are found and what to install, and the warning of a world that falls
+back to the host's transport.
 """
 
 import subprocess
@@ -11,8 +11,9 @@ import pytest
 
 import synknumba as synk
 from synknumba._comm import DRIVERS
-from synknumba._commands import info
-from synknumba._device import LIBRARIES, DeviceReport, GpuLibraries, find_libraries, gpu_libraries
+from synknumba._commands import cuda_packages
+from synknumba._commands.cuda_packages import to_install
+from synknumba._device import LIBRARIES, GpuLibraries, find_libraries, gpu_libraries
 from synknumba._errors import DeviceError
 from synknumba._host import gpu_packages
 from synknumba._world import transport_setup
@@ -25,7 +26,7 @@ def installed(monkeypatch):
     """Packages by name, of an environment that the tests invent."""
     packages = {}
     monkeypatch.setattr(gpu_packages, "version_of", packages.get)
-    monkeypatch.setattr(info, "version_of", packages.get)
+    monkeypatch.setattr(cuda_packages, "version_of", packages.get)
     return packages
 
 
@@ -35,78 +36,41 @@ def test_versions_where_sys_path_has_more_than_paths(monkeypatch):
     assert gpu_packages.version_of("no-such-package") is None
 
 
-def told(monkeypatch, *, gpus=0, driver=None, found=None):
-    monkeypatch.setattr(info, "driver_version", lambda: driver)
-    monkeypatch.setattr(info, "find_libraries", lambda: found)
-    return dict(info.cuda_lines(info.collect_cuda(DeviceReport(gpus))))
-
-
-def test_a_machine_without_gpus_needs_nothing(monkeypatch, installed):
-    lines = told(monkeypatch)
-    assert lines == {
-        "driver": "none: there is no libcuda.so.1",
-        "transport": "host: ranks would run on CPU cores",
-    }
+def test_a_machine_without_gpus_needs_nothing(installed):
+    assert cuda_packages.installed_libraries() is None
+    assert to_install(None, None) is None
 
 
 @pytest.mark.parametrize(("driver", "extra"), [(12080, "cuda12"), (13000, "cuda13")])
-def test_a_driver_without_cupy(monkeypatch, installed, driver, extra):
-    lines = told(monkeypatch, driver=driver)
-    assert lines["install"] == f"for GPUs: pip install 'synknumba[{extra}]'"
-    assert lines["driver"] == f"CUDA {driver // 1000}.{driver % 1000 // 10}"
+def test_a_driver_without_cupy(installed, driver, extra):
+    assert to_install(driver, None) == f"for GPUs: pip install 'synknumba[{extra}]'"
 
 
-def test_everything_installed(monkeypatch, installed):
+def test_everything_installed(installed):
     installed["cupy-cuda13x"] = "14.0"
-    lines = told(
-        monkeypatch,
-        gpus=2,
-        driver=13010,
-        found=GpuLibraries("13.1", "2.28.9", ALL, None, "nccl4py"),
-    )
-    assert lines["NCCL"] == "2.28.9, by nccl4py"
-    assert lines["runtime"] == "CUDA 13.1"
-    assert {lines[name] for name in LIBRARIES.values()} == {"13.1.0"}
-    assert lines["transport"] == "nccl, between 2 GPUs"
-    assert "install" not in lines
-    assert (
-        "one rank"
-        in told(monkeypatch, gpus=1, driver=13010, found=GpuLibraries("13.1", "2.28.9", ALL, None))[
-            "transport"
-        ]
-    )
+    assert to_install(13010, GpuLibraries("13.1", "2.28.9", ALL, None, "nccl4py")) is None
 
 
 @pytest.mark.parametrize(
     ("cupy", "package"),
     [("cupy-cuda12x", "nvidia-nccl-cu12"), ("cupy-cuda13x", "nvidia-nccl-cu13")],
 )
-def test_nccl_is_missing(monkeypatch, installed, cupy, package):
+def test_nccl_is_missing(installed, cupy, package):
     installed[cupy] = "14.0"
-    lines = told(monkeypatch, gpus=2, driver=13010, found=GpuLibraries("12.9", None, ALL, None))
-    assert lines["NCCL"] == "missing"
-    assert lines["transport"] == "host, which is slower than NCCL: none is found"
-    assert lines["install"] == f"pip install {package}"
+    assert to_install(13010, GpuLibraries("12.9", None, ALL, None)) == f"pip install {package}"
 
 
-def test_other_libraries_are_missing(monkeypatch, installed):
+def test_other_libraries_are_missing(installed):
     installed["cupy-cuda12x"] = "14.0"
-    lines = told(
-        monkeypatch,
-        gpus=2,
-        driver=13010,
-        found=GpuLibraries("12.9", "2.28.9", {"nvrtc": "12.9.0"}, None),
-    )
-    assert lines["cuBLAS"] == "missing"
-    assert lines["NVRTC"] == "12.9.0"
-    assert lines["install"] == "pip install 'synknumba[cuda12]'"
+    libraries = GpuLibraries("12.9", "2.28.9", {"nvrtc": "12.9.0"}, None)
+    assert to_install(13010, libraries) == "pip install 'synknumba[cuda12]'"
 
 
-def test_a_driver_that_is_too_old(monkeypatch, installed):
+def test_a_driver_that_is_too_old(installed):
     installed["cupy-cuda13x"] = "14.0"
-    lines = told(monkeypatch, gpus=2, driver=12080, found=GpuLibraries("13.1", "2.28.9", ALL, None))
-    assert lines["install"].startswith("a driver of CUDA 13, or in a new environment")
-    assert lines["install"].endswith("of CUDA 12.8: pip install 'synknumba[cuda12]'")
+    advice = to_install(12080, GpuLibraries("13.1", "2.28.9", ALL, None))
+    assert advice.startswith("a driver of CUDA 13, or in a new environment")
+    assert advice.endswith("of CUDA 12.8: pip install 'synknumba[cuda12]'")
 
 
 def test_cupy_that_does_not_import(monkeypatch, installed):
@@ -117,11 +81,9 @@ def test_cupy_that_does_not_import(monkeypatch, installed):
         "_PROGRAM",
         "import sys; sys.modules['cupy'] = None\n" + gpu_libraries._PROGRAM,
     )
-    found = find_libraries()
-    assert "cupy" in found.problem
-    lines = told(monkeypatch, driver=13000, found=found)
-    assert lines["runtime"].startswith("CuPy does not import: ")
-    assert lines["install"] == "pip install 'synknumba[cuda13]'"
+    libraries = cuda_packages.installed_libraries()
+    assert "cupy" in libraries.problem
+    assert to_install(13000, libraries) == "pip install 'synknumba[cuda13]'"
 
 
 def test_a_process_that_dies_is_told(monkeypatch):
@@ -156,7 +118,7 @@ def test_what_the_process_finds(monkeypatch, available):
     assert found.missing == (["cuFFT"] if available else ["NCCL", "cuFFT"])
 
 
-def test_info_loads_no_cuda():
+def test_the_version_of_the_driver_loads_no_cuda():
     code = (
         "from synknumba._device import driver_version, cuda_is_initialised; driver_version(); "
         "print(cuda_is_initialised())"

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from synknumba._cli import main
-from synknumba._host.segment import describe
 from tests.environment import environment
 
 GPU_LIBRARIES = (
@@ -25,8 +24,8 @@ NOT_NEEDED = (*GPU_LIBRARIES, "matplotlib", "IPython", "safetensors")
 
 @pytest.mark.parametrize(
     "code",
-    ["import synknumba", "from synknumba._cli import main; main(['info'])"],
-    ids=["import", "info"],
+    ["import synknumba", "from synknumba._cli import main; main(['doctor', '--no-world'])"],
+    ids=["import", "doctor"],
 )
 def test_no_gpu_library_or_optional_package_is_loaded(code: str) -> None:
     check = f"{code}; import sys; print('LOADED', [m for m in {NOT_NEEDED!r} if m in sys.modules])"
@@ -90,29 +89,6 @@ def test_what_only_compilers_need_is_not_loaded(tmp_path: Path) -> None:
     assert second.stdout == "20.0 False False\n"
 
 
-def test_info_tells_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["info"]) == 0
-    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert lines["numpy"] == __import__("numpy").__version__
-    assert lines["python"].startswith(".".join(map(str, sys.version_info[:3])))
-    assert {
-        "synknumba",
-        "numba",
-        "posix_ipc",
-        "cores",
-        "/dev/shm",
-        "segments",
-        "math",
-        "cache",
-        "GPUs",
-        "driver",
-        "transport",
-    } <= lines.keys()
-    assert lines["cores"].split()[0].isdigit()
-    # what is available differs from moment to moment
-    assert lines["segments"].split(",")[0] == describe().split(",")[0]
-
-
 def test_no_subcommand_is_an_error_with_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main([])
@@ -121,7 +97,7 @@ def test_no_subcommand_is_an_error_with_usage(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.whole
 def test_a_reader_of_the_information_may_stop_early() -> None:
-    command = [sys.executable, "-m", "synknumba", "info"]
+    command = [sys.executable, "-m", "synknumba", "doctor", "--no-world"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stderr

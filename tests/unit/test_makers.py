@@ -477,11 +477,11 @@ def test_optional_memory_leaves_half_of_dev_shm(
     assert not segment.has_room(48 * MIB)
 
 
-# ---- what info tells -----------------------------------------------------------------------------
+# ---- what doctor tells --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asked", ["", "posix", "memfd", "sysv", "no posix_ipc"])
-def test_info_tells_where_segments_come_from(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_tells_where_segments_come_from(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if asked == "no posix_ipc":
         monkeypatch.setattr(segment, "posix_ipc", None)
         monkeypatch.setattr(segment, "_missing", "No module named 'posix_ipc'", raising=False)

@@ -238,6 +238,8 @@ def test_an_unknown_op_is_refused_with_the_known_ones(op: object) -> None:
         "a Python function of two",
     ):
         as_op(op, "total")
+    with pytest.raises(ReductionError, match=r"got 'summ'\. Did you mean 'sum'\?"):
+        as_op("summ", "total")
 
 
 @pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "mean", "gather", None])

@@ -168,6 +168,7 @@ def test_parts():
     alone = outer.plan(u, v, np.zeros(10), 2.0, world_size=1)
     assert {getattr(part, "waits_for", None) for part in alone.parts} == {None}
     assert sum(getattr(part, "moved_bytes", 0) for part in alone.parts) == 0
+    assert "1 iteration in 1 round, 1 rank\n" in str(alone)
 
 
 @pytest.mark.parametrize(

@@ -422,3 +422,97 @@ def test_what_ranks_fill_in_is_told_apart():
     constants = [synk.RANK, synk.WORLD_SIZE, synk.OFFSET, synk.ROWS, synk.OWN]
     assert [[one == other for other in constants] for one in constants] == np.eye(5).tolist()
     assert len({*constants, *pickle.loads(pickle.dumps(constants))}) == 5
+
+
+@synk.function(inout=("o",))
+def shift(o):
+    o += 1
+
+
+@synk.function(outputs="gather")
+def taken(x):
+    return x.copy()
+
+
+@synk.function(inout=("x",))
+def put(x):
+    x += 1
+
+
+@synk.sequence
+def one_taken(x, order):
+    return taken(x, batch=order[synk.STEP])
+
+
+TABLE = synk.data(np.tile(np.arange(4), (4, 1)), name="table")
+SHIFT, TAKEN = r"o of shift \(call {}, \S+:\d+\)", r"batch= of taken \(call {}, \S+:\d+\)"
+
+
+def before(x, order, _):
+    shift(order)
+    return taken(x, batch=order[synk.STEP])
+
+
+def after(x, order, _):
+    last = taken(x, batch=order[synk.STEP])
+    shift(order)
+    return last
+
+
+def second_name(x, order, again):
+    shift(again)
+    return taken(x, batch=order[synk.STEP])
+
+
+def from_outside(x, order, _):
+    shift(order)
+    return taken(x, batch=TABLE[synk.STEP])
+
+
+def in_inner_loop(x, order, _):
+    one_taken(x, order, times=2)
+    shift(order)
+
+
+def in_its_own_rows(_x, order, _):
+    put(order, batch=order[synk.STEP])
+
+
+def under_swapped_variables(x, order, _):
+    u, v = LEFT, RIGHT
+    synk.swap(u, v)
+    shift(order)
+    taken(x, batch=order[synk.STEP])
+
+
+LEFT, RIGHT = synk.variable(np.zeros(2)), synk.variable(np.zeros(2))
+WRITERS = {
+    before: (SHIFT.format(1), TAKEN.format(2)),
+    after: (SHIFT.format(2), TAKEN.format(1)),
+    second_name: (SHIFT.format(1), TAKEN.format(2)),
+    from_outside: (SHIFT.format(1), TAKEN.format(2)),
+    in_inner_loop: (SHIFT.format(2), TAKEN.format(1)),
+    in_its_own_rows: (r"x of put \(call 1, \S+:\d+\)", r"batch= of put \(call 1, \S+:\d+\)"),
+    under_swapped_variables: (SHIFT.format(1), TAKEN.format(2)),
+}
+
+
+@pytest.mark.parametrize("body", WRITERS, ids=lambda body: body.__name__)
+def test_a_table_of_rows_is_not_written_beside_calls_that_select_by_it(body):
+    """Its numbers are tested before the ranks begin."""
+    writer, reader = WRITERS[body]
+    with pytest.raises(
+        synk.ArgumentError,
+        match=rf"{body.__name__}: {writer} writes.*by which {reader} selects.*"
+        "a second array.*single calls",
+    ):
+        synk.sequence(body).plan(np.zeros(9), TABLE, TABLE, world_size=2)
+
+
+def test_plans_tell_tables_of_rows_and_test_them():
+    x, order = np.zeros(9), np.tile(np.arange(4), (3, 1))
+    report = one_taken.plan(x, synk.data(order), times=3, world_size=2)
+    assert report.parts[0].reads == ("order", "x")
+    order[1, 2] = 9
+    with pytest.raises(synk.BatchError, match="has row 9 in line 1"):
+        one_taken.plan(x, synk.data(order), times=3, world_size=2)

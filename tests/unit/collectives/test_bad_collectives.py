@@ -40,7 +40,7 @@ def test_not_a_variable(held, collective, wrong):
 
 
 def test_a_data_is_not_a_variable(held):
-    with refused(synk.ArgumentError, "needs a Variable", "got a Data"):
+    with refused(synk.ArgumentError, "needs a Variable", "got a Data", "synk.variable(x)"):
         synk.all_reduce(synk.data(np.ones(3)))
 
 
@@ -74,6 +74,8 @@ def test_an_unknown_op(held, collective, op):
             repr(op),
         ):
             collective(given, op)
+    with refused(synk.ReductionError, "got 'maxx'. Did you mean 'max'?"):
+        collective(held.v, "maxx")
 
 
 @pytest.mark.parametrize("collective", OVER_OPS, ids=lambda f: f.__name__)
