@@ -140,6 +140,17 @@ def test_versions_to_choose_from(tmp_path):
     assert (site / "0.10.0" / "index.html").read_text(encoding="utf-8") == "first"
 
 
+@pytest.mark.parametrize("name", ["calls", "variables", "sequences"])
+def test_guides_are_short_and_show_what_they_say(name):
+    """Rules are in the page of every rule beside it."""
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    assert len(FENCED.sub("", text).split()) <= 600
+    sections = re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    questions = {title: body for title, body in sections if title.endswith("?")}
+    assert len(questions) > 4
+    assert [title for title, body in questions.items() if "```" not in body] == []
+
+
 def test_every_example_is_in_the_gallery():
     shown = {name: example for part in gallery.SECTIONS.values() for name, example in part.items()}
     assert sorted(shown) == gallery.examples()
