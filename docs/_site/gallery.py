@@ -30,6 +30,7 @@ GALLERY = ROOT / "docs" / "gallery"
 EXAMPLES = ROOT / "examples"
 PICTURES = ROOT / "docs" / "pictures"
 KEPT = ROOT / "build" / "gallery"
+STYLE = Path(__file__).with_name("matplotlibrc")
 RANKS = 2
 LIMIT = 300  # seconds for an example
 LIBRARIES = ("numba", "numpy", "matplotlib")  # what outputs depend on beside the package
@@ -153,6 +154,7 @@ def run(name: str, arguments: list[str]) -> str:
     command = [sys.executable, str(source_of(name)), *arguments]
     environment = {
         **os.environ,
+        "MATPLOTLIBRC": str(STYLE),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
     done = subprocess.run(
@@ -171,8 +173,9 @@ def run(name: str, arguments: list[str]) -> str:
 
 @cache
 def package() -> bytes:
-    """Returns a digest of the package's sources and of the libraries' versions."""
+    """Returns a digest of the package's sources, the libraries' versions and the style."""
     digest = hashlib.sha256(" ".join(map(version, LIBRARIES)).encode() + sys.version.encode())
+    digest.update(STYLE.read_bytes())
     for folder in ("synknumba", "kernels"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             digest.update(file.read_bytes())
