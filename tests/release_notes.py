@@ -20,13 +20,14 @@ def notes(changelog: str, version: str) -> str:
     """Returns the section of a version.
 
     Raises:
-        ValueError: the changelog has no section of this version, or nothing in it.
+        ValueError: the changelog has no section of this version with a date, or nothing in it.
     """
-    sections = re.split(r"^## \[(.+?)\].*\n", changelog, flags=re.MULTILINE)
+    heading = r"^## \[(.+?)\] - \d{4}-\d\d-\d\d\n"
+    sections = re.split(heading, changelog, flags=re.MULTILINE)
     texts = dict(zip(sections[1::2], sections[2::2], strict=True))
     if not texts.get(version, "").strip():
         raise ValueError(
-            f"CHANGELOG.md has no section [{version}], only {[*texts]}: name what is released"
+            f"CHANGELOG.md has no section [{version}] with a date, only {[*texts]}: name what is released"
         )
     return texts[version].strip()
 

@@ -21,6 +21,10 @@ CHANGELOG = """# Changelog
 
 ## [Unreleased]
 
+## [1.2.0] - not released yet
+
+- Another op.
+
 ## [1.1.0] - 2030-01-02
 
 ### Added
@@ -60,7 +64,7 @@ def test_the_recipe_needs_what_the_package_needs():
 def test_notes_are_the_section_of_the_version():
     assert notes(CHANGELOG, "1.1.0") == "### Added\n\n- An op."
     assert notes(CHANGELOG, "1.0.0") == "The first."
-    for missing in ("1.2.0", "Unreleased"):
+    for missing in ("1.2.0", "1.3.0", "Unreleased"):
         with pytest.raises(ValueError, match=rf"no section \[{missing}\]"):
             notes(CHANGELOG, missing)
 
