@@ -12,7 +12,12 @@ from tests.environment import PACKAGE, ROOT
 
 PAGES = [*figures.pages()]
 # How often and how long something is done: settings, which are not measured.
-SETTINGS = {"architecture": "50 ms", "calls": "5 ms", "diagnosis": "50 ms", "progress": "50 ms"}
+SETTINGS = {
+    "architecture": "50 ms",
+    "calls-reference": "5 ms",
+    "diagnosis": "50 ms",
+    "progress": "50 ms",
+}
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 # A number with a unit of what is measured, or a list of numbers that ends in one.
 TIMED = re.compile(r"(?<![\w^])\d[\d,.]*(?:(?:, | and | to |; )[\d,.]+)* ?(?:ns|µs|ms|GB/s|TB/s)\b")
