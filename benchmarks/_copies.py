@@ -53,4 +53,4 @@ def copies(device: str) -> tuple[Timing, float]:
 
 def limit(nbytes: float, gb_per_s: float) -> Timing:
     """The time in which a rank reads and writes so many bytes at that speed."""
-    return summarise([round(nbytes / gb_per_s)])
+    return summarise([max(1, round(nbytes / gb_per_s))])  # of a clock's nanoseconds

@@ -156,7 +156,7 @@ class Processes:
         import_driver(device)
         before_fork()
         state = random_state or random.getstate()
-        threads = max(1, usable_cores() // count)
+        threads = max(1, usable_cores() // max(1, count))  # a machine may have no ranks
         with pools_for_ranks(threads):
             for line in range(count):
                 # An exception from a signal handler right after the fork would lose the new process
