@@ -1,8 +1,12 @@
 """A drawing of the pages: shapes of SVG in the colours of the page."""
 
+RANK_COLOURS = ("#2f6fde", "#15847a", "#b3541e", "#8250df")
+COLOURS = len(RANK_COLOURS)
+
 # --color-… are variables of the site's theme; --synk-… stand in for them where a picture is shown
 # alone.
-STYLE = """
+STYLE = (
+    """
 svg.synk { --synk-ink: #1f2328; --synk-soft: #59636e; --synk-face: #f3f4f6; --synk-edge: #8c959f }
 svg.synk { font: 14px system-ui, sans-serif }
 @media (prefers-color-scheme: dark) {
@@ -15,11 +19,13 @@ svg.synk { font: 14px system-ui, sans-serif }
 .synk .box { stroke: var(--color-foreground-border, var(--synk-edge)) }
 .synk .arrow { stroke: var(--color-foreground-muted, var(--synk-soft)); stroke-width: 1.5; fill: none }
 .synk .head { fill: var(--color-foreground-muted, var(--synk-soft)) }
-.synk .c0 { fill: #2f6fde } .synk .c1 { fill: #15847a } .synk .c2 { fill: #b3541e } .synk .c3 { fill: #8250df }
+"""  # noqa: E501
+    + " ".join(f".synk .c{r} {{ fill: {colour} }}" for r, colour in enumerate(RANK_COLOURS))
+    + """
 .synk .peer { fill: var(--color-foreground-border, var(--synk-edge)) }
 .synk .halo { fill-opacity: 0.45 }
-"""  # noqa: E501
-COLOURS = 4
+"""
+)
 
 
 class Drawing:

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 import synknumba as synk
+from docs._site.drawing import RANK_COLOURS
 from examples.wave import COURANT, two_steps
 
 FILE = Path(__file__).resolve().parents[1] / "pictures" / "wave.webp"
@@ -49,7 +50,7 @@ def picture(displacement: np.ndarray) -> Image.Image:
     half = ROWS // 2
     for left in range(MARGIN, MARGIN + COLUMNS, 12):
         draw.line((left, half, left + 5, half), "#59636e")
-    for rank, colour in enumerate(("#2f6fde", "#15847a")):
+    for rank, colour in enumerate(RANK_COLOURS[:2]):
         top = rank * half
         draw.rectangle((0, top, 4, top + half), colour)
         draw.text((8, top + half // 2), "rank", "#1f2328", font)

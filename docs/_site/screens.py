@@ -37,10 +37,11 @@ FAULTS = """(longest) => {
 }"""
 
 
-def faults_of(tab: Any, address: str, longest: int) -> list[str]:
-    """Opens a page, and returns what is wrong with it at the tab's width."""
-    errors: list[str] = []
-    tab.on("pageerror", lambda error: errors.append(str(error)))
+def faults_of(tab: Any, errors: list[str], address: str, longest: int) -> list[str]:
+    """Opens a page, and returns what is wrong with it at the tab's width; `errors` are those that
+    the tab reports.
+    """
+    errors.clear()
     tab.goto(address, wait_until="domcontentloaded")
     return [*errors, *tab.evaluate(FAULTS, longest)]
 
@@ -60,8 +61,10 @@ def main() -> int:
                 tab = browser.new_page(
                     viewport={"width": width, "height": height}, color_scheme=scheme
                 )
+                errors: list[str] = []
+                tab.on("pageerror", lambda error, errors=errors: errors.append(str(error)))
                 for page in pages if scheme == "light" else ():
-                    found = faults_of(tab, page.as_uri(), LONGEST * (name != "phone"))
+                    found = faults_of(tab, errors, page.as_uri(), LONGEST * (name != "phone"))
                     faults += [f"{page.relative_to(site)} at {width}: {fault}" for fault in found]
                 for page in SHOWN:
                     tab.goto((site / f"{page}.html").as_uri())

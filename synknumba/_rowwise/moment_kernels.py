@@ -10,10 +10,9 @@ for the square of its distance from the mean in units of the spread. They take n
 and so on a core a 30th of the time of a running mean (Welford's method). With weights, sums about a
 large value of a light row would lose those of heavy rows, so a row of more than twice the weight of
 the centre becomes the centre, and the sums are moved there. In units of its weight, all n rows then
-weigh 2 n at most. From thread to block they are moved to the
-mean of the block, where they add up; so are those of the blocks to the mean of all, by the formula
-of `synknumba._rowwise.moments`. The kernel is in Numba's CUDA dialect, with the parameters of the
-function and some of its own.
+weigh 2 n at most. From thread to block they are moved to the mean of the block, where they add up;
+so are those of the blocks to the mean of all, by the formula of `synknumba._rowwise.moments`. The
+kernel is in Numba's CUDA dialect, with the parameters of the function and some of its own.
 
 Correlated rows are summed in blocks of k, counted from the first row of the call: a thread adds up
 the rows of a block, and the mean of the block is its value. What a launch has of a block that began
@@ -353,10 +352,11 @@ def _centred(recipe: Recipe, centre: str, value: str, moved: Sequence[str] = ())
     """Makes each value the centre, and moves sums there; unless it is ∞, about which they would be
     NaN.
     """
+    if moved:
+        moved = [f"synk_move = {centre} - synk_next", *moved]
     return recipe.per_value(
         f"synk_next = {value}",
         "if synk_next - synk_next == 0.0:",
-        f"    synk_move = {centre} - synk_next",
         *indented(moved),
         f"    {centre} = synk_next",
     )
