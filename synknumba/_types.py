@@ -54,8 +54,8 @@ class Span(NamedTuple):
         ... def indices(span):
         ...     return str(span)
         >>> with synk.fork(2, device="cpu"):
-        ...     indices(synk.arange(5))
-        ['range(0, 2)', 'range(2, 5)']
+        ...     print(*indices(synk.arange(5)))
+        range(0, 2) range(2, 5)
     """
 
     start: int
@@ -366,7 +366,7 @@ class Extremum(NamedTuple):
 
 
 class RankConstant(Enum):
-    """Placeholder for a value that each rank fills in for itself or for a slice.
+    r"""Placeholder for a value that each rank fills in for itself or for a slice.
 
     - `RANK`: the number of the rank, from 0.
     - `WORLD_SIZE`: the number of ranks.
@@ -381,8 +381,9 @@ class RankConstant(Enum):
         ... def place(x, rank, offset, rows):
         ...     return f"rank {rank} has {rows} rows from {offset}"
         >>> with synk.fork(2, device="cpu"):
-        ...     place(np.ones(5), synk.RANK, synk.OFFSET, synk.ROWS)
-        ['rank 0 has 2 rows from 0', 'rank 1 has 3 rows from 2']
+        ...     print(*place(np.ones(5), synk.RANK, synk.OFFSET, synk.ROWS), sep="\n")
+        rank 0 has 2 rows from 0
+        rank 1 has 3 rows from 2
     """
 
     RANK = "rank"

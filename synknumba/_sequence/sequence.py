@@ -65,6 +65,20 @@ class Sequence(Generic[P, R]):
     Attributes:
         name: name in messages.
         py_func: the function that was decorated, the body.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function(outputs="max")
+        ... def halve(v):
+        ...     v /= 2
+        ...     return v.max()
+        >>> @synk.sequence
+        ... def halvings(v):
+        ...     return halve(v)
+        >>> with synk.fork(2, device="cpu"):
+        ...     halvings(synk.variable(np.ones(3)), times=4, every=1)
+        array([0.5   , 0.25  , 0.125 , 0.0625])
     """
 
     def __init__(self, function: Callable[P, R]) -> None:

@@ -120,6 +120,18 @@ def fork(
         DeviceError: no GPU can be used, `compiler` is not installed, CUDA has been initialised in
             this process already, Numba's compiler is off, or Python runs without the GIL.
         CallTimeout: a rank was stopped, as by SIGSTOP, while it started, and `timeout` is over.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function(outputs="sum")
+        ... def total(x):
+        ...     return x.sum()
+        >>> with synk.fork(2, device="cpu") as world:
+        ...     total(np.ones(10))
+        np.float64(10.0)
+        >>> world.closed
+        True
     """
     tracing.refuse("synk.fork()")
     _check_interpreter()
