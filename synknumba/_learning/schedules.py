@@ -16,7 +16,14 @@ Schedule = Callable[[float], float]
 
 
 def constant(value: float) -> Schedule:
-    """The same value at each step."""
+    """The same value at each step.
+
+    Example:
+        >>> import synknumba as synk
+        >>> rate = synk.optim.constant(0.1)
+        >>> rate(0), rate(1000)
+        (0.1, 0.1)
+    """
     value = _number("constant", "value", value)
 
     def constant_rate(count: float) -> float:
