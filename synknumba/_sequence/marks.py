@@ -32,6 +32,9 @@ def static(value: Any) -> Any:
     Returns:
         The argument to pass.
 
+    Raises:
+        ArgumentError: the value cannot be a part of a sequence, as an array.
+
     Example:
         >>> import numpy as np
         >>> import synknumba as synk
