@@ -14,7 +14,7 @@ from collections.abc import Sequence as AnySequence
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
-from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeAlias, TypeVar, final
+from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeAlias, TypeVar, final, overload
 
 import numpy as np
 
@@ -100,7 +100,22 @@ class Sequence(Generic[P, R]):
         self._traced = 0  # how often the body was recorded
         self._forget_values()
 
+    # For type checkers and editors: the body's parameters; then the options, which cannot be added
+    # to a ParamSpec.
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    @overload
     def __call__(
+        self,
+        *args: Any,
+        times: Any = ...,
+        every: int | None = ...,
+        until: Any = ...,
+        progress: Progress | None = ...,
+        **kwargs: Any,
+    ) -> Any: ...
+
+    def __call__(  # type: ignore[misc]  # as for `Function.__call__`
         self,
         *args: Any,
         times: Any = ONCE,
