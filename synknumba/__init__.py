@@ -1,5 +1,60 @@
 """Runs Numba CUDA kernels on all the GPUs, or all the cores, of a machine, from one serial
 script.
+
+Calls:
+    fork, World, close                     the ranks, one process per GPU or core
+    rank, world_size                       this rank, in functions; the number of ranks
+    parallel, output                       decorator of kernels; what they return
+    function, Function                     decorator of functions of arrays; what it returns
+    vectorize, Vectorized                  decorator of functions of numbers, for each element
+    expectation, Expectation               decorator of functions of one row: their mean
+    Estimate, Measurement                  means with errors, and what is computed from them
+    Future, PlanReport, Extremum           results of f.submit(), f.plan() and argmin
+    arange, Span                           indices as an argument; a rank's part of them
+    per_rank                               argument with a value for each rank
+    RANK, WORLD_SIZE, OFFSET, ROWS, OWN    arguments that each rank fills in
+    matmul                                 product of matrices in recorded functions
+    distribute                             sends functions to the ranks before their first call
+Arrays:
+    data, Data                             array in shared memory, which ranks read in place
+    columns                                columns of a DataFrame or Arrow table
+Variables and collectives:
+    variable, flatten, Variable            arrays that stay on the ranks; several as one vector
+    broadcast, all_gather                  copy arrays, or all rows, to every rank
+    scatter, exchange                      divide rows among the ranks; renew halos
+    reduce, all_reduce, reduce_scatter     combine the arrays of all ranks
+    gather, snapshot                       copy the arrays of all ranks to the script
+    get_value, set_value                   read and write the arrays of one rank
+    get_lengths, get_shapes                rows and shapes on each rank
+    swap                                   exchange the memory of two variables
+Loops:
+    sequence, Sequence                     decorator of several calls, which the ranks repeat
+    STEP, carry, static                    the iteration; a number that changes; one that does not
+Training:
+    train                                  module: training steps from a gradient and an optimiser
+    optim                                  module: optimisers, learning rates
+    batches, Batches                       rows of minibatches, epoch by epoch
+    save, load                             checkpoints of variables and values
+    stop_on, stopping                      ends loops when a signal asks for it
+Tools:
+    random                                 module: random numbers by seed, row and draw
+    kernels                                module, to be imported: ready-made kernels
+    simt                                   module: compiles, checks and debugs kernels on cores
+    trace, Trace, Statistics               where time and memory go
+    plot                                   module: pictures by matplotlib
+    pytest                                 module: runs tests on several numbers of ranks
+    options                                defaults, as of progress bars
+Errors:
+    SynkError                              base of all
+    ArgumentError, DataError, BatchError   arguments, arrays or row selections that do not fit
+    PartitionError, ReductionError         rows that cannot be divided, results not combined
+    KernelError, LaunchError, RecordError  kernels, grids and functions that cannot run
+    RankError, RankDied, CallTimeout       a rank raised, ended or took too long
+    WorldError, DeviceError                no world, or it is busy; no such GPU
+    SharedMemoryError, VariableLost        no memory; values that ended with their ranks
+    NonFiniteError                         a training step with a NaN or an infinity
+
+Each has its own help, as in `help(synk.fork)`.
 """
 
 from synknumba import optim as optim

@@ -194,6 +194,20 @@ def parallel(
         LaunchError: CUDA does not allow the block, grid or shared memory size; or the kernel
             indexes an array by its position along y or z, but neither block nor grid has a size
             there. Calls raise it where a grid cannot be derived.
+
+    Example:
+        >>> import numpy as np
+        >>> from numba import cuda
+        >>> import synknumba as synk
+        >>> @synk.parallel(outputs={"total": synk.output("sum", shape=())})
+        ... @cuda.jit
+        ... def weighted_sum(x, w, total):
+        ...     i = cuda.grid(1)
+        ...     if i < x.shape[0]:
+        ...         cuda.atomic.add(total, 0, w * x[i])
+        >>> with synk.fork(2, device="cpu"):
+        ...     weighted_sum(np.arange(5.0), 0.5)
+        np.float64(5.0)
     """
 
     @shortened
@@ -322,6 +336,16 @@ def function(
             assigns to the bare name of a parameter that it is to write, as in `new = x.sum(0)`
             instead of `new += x.sum(0)`; or to that of a variable in givens=, and never reads it
             again.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function(outputs={"sum": "sum", "largest": "max"})
+        ... def statistics(x):
+        ...     return {"sum": x.sum(), "largest": x.max()}
+        >>> with synk.fork(2, device="cpu"):
+        ...     statistics(np.arange(5.0))
+        {'sum': np.float64(10.0), 'largest': np.float64(4.0)}
     """
 
     @shortened
@@ -409,6 +433,16 @@ def expectation(
     Raises:
         ArgumentError: a name is not a parameter of the function, or the function's result is not as
             required.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.expectation
+        ... def square(x):
+        ...     return x * x
+        >>> with synk.fork(2, device="cpu"):
+        ...     print(square(np.arange(10.0)))
+        28.5(9.0)
     """
 
     @shortened
@@ -476,6 +510,17 @@ def vectorize(
     Raises:
         ArgumentError: a name is not a parameter of the function or has two roles, or a signature is
             invalid.
+
+    Example:
+        >>> import numpy as np
+        >>> import math
+        >>> import synknumba as synk
+        >>> @synk.vectorize
+        ... def hypotenuse(a, b):
+        ...     return math.sqrt(a * a + b * b)
+        >>> with synk.fork(2, device="cpu"):
+        ...     hypotenuse(np.array([3.0, 5.0]), np.array([4.0, 12.0]))
+        array([ 5., 13.])
     """
     declared = func if isinstance(func, str | list | tuple) else signatures
 

@@ -521,7 +521,23 @@ def _example(value: Any) -> Any:
 
 @final
 class _Step(Number):
-    """The number of the iteration, of the innermost sequence that is traced where it is used."""
+    """The number of the iteration, of the innermost sequence that is traced where it is used.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function
+        ... def note(v, step):
+        ...     v[step] = step * step
+        >>> @synk.sequence
+        ... def squares(v):
+        ...     note(v, synk.STEP)
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.variable(np.zeros(4, int))
+        ...     squares(v, times=4)
+        ...     v.get_value()
+        array([0, 1, 4, 9])
+    """
 
     __slots__ = ()
 

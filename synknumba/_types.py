@@ -47,6 +47,15 @@ class Span(NamedTuple):
     of a rank's own rows.
 
     Kernels get it; Python functions get `range(start, stop)`.
+
+    Example:
+        >>> import synknumba as synk
+        >>> @synk.function(outputs=None)
+        ... def indices(span):
+        ...     return str(span)
+        >>> with synk.fork(2, device="cpu"):
+        ...     print(*indices(synk.arange(5)))
+        range(0, 2) range(2, 5)
     """
 
     start: int
@@ -337,6 +346,19 @@ def _misfit(function: Callable[..., Any], options: Iterable[str], error: TypeErr
 class Extremum(NamedTuple):
     """The best value and the index of its row in the data; two arrays of equal shape if a row
     has several values.
+
+    Example:
+        >>> import numpy as np
+        >>> from numba import cuda
+        >>> import synknumba as synk
+        >>> @synk.parallel(outputs={"best": synk.output("argmin", like="x")})
+        ... def distance(x, best):
+        ...     i = cuda.grid(1)
+        ...     if i < x.shape[0]:
+        ...         best[i] = abs(x[i] - 2.0)
+        >>> with synk.fork(2, device="cpu"):
+        ...     distance(np.array([0.0, 5.0, 2.5]))
+        Extremum(value=np.float64(0.5), row=np.int64(2))
     """
 
     value: Any
@@ -344,7 +366,25 @@ class Extremum(NamedTuple):
 
 
 class RankConstant(Enum):
-    """Placeholder for a value that each rank fills in for itself or for a slice."""
+    r"""Placeholder for a value that each rank fills in for itself or for a slice.
+
+    - `RANK`: the number of the rank, from 0.
+    - `WORLD_SIZE`: the number of ranks.
+    - `OFFSET`: the number, in the whole, of the first row that is passed.
+    - `ROWS`: the number of rows that are passed.
+    - `OWN`: the `Span` of the rank's own rows in a variable that has a halo.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function(outputs=None)
+        ... def place(x, rank, offset, rows):
+        ...     return f"rank {rank} has {rows} rows from {offset}"
+        >>> with synk.fork(2, device="cpu"):
+        ...     print(*place(np.ones(5), synk.RANK, synk.OFFSET, synk.ROWS), sep="\n")
+        rank 0 has 2 rows from 0
+        rank 1 has 3 rows from 2
+    """
 
     RANK = "rank"
     WORLD_SIZE = "world_size"

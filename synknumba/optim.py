@@ -6,7 +6,8 @@ ranks.
     step, state = optimizer.update(gradient, state, params)
     params = synk.optim.apply_updates(params, step)
 
-Learning rates, and other arguments that say so, are numbers or schedules. `updater` and
+Learning rates, and other arguments that say so, are numbers or schedules: functions of the number
+of steps. Numbers that are not finite or out of range raise `ArgumentError`. `updater` and
 `synknumba.train` make steps on the ranks.
 """
 

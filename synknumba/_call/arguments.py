@@ -60,6 +60,15 @@ def arange(n: int) -> IndexRange:
 
     Raises:
         ArgumentError: `n` is not such an integer.
+
+    Example:
+        >>> import synknumba as synk
+        >>> @synk.function(outputs="sum")
+        ... def sum_of_squares(rows):
+        ...     return sum(i * i for i in rows)
+        >>> with synk.fork(2, device="cpu"):
+        ...     print(sum_of_squares(synk.arange(10)))
+        285
     """
     if isinstance(n, bool) or not hasattr(n, "__index__") or n < 0:
         raise ArgumentError(f"arange needs a non-negative integer, got {shown(n)}")
@@ -86,6 +95,15 @@ def per_rank(values: Iterable[Any]) -> PerRankValues:
 
     Raises:
         ArgumentError: a value is not a scalar.
+
+    Example:
+        >>> import synknumba as synk
+        >>> @synk.function(outputs=None)
+        ... def shifted(value, rank):
+        ...     return int(value + rank)
+        >>> with synk.fork(2, device="cpu"):
+        ...     shifted(synk.per_rank([10, 20]), synk.RANK)
+        [np.int64(10), np.int64(21)]
     """
     scalars = tuple(values)
     for rank, value in enumerate(scalars):
@@ -156,6 +174,25 @@ def output(
             identity.
         ArgumentError: neither `shape` nor `like` is given, and the op is not "gather", "argmin" or
             "argmax".
+
+    Example:
+        >>> import numpy as np
+        >>> from numba import cuda
+        >>> import synknumba as synk
+        >>> @synk.parallel(
+        ...     outputs={
+        ...         "largest": synk.output("max", shape=(), dtype="float64"),
+        ...         "squares": synk.output("gather", like="x"),
+        ...     }
+        ... )
+        ... def kernel(x, largest, squares):
+        ...     i = cuda.grid(1)
+        ...     if i < x.shape[0]:
+        ...         squares[i] = x[i] * x[i]
+        ...         cuda.atomic.max(largest, 0, x[i])
+        >>> with synk.fork(2, device="cpu"):
+        ...     kernel(np.array([1.0, 3.0, 2.0]))
+        kernel_result(largest=np.float64(3.0), squares=array([1., 9., 4.]))
     """
     checked = reduction.as_op(op, "output", identity)
     if isinstance(checked, UserOp) and checked.identity is None:

@@ -533,6 +533,17 @@ def distribute() -> None:
     Raises:
         WorldError: there is no world, or it is busy, or this process is a rank.
         ArgumentError: a function cannot be pickled.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function(outputs="sum")
+        ... def total(x):
+        ...     return x.sum()
+        >>> with synk.fork(2, device="cpu"):
+        ...     synk.distribute()
+        ...     total(np.ones(10))
+        np.float64(10.0)
     """
     world = current_world()
     world.begin()

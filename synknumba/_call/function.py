@@ -93,6 +93,17 @@ class Function(SentFunction, Generic[P, R]):
     Attributes:
         name: name in messages.
         py_func: the wrapped function.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function(outputs="sum")
+        ... def dot(x, y):
+        ...     return x @ y
+        >>> x = np.arange(6.0)
+        >>> with synk.fork(2, device="cpu"):
+        ...     dot(x, y=x), dot(x, x, batch=3), dot.as_serial(x, x)
+        (np.float64(55.0), np.float64(5.0), np.float64(55.0))
     """
 
     def __init__(

@@ -37,6 +37,17 @@ class Future(concurrent.futures.Future[R]):
 
     It is a `concurrent.futures.Future`, for `asyncio.wrap_future`,
     `concurrent.futures.as_completed` and `wait`. A call that has started cannot be cancelled.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function(outputs="sum")
+        ... def total(x):
+        ...     return x.sum()
+        >>> with synk.fork(2, device="cpu"):
+        ...     future = total.submit(np.ones(10))  # returns while the ranks work
+        ...     future.result()
+        np.float64(10.0)
     """
 
     def __init__(self, flight: Flight, value: Callable[[Any], R] | None = None) -> None:

@@ -141,6 +141,19 @@ class PlanReport:
         updates: (parameter, op) of each updated variable.
         shards: number of shards, independent of the world size; None for one per rank.
         machines: what is sent to each of the other machines, if the open world has several.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function(outputs="sum")
+        ... def total(x):
+        ...     return x.sum()
+        >>> print(total.plan(np.ones(10), world_size=2))
+        total(x: float64 (10,))
+        10 rows
+          rank 0: rows 0..5 in 1 slice(s), reads 40 bytes
+          rank 1: rows 5..10 in 1 slice(s), reads 40 bytes
+          result: sum
     """
 
     function: str

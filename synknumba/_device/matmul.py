@@ -19,8 +19,13 @@ def matmul(a: Any, b: Any) -> Any:
     Returns:
         A new array of shape (m, n), without the axes that `a` and `b` lack.
 
-    >>> matmul(np.array([[1.0, 2.0]]), np.array([3.0, 4.0]))
-    array([11.])
+    Raises:
+        ValueError: the shapes do not fit.
+        DeviceError: cuBLAS is missing, or has failed.
+
+    Example:
+        >>> matmul(np.array([[1.0, 2.0]]), np.array([3.0, 4.0]))
+        array([11.])
     """
     cupy = sys.modules.get("cupy")
     if cupy is None or not (isinstance(a, cupy.ndarray) and isinstance(b, cupy.ndarray)):

@@ -656,6 +656,9 @@ def data(
             a descriptor; ranks map the file. Or a dataset of h5py or an array of zarr in files, of
             which ranks read the rows.
 
+    Returns:
+        The `Data`.
+
     Raises:
         DataError: missing or contradictory arguments, a value that does not fit or cannot be had
             without a copy, or a dtype without a fixed size.

@@ -32,6 +32,15 @@ def stop_on(*signals: int) -> None:
         ArgumentError: no signal has such a number, or it cannot be handled.
         WorldError: this is not the script's main thread, in which Python handles signals, or it is
             a rank.
+
+    Example:
+        >>> import signal
+        >>> import synknumba as synk
+        >>> before = signal.getsignal(signal.SIGUSR2)
+        >>> synk.stop_on(signal.SIGUSR2)
+        >>> synk.stopping()  # whether that signal has come
+        False
+        >>> _ = signal.signal(signal.SIGUSR2, before)
     """
     if this_process.current_rank() is not None:
         raise WorldError(

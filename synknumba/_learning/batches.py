@@ -29,6 +29,12 @@ class Batches:
     Iterate over it for one array of row numbers after the other, as often as wanted; `len` is the
     number of batches. The rows depend on the arguments of `batches` alone: not on the number of
     ranks, the machine, or NumPy's version.
+
+    Example:
+        >>> import synknumba as synk
+        >>> batches = synk.batches(5, 2, seed=0, shuffle=False)
+        >>> len(batches), [rows.tolist() for rows in batches]
+        (3, [[0, 1], [2, 3], [4]])
     """
 
     __slots__ = (

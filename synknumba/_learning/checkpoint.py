@@ -135,6 +135,21 @@ def load(path: "str | os.PathLike[str]", *, like: Any = None) -> Any:
         FileNotFoundError, OSError: there is no such file, or it cannot be read.
         ModuleNotFoundError: the package safetensors is not installed.
         WorldError, SharedMemoryError, RankError, RankDied, CallTimeout: as for `scatter`.
+
+    Example:
+        >>> import os, tempfile
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = os.path.join(folder.name, "model.safetensors")
+        >>> synk.save(path, {"x": np.arange(3), "step": 7})
+        >>> synk.load(path)
+        {'x': array([0, 1, 2]), 'step': 7}
+        >>> x = synk.data(np.zeros(3, int))
+        >>> tree = synk.load(path, like={"x": x, "step": 0})
+        >>> tree["x"] is x, x[2]
+        (True, np.int64(2))
+        >>> folder.cleanup()
     """
     _refuse("load")
     package = _safetensors("load")

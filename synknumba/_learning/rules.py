@@ -367,6 +367,14 @@ def scale(factor: Rate) -> Optimizer:
 
     Args:
         factor: a number or a schedule.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> half = synk.optim.scale(0.5)
+        >>> step, _ = half.update(np.array([1.0, 2.0]), half.init(np.zeros(2)), np.zeros(2))
+        >>> step
+        array([0.5, 1. ])
     """
     by = schedule_of("scale", "factor", factor)
     return _single(scaled, lambda count: (by(count),))

@@ -16,7 +16,17 @@ Schedule = Callable[[float], float]
 
 
 def constant(value: float) -> Schedule:
-    """The same value at each step."""
+    """The same value at each step.
+
+    Args:
+        value: the value.
+
+    Example:
+        >>> import synknumba as synk
+        >>> rate = synk.optim.constant(0.1)
+        >>> rate(0), rate(1000)
+        (0.1, 0.1)
+    """
     value = _number("constant", "value", value)
 
     def constant_rate(count: float) -> float:
@@ -27,6 +37,11 @@ def constant(value: float) -> Schedule:
 
 def linear(start: float, end: float, steps: int) -> Schedule:
     """From `start` to `end` in equal differences over `steps` steps, and `end` after them.
+
+    Args:
+        start: value at step 0.
+        end: value at step `steps`, and after it.
+        steps: number of steps from the one value to the other.
 
     Example:
         >>> import synknumba as synk
@@ -46,6 +61,12 @@ def linear(start: float, end: float, steps: int) -> Schedule:
 def exponential(start: float, factor: float, steps: int, *, staircase: bool = False) -> Schedule:
     """The exponential start · factor^(count / steps); with `staircase`, of the whole part of the
     quotient.
+
+    Args:
+        start: value at step 0.
+        factor: positive factor by which the value changes in `steps` steps.
+        steps: number of steps for each factor.
+        staircase: whether the value changes at multiples of `steps` only.
 
     Example:
         >>> import synknumba as synk
@@ -73,6 +94,11 @@ def cosine(start: float, steps: int, *, end: float = 0.0) -> Schedule:
 
     Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983, equation 5, without restarts.
 
+    Args:
+        start: value at step 0.
+        steps: number of steps from the one value to the other.
+        end: value at step `steps`, and after it.
+
     Example:
         >>> import synknumba as synk
         >>> rate = synk.optim.cosine(1.0, 4)
@@ -91,6 +117,11 @@ def cosine(start: float, steps: int, *, end: float = 0.0) -> Schedule:
 def warm_up(schedule: Schedule | float, steps: int, *, start: float = 0.0) -> Schedule:
     """From `start` to the first value of a schedule in equal differences over `steps` steps, and
     then the schedule.
+
+    Args:
+        schedule: a schedule, or a number, for the steps after the first ones.
+        steps: number of the first steps.
+        start: value at step 0.
 
     Example:
         >>> import synknumba as synk

@@ -79,6 +79,13 @@ class State(NamedTuple):
         parts: of each transform, its arrays by name.
         waiting: gradients since the last step, with `accumulate`.
         gathered: their mean; None without `accumulate`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> state = synk.optim.momentum(0.1).init(np.zeros(2))
+        >>> state.steps, state.parts[0]
+        (0, {'velocity': array([0., 0.])})
     """
 
     steps: int
@@ -95,6 +102,16 @@ class Optimizer:
     Attributes:
         transforms: its parts, in the order in which the gradient passes through them.
         every: number of gradients for one step.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> optimizer = synk.optim.sgd(0.5)
+        >>> w = np.array([2.0, 4.0])
+        >>> state = optimizer.init(w)
+        >>> step, state = optimizer.update(2 * w, state, w)  # the gradient of w · w
+        >>> step
+        array([-2., -4.])
     """
 
     transforms: tuple[Transform, ...]
@@ -276,6 +293,18 @@ def accumulate(optimizer: Optimizer, steps: int) -> Optimizer:
 
     Raises:
         ArgumentError: `steps` is not a positive int, or `optimizer` accumulates already.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> optimizer = synk.optim.accumulate(synk.optim.sgd(1.0), 2)
+        >>> w, state = np.zeros(2), optimizer.init(np.zeros(2))
+        >>> for gradient in (np.array([1.0, 2.0]), np.array([3.0, 4.0])):
+        ...     step, state = optimizer.update(gradient, state, w)
+        ...     w = synk.optim.apply_updates(w, step)
+        ...     print(w)
+        [0. 0.]
+        [-2. -3.]
     """
     check_optimizer("accumulate", optimizer)
     every = as_index(steps)
@@ -289,14 +318,35 @@ def accumulate(optimizer: Optimizer, steps: int) -> Optimizer:
 
 
 def apply_updates(params: Any, step: Any) -> Any:
-    """Returns the parameters with a step of `Optimizer.update` added."""
+    """Returns the parameters with a step of `Optimizer.update` added.
+
+    Args:
+        params: array, number, or nested dict, list or tuple of these.
+        step: the step, in the structure of `params`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> synk.optim.apply_updates({"w": np.ones(2)}, {"w": np.array([0.5, -0.5])})
+        {'w': array([1.5, 0.5])}
+    """
     leaves, structure = _parameters(params)
     steps = _gradient(step, leaves, structure, "the step")
     return unflatten(structure, [leaf + more for leaf, more in zip(leaves, steps, strict=True)])
 
 
 def global_norm(leaves: Any) -> Any:
-    """Returns the Euclidean norm of all elements of a tree of arrays."""
+    """Returns the Euclidean norm of all elements of a tree of arrays.
+
+    Args:
+        leaves: array, or nested dict, list or tuple of arrays.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> synk.optim.global_norm({"w": np.array([3.0, 0.0]), "b": np.array(4.0)})
+        5.0
+    """
     squares = 0.0
     for leaf in flatten(leaves)[0]:
         squares += float((leaf.astype(np.float64, copy=False) ** 2).sum())

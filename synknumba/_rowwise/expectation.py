@@ -81,6 +81,16 @@ class Expectation(RowFunction):
       dimension less;
     - of `synknumba.arange(n)`: the global index of the row;
     - of numbers, of arrays in `broadcast=`, of other variables: the whole.
+
+    Example:
+        >>> import synknumba as synk
+        >>> @synk.expectation
+        ... def pi(i, seed):
+        ...     x, y = synk.random.uniform2(seed, i, 0)
+        ...     return 4.0 if x * x + y * y < 1.0 else 0.0
+        >>> with synk.fork(2, device="cpu"):
+        ...     print(pi(synk.arange(100_000), 7))
+        3.1450(52)
     """
 
     def __init__(

@@ -101,6 +101,19 @@ class Vectorized(Reducible):
     each other as in NumPy, but for axis 0 of `Data`, NumPy arrays and variables in `sliceable=`,
     which is rows. The result has as many rows. It is gathered, or written to `out`, which is then
     returned.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.vectorize
+        ... def clipped(x, limit):
+        ...     return min(x, limit)
+        >>> x = synk.data(np.arange(4.0))
+        >>> with synk.fork(2, device="cpu"):
+        ...     clipped(x, 2.0, out=x) is x
+        True
+        >>> x[:]
+        array([0., 1., 2., 2.])
     """
 
     def __init__(

@@ -31,6 +31,25 @@ def static(value: Any) -> Any:
 
     Returns:
         The argument to pass.
+
+    Raises:
+        ArgumentError: the value cannot be a part of a sequence, as an array.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function
+        ... def add(v, by):
+        ...     v += by
+        >>> @synk.sequence
+        ... def add_all(v, count):
+        ...     for i in range(count):  # Python's loop, when the sequence is recorded
+        ...         add(v, i)
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.variable(0)
+        ...     add_all(v, synk.static(4), times=10)
+        ...     v.get_value()
+        array(60)
     """
     try:
         hash(value)

@@ -14,7 +14,7 @@ from collections.abc import Sequence as AnySequence
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
-from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeAlias, TypeVar, final
+from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeAlias, TypeVar, final, overload
 
 import numpy as np
 
@@ -65,6 +65,20 @@ class Sequence(Generic[P, R]):
     Attributes:
         name: name in messages.
         py_func: the function that was decorated, the body.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function(outputs="max")
+        ... def halve(v):
+        ...     v /= 2
+        ...     return v.max()
+        >>> @synk.sequence
+        ... def halvings(v):
+        ...     return halve(v)
+        >>> with synk.fork(2, device="cpu"):
+        ...     halvings(synk.variable(np.ones(3)), times=4, every=1)
+        array([0.5   , 0.25  , 0.125 , 0.0625])
     """
 
     def __init__(self, function: Callable[P, R]) -> None:
@@ -86,7 +100,22 @@ class Sequence(Generic[P, R]):
         self._traced = 0  # how often the body was recorded
         self._forget_values()
 
+    # For type checkers and editors: the body's parameters; then the options, which cannot be added
+    # to a ParamSpec.
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    @overload
     def __call__(
+        self,
+        *args: Any,
+        times: Any = ...,
+        every: int | None = ...,
+        until: Any = ...,
+        progress: Progress | None = ...,
+        **kwargs: Any,
+    ) -> Any: ...
+
+    def __call__(  # type: ignore[misc]  # as for `Function.__call__`
         self,
         *args: Any,
         times: Any = ONCE,

@@ -32,6 +32,17 @@ class Trace:
 
     Attributes:
         path: file that is written at the end; None if there is none.
+
+    Example:
+        >>> import synknumba as synk
+        >>> @synk.function
+        ... def nothing():
+        ...     pass
+        >>> trace = synk.trace()
+        >>> with synk.fork(2, device="cpu"), trace:
+        ...     nothing()
+        >>> trace.summary().functions[0].name
+        'nothing'
     """
 
     def __init__(self, path: Path | None, records: int) -> None:

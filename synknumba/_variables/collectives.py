@@ -72,6 +72,15 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
         DeviceError: the transport requested from `fork()` cannot be set up.
         RankDied, CallTimeout: a rank has died or takes too long; the world is closed, and `fork()`
             works again.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.variable(np.zeros(2))
+        ...     synk.gather(synk.broadcast(v, [1.0, 2.0]))
+        array([[1., 2.],
+               [1., 2.]])
     """
     if values is None and (result := run_known(vars, "broadcast", None, root)) is not None:
         return result
@@ -136,6 +145,17 @@ def scatter(
             `broadcast`.
         DataError, WorldError, SharedMemoryError, RankError, RankDied, CallTimeout: as for
             `broadcast`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.scatter(synk.variable(np.zeros(5)), np.arange(5.0))
+        ...     synk.get_lengths(v)
+        ...     v = synk.scatter(v, np.arange(5.0), halo=1)
+        ...     synk.get_shapes(v)
+        [2, 3]
+        [(3,), (4,)]
     """
     group, ring = VariableGroup.of(vars, "scatter"), halo_of(halo, periodic)
     group.check_rows()
@@ -208,6 +228,14 @@ def gather(vars: Any, nd_up: Literal[0, 1] | None = None) -> Any:
     Raises:
         PartitionError: the shapes on the ranks do not allow it, or `nd_up` is none of these.
         ArgumentError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.scatter(synk.variable(np.zeros(3)), [1.0, 2.0, 3.0])
+        ...     synk.gather(v)
+        array([1., 2., 3.])
     """
     group = VariableGroup.of(vars, "gather")
     if nd_up is not None and (type(nd_up) is not int or nd_up not in {0, 1}):
@@ -260,6 +288,15 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
         ArgumentError, DataError: as for `broadcast`, or `dest` does not match `vars`.
         WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for
             `broadcast`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.scatter(synk.variable(np.zeros(3)), [1.0, 2.0, 3.0])
+        ...     synk.gather(synk.all_gather(v))
+        array([[1., 2., 3.],
+               [1., 2., 3.]])
     """
     if (result := run_known(vars, "all_gather", None, dest=dest)) is not None:
         return result
@@ -306,6 +343,14 @@ def reduce(
         PartitionError: the shapes differ between ranks, or there is no such rank.
         ArgumentError, WorldError, SharedMemoryError: as for `broadcast`.
         RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.scatter(synk.variable(np.zeros(2)), [1.0, 2.0])
+        ...     synk.reduce(v, "max", in_place=False)
+        array([2.])
     """
     if in_place and (result := run_known(vars, "reduce", op, root)) is not None:
         return result
@@ -341,6 +386,15 @@ def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> A
         ReductionError, PartitionError: as for `reduce`.
         ArgumentError, WorldError, SharedMemoryError: as for `broadcast`.
         RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.scatter(synk.variable(np.zeros(2)), [1.0, 2.0])
+        ...     synk.gather(synk.all_reduce(v, "sum"))
+        array([[3.],
+               [3.]])
     """
     if (result := run_known(vars, "all_reduce", op)) is not None:
         return result
@@ -380,6 +434,15 @@ def reduce_scatter(
         ReductionError: as for `reduce`.
         WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for
             `broadcast`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.variable([1.0, 2.0, 3.0])  # on each of the ranks
+        ...     v = synk.reduce_scatter(v, "sum")
+        ...     synk.get_lengths(v), synk.gather(v)
+        ([1, 2], array([2., 4., 6.]))
     """
     if (result := run_known(vars, "reduce_scatter", op, dest=dest)) is not None:
         return result
@@ -425,6 +488,24 @@ def exchange(vars: Any, *, during: Callable[[], object] = _NOTHING) -> Any:
         PartitionError: a variable has no halo.
         ArgumentError, WorldError, SharedMemoryError: as for `broadcast`.
         RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function
+        ... def average(u, v, own):
+        ...     for i in own:
+        ...         v[i] = (u[i - 1] + u[i + 1]) / 2
+        >>> with synk.fork(2, device="cpu"):
+        ...     u, v = synk.variable(np.zeros(4)), synk.variable(np.zeros(4))
+        ...     u = synk.scatter(u, [0.0, 4.0, 0.0, 0.0], halo=1, periodic=True)
+        ...     v = synk.scatter(v, np.zeros(4), halo=1, periodic=True)
+        ...     for _ in range(2):
+        ...         u = synk.exchange(u)
+        ...         average(u, v, synk.OWN)
+        ...         synk.swap(u, v)
+        ...     synk.gather(u)
+        array([0., 2., 0., 2.])
     """
     if during is not _NOTHING:
         _check_during(during)
@@ -472,6 +553,15 @@ def swap(first: Variable, second: Variable) -> None:
     Raises:
         ArgumentError, DataError: they are not two variables that fit each other.
         WorldError, SharedMemoryError, VariableLost: as for `broadcast`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     u, v = synk.variable(np.zeros(2)), synk.variable(np.ones(2))
+        ...     synk.swap(u, v)
+        ...     u.get_value(), v.get_value()
+        (array([1., 1.]), array([0., 0.]))
     """
     states = VariableGroup.of([first, second], "swap").states
     if not isinstance(first, Variable) or not isinstance(second, Variable):
@@ -511,6 +601,15 @@ def snapshot(vars: Any) -> Any:
             scalar.
         VariableLost: the values ended with the ranks of their world.
         ArgumentError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.scatter(synk.variable(np.zeros(3)), [1.0, 2.0, 3.0])
+        ...     kept = synk.snapshot({"v": v})
+        ...     kept
+        {'v': array([1., 2., 3.])}
     """
     return VariableGroup.of(vars, "snapshot").each(VariableState.whole_value)
 
@@ -539,6 +638,16 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
             variable has a halo and own rows of another shape.
         ArgumentError, DataError, BatchError, WorldError, SharedMemoryError: as for `scatter`.
         RankError, RankDied, CallTimeout: as for `scatter`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.variable(np.zeros(2))
+        ...     v = synk.set_value(1, v, [5.0, 6.0])
+        ...     synk.gather(v)
+        array([[0., 0.],
+               [5., 6.]])
     """
     group = VariableGroup.of(vars, "set_value")
     new_arrays = group.matched(values)
@@ -561,9 +670,21 @@ def get_value(rank: int, vars: Any) -> Any:
     """Returns copies of one rank's arrays, without halos, as NumPy arrays in the structure of
     `vars`.
 
+    Args:
+        rank: rank to read from.
+        vars: a `Variable`, or a tree of variables.
+
     Raises:
         ArgumentError, PartitionError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for
             `broadcast`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.scatter(synk.variable(np.zeros(3)), [1.0, 2.0, 3.0])
+        ...     synk.get_value(1, v)
+        array([2., 3.])
     """
     return VariableGroup.of(vars, "get_value").each(lambda state: state.value_on(rank))
 
@@ -573,9 +694,20 @@ def get_lengths(vars: Any) -> Any:
     """Returns the number of own rows of each rank: for each array a list with one int per rank, in
     the structure of `vars`.
 
+    Args:
+        vars: a `Variable`, or a tree of variables, of at least one dimension.
+
     Raises:
         PartitionError: an array is 0-d.
         ArgumentError, WorldError: as for `broadcast`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.scatter(synk.variable(np.zeros(5)), np.arange(5.0))
+        ...     synk.get_lengths(v)
+        [2, 3]
     """
     group = VariableGroup.of(vars, "get_lengths")
     group.check_rows()
@@ -587,8 +719,19 @@ def get_shapes(vars: Any) -> Any:
     """Returns the shape on each rank, with halos: for each array a list with one tuple per rank, in
     the structure of `vars`.
 
+    Args:
+        vars: a `Variable`, or a tree of variables.
+
     Raises:
         ArgumentError, WorldError: as for `broadcast`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.scatter(synk.variable(np.zeros((5, 2))), np.ones((5, 2)))
+        ...     synk.get_shapes(v)
+        [(2, 2), (3, 2)]
     """
     group = VariableGroup.of(vars, "get_shapes")
     return _of_arrays(group, lambda state, leaf: state.shapes()[leaf])

@@ -72,6 +72,14 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
     Raises:
         DataError: the arrays have different dtypes; otherwise as for `variable`.
         ArgumentError, WorldError: as for `variable`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     gradients = synk.flatten({"w": np.ones(2), "b": 1.0})
+        ...     synk.all_reduce(gradients, "sum").get_value()
+        {'w': array([2., 2.]), 'b': array(2.)}
     """
     tracing.refuse("synk.flatten()")
     flattened = _make(tree, name, dtype, flat=True)

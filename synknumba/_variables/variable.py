@@ -48,6 +48,19 @@ class Variable:
 
     A variable cannot be pickled. In a process forked from the coordinator, one on cores can be
     read, and one on GPUs cannot.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function
+        ... def add(v, by):
+        ...     v += by
+        >>> v = synk.variable(np.zeros(3), name="v")
+        >>> with synk.fork(2, device="cpu"):
+        ...     add(v, synk.RANK)  # replicas differ from now on
+        ...     synk.gather(v)
+        array([[0., 0., 0.],
+               [1., 1., 1.]])
     """
 
     __slots__ = ("__weakref__", "_state")

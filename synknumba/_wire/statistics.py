@@ -123,6 +123,18 @@ class Statistics:
             the world's end, or the output process was killed.
         network_bytes: bytes of rows, values and large results that went to other machines, or came
             from there.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function(outputs="sum")
+        ... def total(x):
+        ...     return x.sum()
+        >>> with synk.fork(2, device="cpu") as world:
+        ...     totals = [total(np.ones(10)) for _ in range(5)]
+        ...     statistics = world.statistics()
+        >>> statistics.calls, statistics.plans
+        (5, 1)
     """
 
     calls: int

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -64,15 +64,15 @@ class _Options:
 def fork(
     world_size: int | None = None,
     *,
-    device: str = "auto",
+    device: DeviceKind | Literal["auto", "gpu"] | str = "auto",
     devices: Sequence[int] | None = None,
-    transport: str = "auto",
-    compiler: str | None = None,
+    transport: Transport | Literal["auto"] | str = "auto",
+    compiler: CompilerName | str | None = None,
     profile: bool = False,
     timeout: float | None = None,
     prefix_output: bool = False,
     respawn: bool = False,
-    weights: Sequence[float] | str | None = None,
+    weights: Sequence[float] | Literal["measured"] | str | None = None,
 ) -> World:
     """Starts the ranks: one process per GPU, or per CPU core if there is no GPU.
 
@@ -120,6 +120,18 @@ def fork(
         DeviceError: no GPU can be used, `compiler` is not installed, CUDA has been initialised in
             this process already, Numba's compiler is off, or Python runs without the GIL.
         CallTimeout: a rank was stopped, as by SIGSTOP, while it started, and `timeout` is over.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function(outputs="sum")
+        ... def total(x):
+        ...     return x.sum()
+        >>> with synk.fork(2, device="cpu") as world:
+        ...     total(np.ones(10))
+        np.float64(10.0)
+        >>> world.closed
+        True
     """
     tracing.refuse("synk.fork()")
     _check_interpreter()

@@ -24,6 +24,14 @@ class World:
     closes itself.
 
     The ranks run until `close()`, also when the script no longer has this object.
+
+    Example:
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu") as world:
+        ...     world.world_size, world.device, world.closed
+        (2, 'cpu', False)
+        >>> world.closed
+        True
     """
 
     __slots__ = ("__weakref__", "_engine")
@@ -189,6 +197,15 @@ def rank() -> int:
 
     Raises:
         WorldError: in the script, which is no rank.
+
+    Example:
+        >>> import synknumba as synk
+        >>> @synk.function(outputs=None)
+        ... def name():
+        ...     return f"rank {synk.rank()} of {synk.world_size()}"
+        >>> with synk.fork(2, device="cpu"):
+        ...     print(*name(), sep=", ")
+        rank 0 of 2, rank 1 of 2
     """
     number = this_process.current_rank()
     if number is None:
@@ -204,6 +221,12 @@ def world_size() -> int:
 
     Raises:
         WorldError: in the script, and no world is open.
+
+    Example:
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     synk.world_size()
+        2
     """
     ranks = this_process.ranks_known()
     if ranks is None:
@@ -212,7 +235,15 @@ def world_size() -> int:
 
 
 def close() -> None:
-    """Closes the open world, if any, and what interrupts have left open; see `World.close`."""
+    """Closes the open world, if any, and what interrupts have left open; see `World.close`.
+
+    Example:
+        >>> import synknumba as synk
+        >>> world = synk.fork(2, device="cpu")
+        >>> synk.close()
+        >>> world.closed
+        True
+    """
     tracing.refuse("close()")
     world = world_to_close()
     if world is not None:

@@ -86,6 +86,12 @@ def doubled(x: Any, y: Any) -> None:
     y[0] = x[0]
 
 
+@synk.parallel
+def tripled(x: Any) -> None:
+    x[0] *= 3
+
+
+tripled()  # type: ignore[call-overload]  # x is missing
 energy(data, 0.5)
 assert_type(energy, synk.Function[..., Any])
 doubled(data, data, num_slices=2)
@@ -131,6 +137,18 @@ assert_type(weighted, synk.Expectation)
 assert_type(squared, synk.Vectorized)
 assert_type(halved, synk.Vectorized)
 squared(data, out=data, shards=2)
+
+# ---- sequences: editors show the body's parameters, beside the options
+
+
+@synk.sequence
+def steps(x: Any, w: Any) -> Any:
+    return doubled(x, w)
+
+
+assert_type(steps(data, variable), Any)
+assert_type(steps(data, w=variable, times=3, every=1), Any)
+steps(data, variable, until=8, every="1")  # type: ignore[call-overload]
 
 # ---- checkpoints and batches
 
