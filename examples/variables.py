@@ -45,7 +45,7 @@ def weigh_by_kernel(x, s, new):
             cuda.atomic.add(new, j, x[i, j] * s[j])
 
 
-@synk.function(outputs="gather", sliceable=("v",))
+@synk.function(outputs="gather", rows=("v",))
 def pick(v):
     """Returns the selected rows; gathered from all ranks."""
     return v

@@ -79,6 +79,7 @@ from synknumba._variables.collectives import snapshot as snapshot
 from synknumba._variables.collectives import swap as swap
 from synknumba._variables.create import flatten as flatten
 from synknumba._variables.create import variable as variable
+from synknumba._variables.create import vector as vector
 from synknumba._variables.variable import Variable as Variable
 from synknumba._wire.statistics import Statistics as Statistics
 from synknumba._world.fork import fork as fork

@@ -184,7 +184,7 @@ def test_until_returns_the_last_results_of_python_functions(world):
     stacked.
     """
 
-    @synk.function(outputs={"head": "gather", "size": "sum"}, sliceable=("u",))
+    @synk.function(outputs={"head": "gather", "size": "sum"}, rows=("u",))
     def grown(u, step):
         return {"head": np.arange(int(step) + 1), "size": len(u)}
 

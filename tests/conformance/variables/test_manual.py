@@ -80,7 +80,7 @@ def test_local_batch_of_0_to_5_and_6_to_11(fork_row, row):
     devices = row.get("devices", [])
     two = {"devices": (devices * 2)[:2]} if devices else {"world_size": 2}
 
-    @synk.function(outputs="gather", sliceable=("v",))
+    @synk.function(outputs="gather", rows=("v",))
     def rows(v):
         return v
 
@@ -101,7 +101,7 @@ def test_scattered_inputs_together_with_sliceable_variables(world):
     x, value = np.arange(13.0), np.arange(13.0) * 100
     v = synk.scatter(synk.variable(value[:1]), value)
 
-    @synk.function(outputs="gather", sliceable=("v",))
+    @synk.function(outputs="gather", rows=("v",))
     def together(x, v):
         return x + v
 
