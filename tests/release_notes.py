@@ -27,7 +27,8 @@ def notes(changelog: str, version: str) -> str:
     texts = dict(zip(sections[1::2], sections[2::2], strict=True))
     if not texts.get(version, "").strip():
         raise ValueError(
-            f"CHANGELOG.md has no section [{version}] with a date, only {[*texts]}: name what is released"
+            f"CHANGELOG.md has no section [{version}] with a date, only {[*texts]}: "
+            "name what is released"
         )
     return texts[version].strip()
 
