@@ -32,7 +32,7 @@ PYTHON  ?= python3
 install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 endif
 
-.PHONY: help demo check style types quick test test-all test-ports test-mlir mlir-tests test-lowest lowest-tests test-newest newest-tests ptx ptx-tests gpu-libraries gpu-imports format bench figures docs links dist distributions clean distclean
+.PHONY: help demo check style types quick test test-all test-ports test-mlir mlir-tests test-lowest lowest-tests test-newest newest-tests ptx ptx-tests gpu-libraries gpu-imports format bench figures docs screens links dist distributions clean distclean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -110,9 +110,13 @@ figures: $(call stamp,)  ## writes the figures of the pages, and their picture, 
 	$(BIN)/python -m docs._site.drawings
 
 docs: $(call stamp,docs)  ## builds the documentation site into build/docs: runs the examples for its gallery, and checks links between pages
-	$(BIN)/python docs/_site/gallery.py
+	$(BIN)/python -m docs._site.gallery
 	$(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs build/docs
+	$(BIN)/python -m docs._site.built build/docs
 	@echo "open build/docs/index.html"
+
+screens: $(call stamp,screens)  ## opens what `make docs` has built in Chromium, at the widths of a phone and of screens; screenshots in build/screens
+	$(BIN)/python -m docs._site.screens build/docs build/screens
 
 links: $(call stamp,docs)  ## checks the documentation's links to other sites; needs the network
 	$(BIN)/python -m sphinx -W --keep-going -q -b linkcheck docs build/links

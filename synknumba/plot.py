@@ -201,6 +201,8 @@ def timeline(trace: Trace | str | os.PathLike[str] | list[Record], *, ax: Axes =
     axes.set_yticks(range(len(lines)), [_plain(names[pid]) for pid in lines])
     axes.invert_yaxis()
     axes.set_xlabel(f"time ({unit})")
+    if any(name not in colors for _, _, name in bars):
+        colors["before and after rounds"] = INK
     for name, color in colors.items():
         axes.broken_barh([], (0, 0), facecolors=color, label=_plain(name))
     _add_legend(axes, loc="upper left", bbox_to_anchor=(1, 1))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from docs._site import drawings, gallery, links
+from docs._site import built, drawings, gallery, links, see_also, tiles, versions
 from docs._site.public_names import members, modules, public_names
 from synknumba._device import probe
 from tests.environment import PACKAGE, ROOT, environment
@@ -38,14 +38,10 @@ def contents(page):
         r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     ):
         for line in body.splitlines():
-            if not line or line.startswith(":"):
-                continue
-            for found in (
-                sorted(page.parent.glob(f"{line}.md"))
-                if "*" in line
-                else [page.parent / f"{line}.md"]
-            ):
-                yield name_of(Path(found.parent.resolve(), found.name))
+            if line and not line.startswith(":"):
+                name = re.sub(r".*<(.+)>", r"\1", line)  # without a title of its own
+                files = sorted(page.parent.glob(f"{name}.md")) or [page.parent / f"{name}.md"]
+                yield from (name_of(Path(file.parent.resolve(), file.name)) for file in files)
 
 
 def test_every_page_is_in_the_contents():
@@ -103,9 +99,65 @@ def test_links_on_the_site():
     )
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "`kernel[grid, block](...)` and `kernel[grid](x)`",
+        "[`simt.check(kernel)[grid, block](...)`](#simtcheck)",
+        "``a ` b[0](c)``",
+    ],
+)
+def test_links_leave_inline_code_alone(code):
+    assert links.rewrite(code, "docs/calls.md", "docs/calls.md") == code
+
+
+def test_markup_that_is_left_on_a_page():
+    """`make docs` reads all pages."""
+    page = "<h1>A <code>`b`</code></h1><pre>`c`</pre>\n<p>kernel<br>docs/...`` and</p>[x](y)"
+    assert built.leftovers(page) == ["2: docs/...`` and", "2: [x](y)"]
+
+
+def test_a_name_is_followed_by_pages_that_use_it():
+    uses = see_also.uses()
+    assert uses.keys() == public_names().keys()
+    assert "sequences" in uses["synknumba.sequence"]
+    assert "gallery/heat" in uses["synknumba.swap"]
+    assert uses["synknumba.RankDied"] == ["errors"]
+
+
+def test_versions_to_choose_from(tmp_path):
+    built, site = tmp_path / "built", tmp_path / "site"
+    built.mkdir()
+    (built / "index.html").write_text("first", encoding="utf-8")
+    for version in ("0.9.0", "0.10.0"):
+        versions.add(built, site, version)
+    (built / "index.html").write_text("second", encoding="utf-8")
+    versions.add(built, site, "0.9.0")
+    assert versions.versions(site) == ["0.10.0", "0.9.0"]
+    assert '["0.10.0", "0.9.0"]' in (site / "versions.js").read_text(encoding="utf-8")
+    assert "url=0.10.0/index.html" in (site / "index.html").read_text(encoding="utf-8")
+    assert (site / "0.9.0" / "index.html").read_text(encoding="utf-8") == "second"
+    assert (site / "0.10.0" / "index.html").read_text(encoding="utf-8") == "first"
+
+
+@pytest.mark.parametrize("name", ["calls", "variables", "sequences"])
+def test_guides_are_short_and_show_what_they_say(name):
+    """Rules are in the page of every rule beside it."""
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    assert len(FENCED.sub("", text).split()) <= 600
+    sections = re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    questions = {title: body for title, body in sections if title.endswith("?")}
+    assert len(questions) > 4
+    assert [title for title, body in questions.items() if "```" not in body] == []
+
+
 def test_every_example_is_in_the_gallery():
-    shown = [name for names in gallery.SECTIONS.values() for name in names]
+    shown = {name: example for part in gallery.SECTIONS.values() for name, example in part.items()}
     assert sorted(shown) == gallery.examples()
+    for name, example in shown.items():
+        draws = '"--picture"' in gallery.source_of(name).read_text(encoding="utf-8")
+        assert draws == (example.crop != (0, 0, 0)), name
+        assert draws != (name in tiles.TILES), name
 
 
 def test_drawings_are_those_of_their_program():
@@ -249,29 +301,38 @@ def test_programs_print_what_stands_behind_print(program, tmp_path, run_program)
     ]
 
 
-@pytest.mark.whole
-def test_the_gallery_runs_an_example(tmp_path):
-    program = f"""
+GALLERY_PROGRAM = """
 import json, sys
 from pathlib import Path
 from docs._site import gallery
-gallery.GALLERY = Path({str(tmp_path)!r})
-print(json.dumps(gallery.page_of("histogram", "--rows 20011")))
+gallery.GALLERY = Path(sys.argv[1])
+gallery.KEPT = gallery.GALLERY / "kept"
+gallery.LIMIT = int(sys.argv[3])
+print(json.dumps(gallery.page_of("histogram", "A histogram", sys.argv[2])))
 """
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(
-        command,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-        cwd=ROOT,
-    )
-    page = json.loads(done.stdout)
-    assert (
-        "$ python examples/histogram.py --rows 20011 --device cpu --ranks 2 --picture histogram.png"
-        in page
-    )
-    assert "every count is NumPy's" in page
+
+
+@pytest.mark.whole
+def test_the_gallery_runs_what_has_changed(tmp_path):
+    """A kept output is used for the same example and arguments only: there is no time to run."""
+
+    def page(arguments, seconds):
+        done = subprocess.run(
+            [sys.executable, "-c", GALLERY_PROGRAM, str(tmp_path), arguments, str(seconds)],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            cwd=ROOT,
+        )
+        return done.stdout.splitlines()[-1:], done.stderr
+
+    (first,), _ = page("--rows 20011", 90)
+    text = json.loads(first)
+    command = "python examples/histogram.py --rows 20011 --device cpu --ranks 2"
+    assert f"$ {command} --picture histogram.png" in text
+    assert "every count is NumPy's" in text
     assert (tmp_path / "histogram.png").stat().st_size > 1000
+    assert page("--rows 20011", 0) == ([first], "")
+    assert "TimeoutExpired" in page("--rows 20012", 0)[1]

@@ -5,6 +5,7 @@ Characters that mean something in reStructuredText are escaped outside backticks
 a * b. Indented lines after an empty one are code or formulas.
 """
 
+import inspect
 import re
 from typing import Any
 
@@ -77,14 +78,20 @@ def _signature(
     signature: str | None,
     returns: str | None,
 ) -> tuple[str, str | None] | None:
-    """Writes defaults that stand for "not given" as dots; leaves out those of classes, which
-    functions make objects of.
+    """Writes defaults that stand for "not given" as dots, and constants as their values; leaves out
+    the signatures of classes, which functions make objects of.
     """
     if not signature:
         return None
     if what == "exception" or (what == "class" and not issubclass(obj, tuple)):
         return "", None
-    return re.sub(r"=_MISSING\b", "=...", signature), returns
+    names = getattr(inspect.unwrap(obj), "__globals__", {})
+
+    def _value(default: re.Match[str]) -> str:
+        value = names.get(default[1])
+        return f"={value!r}" if isinstance(value, int | float | str | tuple) else "=..."
+
+    return re.sub(r"=(_?[A-Z][A-Z_]+)\b", _value, signature), returns
 
 
 def _skip(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:

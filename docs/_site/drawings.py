@@ -193,7 +193,16 @@ def sequence() -> Drawing:
     return d
 
 
-DRAWINGS: tuple[Callable[[], Drawing], ...] = (call, rows, memory, variables, sequence, speed)
+def logo() -> Drawing:
+    """Rows of four ranks, and their sum; the site's icon, too."""
+    d = Drawing(64, 64, "synknumba")
+    for r in range(COLOURS):
+        d.box(4, 4 + 14.5 * r, 34, 12.5, f"c{r}")
+    d.shapes.append('<circle cx="51" cy="32" r="9" class="c0"/>')
+    return d
+
+
+DRAWINGS: tuple[Callable[[], Drawing], ...] = (call, rows, memory, variables, sequence, speed, logo)
 
 
 def main() -> None:

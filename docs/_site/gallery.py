@@ -1,62 +1,113 @@
 """Runs the examples at small sizes and writes their pages for the gallery: what each is about, its
 picture, output and source.
 
-    python docs/_site/gallery.py [NAME ...]
+    python -m docs._site.gallery [NAME ...]
 
-An example that fails is an error. One whose page is newer than its source and this file is not run
-again.
+An example that fails is an error. What an example printed and drew is kept in `build/gallery`, and
+is used until its source, its arguments, the package or a library changes; those that are named are
+run in any case.
 """
 
 import ast
+import hashlib
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
+from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
+
+from docs._site import tiles
 
 ROOT = Path(__file__).resolve().parents[2]
 GALLERY = ROOT / "docs" / "gallery"
 EXAMPLES = ROOT / "examples"
+PICTURES = ROOT / "docs" / "pictures"
+KEPT = ROOT / "build" / "gallery"
+STYLE = Path(__file__).with_name("matplotlibrc")
 RANKS = 2
 LIMIT = 300  # seconds for an example
+LIBRARIES = ("numba", "numpy", "matplotlib")  # what outputs depend on beside the package
 
-# The arguments of each example, for seconds on two cores; the sections in which the gallery shows
-# them.
+
+class Example(NamedTuple):
+    """What the gallery says of an example.
+
+    Attributes:
+        title: of its card and page.
+        arguments: those of a run of seconds on two cores.
+        crop: the square of its picture that the card shows: left, top and side, in widths of the
+            picture.
+    """
+
+    title: str
+    arguments: str = ""
+    crop: tuple[float, float, float] = (0, 0, 0)
+
+
 SECTIONS = {
-    "First steps": {
-        "energy": "--rows 2000000 --repeats 3",
-        "intro": "--rows 100 101",
-        "pi": "--points 10000000",
-        "saxpy": "--rows 1000000",
-        "variables": "",
-        "histogram": "--rows 1000000",
+    "Differential equations and linear algebra": {
+        "wave": Example("Waves on a membrane", "--cells 64", (0.06, 0.0345, 0.225)),
+        "heat": Example("Heat in a plate", "--cells 96 --steps 1200", (0.07, 0.069, 0.3015)),
+        "conjugate_gradients": Example(
+            "Poisson's equation by conjugate gradients", "--cells 64", (0.0845, 0.0335, 0.33)
+        ),
     },
     "Monte Carlo": {
-        "option_pricing": "--paths 300000",
-        "ising": "--side 32 --lattices 16 --warm-up 200 --measurements 40",
-        "ising_divided": "--side 32 --warm-up 200 --measurements 400 --temperatures 1.8 2.2 2.4 3",
-        "helium": "--samples 20000 --iterations 40 --final 200000",
-        "replica_exchange": "--levels 6 --ladders 64 --steps 1000",
-    },
-    "Differential equations and linear algebra": {
-        "heat": "--cells 96 --steps 1200",
-        "wave": "--cells 64",
-        "conjugate_gradients": "--cells 64",
+        "ising_divided": Example(
+            "A large Ising lattice, divided",
+            "--side 32 --warm-up 200 --measurements 400 --temperatures 1.8 2.2 2.4 3",
+            (0.7222, 0.0225, 0.2535),
+        ),
+        "ising": Example(
+            "Many Ising lattices",
+            "--side 32 --lattices 16 --warm-up 200 --measurements 40",
+            (0.2, 0.038, 0.534),
+        ),
+        "helium": Example(
+            "The helium atom",
+            "--samples 20000 --iterations 40 --final 200000",
+            (0.111, 0.038, 0.425),
+        ),
+        "option_pricing": Example(
+            "The price of an option", "--paths 300000", (0.131, 0.038, 0.427)
+        ),
+        "replica_exchange": Example(
+            "Replica exchange", "--levels 6 --ladders 64 --steps 1000", (0.0775, 0.0265, 0.3015)
+        ),
     },
     "Training": {
-        "digits": "--epochs 5 --accuracy 0.88",
-        "softmax_regression": "--decay 0.1 --steps 80",
-        "lca": "--batch 7 --features 72 --files 40 --periods 6",
-        "resnet": "--depth 14 --size 32 --batch 4 --steps 3",
+        "lca": Example(
+            "Sparse coding of images",
+            "--batch 7 --features 72 --files 40 --periods 6",
+            (0.0475, 0.091, 0.124),
+        ),
+        "digits": Example("Handwritten digits", "--epochs 5 --accuracy 0.88", (0.612, 0.036, 0.36)),
+        "softmax_regression": Example(
+            "Softmax regression", "--decay 0.1 --steps 80", (0.0055, 0.034, 0.1625)
+        ),
+        "resnet": Example("A ResNet with torch", "--depth 14 --size 32 --batch 4 --steps 3"),
+    },
+    "First steps": {
+        "energy": Example("An expectation value", "--rows 2000000 --repeats 3"),
+        "pi": Example("π from random points", "--points 10000000"),
+        "histogram": Example("A histogram", "--rows 1000000", (0.111, 0.038, 0.535)),
+        "saxpy": Example("Elementwise a·x + y", "--rows 1000000"),
+        "intro": Example("A function on all ranks", "--rows 100 101"),
+        "variables": Example("Variables and collectives"),
     },
     "Synkhronos's demos": {
-        "reductions": "--rows 1001",
-        "data": "",
-        "shared_variables": "--rows 101",
-        "batches": "--rows 1001",
-        "local_batches": "--rows 101",
+        "reductions": Example("Reductions", "--rows 1001"),
+        "data": Example("Data in shared memory"),
+        "shared_variables": Example("Shared variables", "--rows 101"),
+        "batches": Example("Batches of the data", "--rows 1001"),
+        "local_batches": Example("Batches of each rank's own rows", "--rows 101"),
     },
 }
 NEEDS = {"resnet": "torch"}  # packages that the extra for the documentation does not have
@@ -103,6 +154,7 @@ def run(name: str, arguments: list[str]) -> str:
     command = [sys.executable, str(source_of(name)), *arguments]
     environment = {
         **os.environ,
+        "MATPLOTLIBRC": str(STYLE),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
     done = subprocess.run(
@@ -119,16 +171,48 @@ def run(name: str, arguments: list[str]) -> str:
     return done.stdout
 
 
-def page_of(name: str, arguments: str) -> str:
-    """Returns the page of an example, which it runs."""
+@cache
+def package() -> bytes:
+    """Returns a digest of the package's sources, the libraries' versions and the style."""
+    digest = hashlib.sha256(" ".join(map(version, LIBRARIES)).encode() + sys.version.encode())
+    digest.update(STYLE.read_bytes())
+    for folder in ("synknumba", "kernels"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.digest()
+
+
+def output_of(name: str, arguments: list[str]) -> str:
+    """Returns what an example prints, with its picture in the folder of the gallery: as kept, or
+    by a run.
+    """
+    picture, kept = GALLERY / f"{name}.png", KEPT / f"{name}.json"
+    source = source_of(name).read_bytes()
+    key = hashlib.sha256(package() + source + " ".join(arguments).encode()).hexdigest()
+    record = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    if record.get("key") != key:
+        began = time.perf_counter()
+        record = {"key": key, "printed": run(name, arguments)}
+        print(f"{name}.py: {time.perf_counter() - began:.1f} s", flush=True)
+        KEPT.mkdir(parents=True, exist_ok=True)
+        if picture.exists():
+            shutil.copy(picture, KEPT)
+        kept.write_text(json.dumps(record), encoding="utf-8")
+    elif (KEPT / picture.name).exists() and not picture.exists():
+        shutil.copy(KEPT / picture.name, picture)
+    return str(record["printed"])
+
+
+def page_of(name: str, title: str, arguments: str) -> str:
+    """Returns the page of an example."""
     file = source_of(name)
     source = file.read_text(encoding="utf-8")
-    title, text = docstring_of(source)
+    about, text = docstring_of(source)
     shown = f"{arguments} --device cpu --ranks {RANKS}".split()
     if name == "resnet":
         shown = shown[:-2]
     path = file.relative_to(ROOT)
-    parts = [f"# {file.name}", f"{_as_markdown(title)}.", text]
+    parts = [f"# {title}", f"{_as_markdown(about)}: `{path}`.", text]
     if find_spec(NEEDS.get(name, "sys")) is None:
         parts += [
             (
@@ -140,7 +224,7 @@ def page_of(name: str, arguments: str) -> str:
         if '"--picture"' in source:
             shown += ["--picture", f"{name}.png"]
             parts.insert(2, f"![The picture that {file.name} draws]({name}.png)")
-        printed = run(name, shown)
+        printed = output_of(name, shown)
         parts += [
             f"## Output\n\n```console\n$ python {path} {' '.join(shown)}\n{printed.rstrip()}\n```"
         ]
@@ -151,6 +235,19 @@ def page_of(name: str, arguments: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def card_picture(name: str, example: Example) -> str:
+    """Returns the file that the card of an example shows, from the folder of the gallery: one of
+    the pages' pictures, which may move; a part of the picture that it draws; or a tile.
+    """
+    if (PICTURES / f"{name}.webp").exists():
+        return f"../pictures/{name}.webp"
+    if (GALLERY / f"{name}.png").exists():
+        tiles.crop(GALLERY / f"{name}.png", example.crop, GALLERY / f"{name}-card.png")
+        return f"{name}-card.png"
+    write(GALLERY / f"{name}-card.svg", tiles.TILES[name]().svg())
+    return f"{name}-card.svg"
+
+
 def index() -> str:
     """Returns the page that shows all examples."""
     parts = [
@@ -159,43 +256,40 @@ def index() -> str:
         "serial twin in NumPy, and runs on GPUs and cores alike. The outputs and pictures are "
         "those of small sizes on two cores, made with this site.",
     ]
-    for section, names in SECTIONS.items():
+    for section, part in SECTIONS.items():
         cards = []
-        for name in names:
-            title, _ = docstring_of(source_of(name).read_text(encoding="utf-8"))
-            picture = f":img-top: {name}.png\n" if (GALLERY / f"{name}.png").exists() else ""
-            options = f":link: {name}\n:link-type: doc\n:class-card: example\n{picture}"
+        for name, example in part.items():
+            about, _ = docstring_of(source_of(name).read_text(encoding="utf-8"))
+            options = f":link: {name}\n:link-type: doc\n:class-card: example"
+            picture = f":img-top: {card_picture(name, example)}\n:img-alt: {example.title}"
             cards.append(
-                f"::::{{grid-item-card}} {name}.py\n{options}\n{_as_markdown(title)}\n::::"
+                f"::::{{grid-item-card}} {example.title}\n{options}\n{picture}\n\n"
+                f"{_as_markdown(about)}\n::::"
             )
-        grid = "\n".join([":::::{grid} 1 2 2 3", ":gutter: 3", "", *cards, ":::::"])
-        pages = "\n".join(
-            ["```{toctree}", ":hidden:", "", *(f"{name}.py <{name}>" for name in names), "```"]
-        )
+        grid = "\n".join([":::::{grid} 2 2 3 4", ":gutter: 3", "", *cards, ":::::"])
+        pages = "\n".join(["```{toctree}", ":hidden:", "", *part, "```"])
         parts += [f"## {section}", grid, pages]
     return "\n\n".join(parts) + "\n"
 
 
+def write(file: Path, text: str) -> None:
+    """Writes a file if it changes, so that Sphinx reads only what has changed."""
+    if not file.exists() or file.read_text(encoding="utf-8") != text:
+        file.write_text(text, encoding="utf-8")
+
+
 def main() -> None:
-    """Writes the pages of the examples that are named, or of those that have changed, and the
-    index.
-    """
-    asked = sys.argv[1:]
+    """Writes the pages of all examples, and the index."""
     GALLERY.mkdir(exist_ok=True)
-    named = {name for names in SECTIONS.values() for name in names}
+    named = {name for part in SECTIONS.values() for name in part}
     if differing := named.symmetric_difference(examples()):
         raise SystemExit(f"examples and docs/_site/gallery.py differ: {sorted(differing)}")
-    for names in SECTIONS.values():
-        for name, arguments in names.items():
-            page = GALLERY / f"{name}.md"
-            newest = max(source_of(name).stat().st_mtime, Path(__file__).stat().st_mtime)
-            if name in asked or (
-                not asked and not (page.exists() and page.stat().st_mtime > newest)
-            ):
-                began = time.perf_counter()
-                page.write_text(page_of(name, arguments), encoding="utf-8")
-                print(f"{name}.py: {time.perf_counter() - began:.1f} s", flush=True)
-    (GALLERY / "index.md").write_text(index(), encoding="utf-8")
+    for name in sys.argv[1:]:
+        (KEPT / f"{name}.json").unlink(missing_ok=True)
+    for part in SECTIONS.values():
+        for name, example in part.items():
+            write(GALLERY / f"{name}.md", page_of(name, example.title, example.arguments))
+    write(GALLERY / "index.md", index())
 
 
 if __name__ == "__main__":

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from docutils import nodes  # the tests import this module without it
 
 ROOT = Path(__file__).resolve().parents[2]
+# A link, or inline code, in which nothing is one: as in `kernel[grid, block](x)`.
 LINK = re.compile(
-    r"(?<!\!)\[(?P<text>[^\]\[]*(?:\[[^\]]*\][^\]\[]*)*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"
+    r"(?P<ticks>(?<!`)`+(?!`))(?:(?!\n\s*\n).)+?(?<!`)(?P=ticks)(?!`)"
+    r"|(?<!\!)\[(?P<text>(?:`[^`]+`|\[[^\]`]*\]|[^\]\[`])*)\]"
+    r"\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)",
+    re.DOTALL,
 )
 CODE = re.compile(r"^(```|~~~|:::).*?^\1[`~:]*$", re.MULTILINE | re.DOTALL)
 PAGES = {
@@ -57,7 +61,7 @@ def rewrite(text: str, here: str, shown_at: str) -> str:
 
     def _link(found: re.Match[str]) -> str:
         target, anchor = found["target"], found["anchor"] or ""
-        if re.match(r"[a-z]+:", target):
+        if found["ticks"] or re.match(r"[a-z]+:", target):
             return found[0]
         path = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
         page = site_target(path)

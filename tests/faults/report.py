@@ -40,7 +40,7 @@ script itself ends, until the last process was gone. A stopped rank is reported 
 
 RESPAWN_HEAD = """## Variables, and worlds that start again
 
-[Variables](variables.md#after-the-world) outlive their world. After `close()` they have their last values. After a rank's
+[Variables](variables-reference.md#after-the-world) outlive their world. After `close()` they have their last values. After a rank's
 death or a timeout, a variable that no call may have written to since the script or a snapshot gave its value has that
 value; others go back to the last `world.snapshot()`, and without one raise `VariableLost` at their next use, except on
 cores, where only the call that broke off can have spoilt values. With `fork(respawn=True)` the call after the one that

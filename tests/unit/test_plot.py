@@ -451,7 +451,7 @@ def test_timeline(tmp_path):
     axes = synk.plot.timeline(path)
     assert [one.get_text() for one in axes.get_yticklabels()] == ["script", "rank 0"]
     assert axes.get_xlabel() == "time (ms)"
-    assert [one.get_text() for one in axes.get_legend().get_texts()] == ["f", "g"]
+    assert legend(axes) == ["f", "g", "before and after rounds"]
     boxes = sorted(
         (box.x0, round(box.x1, 6))
         for one in axes.collections

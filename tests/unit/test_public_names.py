@@ -15,7 +15,7 @@ import pytest
 
 import synknumba as synk
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "calls.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "calls-reference.md").read_text()
 
 WORLD = """
     close closed device devices dump end_reason pids snapshot statistics timeout transport weights world_size
