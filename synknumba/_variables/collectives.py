@@ -12,7 +12,6 @@ All ranks take part, and a function returns when every rank is done.
 
 from collections.abc import Callable, Sequence
 from itertools import filterfalse
-from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -518,6 +517,8 @@ def snapshot(vars: Any) -> Any:
 
 # ---- single ranks
 
+_VARIABLES = (Variable, dict, list, tuple)
+
 
 @known_options
 def set_value(vars: Any, values: Any, rank: Any = None, batch: Batch = None) -> Any:
@@ -544,7 +545,7 @@ def set_value(vars: Any, values: Any, rank: Any = None, batch: Batch = None) -> 
         RankError, RankDied, CallTimeout: as for `scatter`.
     """
     target = vars
-    if isinstance(vars, Integral):
+    if _is_behind(vars, values):
         target, values, rank = values, rank, vars
     group = VariableGroup.of(target, "set_value")
     new_arrays = group.matched(values)
@@ -583,9 +584,14 @@ def get_value(vars: Any, rank: Any = None) -> Any:
         ArgumentError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
     """
     target = vars
-    if isinstance(vars, Integral):
+    if _is_behind(vars, rank):
         target, rank = rank, vars
     return VariableGroup.of(target, "get_value").each(lambda state: state.value(rank))
+
+
+def _is_behind(first: Any, second: Any) -> bool:
+    """Whether the second of two arguments is the variables, after a rank."""
+    return isinstance(second, _VARIABLES) and not isinstance(first, _VARIABLES)
 
 
 @known_options

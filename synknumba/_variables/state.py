@@ -172,7 +172,8 @@ class VariableState:
         """Returns a copy of one rank's array, or of the replica that stands for all if `rank` is
         None; for a tree, the tree of arrays.
         """
-        arrays = self.fetch([rank or 0])[0]  # first: it may be lost, or this process a rank
+        # first: it may be lost, or this process a rank
+        arrays = self.fetch([0 if rank is None else rank])[0]
         if rank is None:
             self.check_whole(
                 "value",

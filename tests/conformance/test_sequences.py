@@ -581,6 +581,16 @@ def test_data_and_arrays(world):
     assert both._traced == 2
 
 
+def test_a_name_of_its_own(world):
+    @synk.sequence(name="relax")
+    def body(x):
+        step(x, synk.STEP, 1.0)
+
+    assert body.name == "relax"
+    with pytest.raises(ArgumentError, match=r"^relax"):
+        body(np.zeros(3), times=-1)
+
+
 def exchange_memory(a, b):
     synk.swap(a, b)
 

@@ -191,7 +191,7 @@ BAD = [
     (lambda: make(gradient, np.zeros(2, int), SGD), "of float32 or float64, got int64"),
     (
         lambda: make(gradient, [np.zeros(2), np.zeros(2, np.float32)], SGD),
-        "flatten needs arrays of one dtype",
+        "vector needs arrays of one dtype",
     ),
     (
         lambda: make(gradient, np.zeros(2), SGD, learning_rate=1),

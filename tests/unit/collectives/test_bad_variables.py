@@ -167,8 +167,8 @@ def test_dtypes_that_no_variable_can_hold(held):
         synk.variable(np.ones(3), "w", dtype=object)
 
 
-def test_flatten_different_dtypes(held):
-    with refused(synk.DataError, "flatten needs arrays of one dtype", "float32, float64", "dtype="):
+def test_a_vector_of_different_dtypes(held):
+    with refused(synk.DataError, "vector needs arrays of one dtype", "float32, float64", "dtype="):
         synk.vector([np.ones(2), np.ones(2, "float32")])
     with refused(synk.DataError, "float64"):
         synk.vector([np.ones(2), np.ones(2, "float32")], dtype="float32")
