@@ -583,12 +583,12 @@ def test_data_and_arrays(world):
 
 def test_a_name_of_its_own(world):
     @synk.sequence(name="relax")
-    def body(x):
-        step(x, synk.STEP, 1.0)
+    def body(v):
+        synk.all_reduce(v, "sum")
 
     assert body.name == "relax"
-    with pytest.raises(ArgumentError, match=r"^relax"):
-        body(np.zeros(3), times=-1)
+    with pytest.raises(synk.ArgumentError, match=r"^relax"):
+        body(synk.variable(np.zeros(3)), times=-1)
 
 
 def exchange_memory(a, b):
