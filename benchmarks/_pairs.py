@@ -98,7 +98,7 @@ def weighted_sum(x, y, total):
 
 _OUTPUTS = {"total": synk.output("sum", shape=(), dtype="float64")}
 of_data = synk.parallel(grid=blocks, block=THREADS, outputs=_OUTPUTS)(weighted_sum)
-of_variables = synk.parallel(grid=blocks, block=THREADS, outputs=_OUTPUTS, sliceable=("x", "y"))(
+of_variables = synk.parallel(grid=blocks, block=THREADS, outputs=_OUTPUTS, rows=("x", "y"))(
     weighted_sum
 )
 

@@ -79,7 +79,7 @@ def quench(tracks, model):
         tracks[i]["n_electrons"] = left(tracks[i]["dEdx"], model) * tracks[i]["dE"] / PAIR
 
 
-@synk.parallel(sliceable=("tracks",), inout=("tracks",))
+@synk.parallel(rows=("tracks",), inout=("tracks",))
 @cuda.jit
 def quench_held(tracks, model):
     """The same for rows that ranks hold."""

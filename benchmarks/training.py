@@ -91,7 +91,7 @@ def measure_optimiser(ranks: int, device: Any, seconds: float) -> Iterator[Resul
     """Adam alone, beside copies of as much memory."""
     count = PARAMETERS[device]
     with synk.fork(ranks, device=device):
-        w, g = (synk.flatten(np.full(count, 0.5, np.float32)) for _ in range(2))
+        w, g = (synk.vector(np.full(count, 0.5, np.float32)) for _ in range(2))
         update = synk.optim.updater(synk.optim.adam(1e-6), w, g)
         other = synk.variable(np.zeros(count, np.float32))
 

@@ -112,7 +112,7 @@ def gathered(variable: Any) -> Any:
 
 def own(work: Work, hosts: Sequence[Any], ranks: int, device: str) -> Iterator[Candidate]:
     """This library's."""
-    function = synk.vectorize(FUNCTIONS[work], sliceable=("x", "y"))
+    function = synk.vectorize(FUNCTIONS[work], rows=("x", "y"))
     x, y, out = (synk.data(array) for array in (*hosts, np.zeros_like(hosts[0])))
     if work == "sum of rows":
         yield Candidate(OWN, "reduce", ranks, lambda: function.reduce(x))

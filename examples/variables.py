@@ -45,7 +45,7 @@ def weigh_by_kernel(x, s, new):
             cuda.atomic.add(new, j, x[i, j] * s[j])
 
 
-@synk.function(outputs="gather", sliceable=("v",))
+@synk.function(outputs="gather", rows=("v",))
 def pick(v):
     """Returns the selected rows; gathered from all ranks."""
     return v
@@ -93,7 +93,7 @@ def main() -> None:
         rows = synk.scatter(synk.variable(np.zeros(1)), np.arange(6.0 * world.world_size))
         print(
             "  scattered   "
-            f"{[synk.get_value(rank, rows).tolist() for rank in range(world.world_size)]}"
+            f"{[synk.get_value(rows, rank).tolist() for rank in range(world.world_size)]}"
         )
         chosen = pick(rows, local_batch=[0, -1])  # the first and last row of each rank
         print(f"  local_batch {chosen.tolist()}")

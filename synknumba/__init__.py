@@ -19,7 +19,7 @@ Arrays:
     data, Data                             array in shared memory, which ranks read in place
     columns                                columns of a DataFrame or Arrow table
 Variables and collectives:
-    variable, flatten, Variable            arrays that stay on the ranks; several as one vector
+    variable, vector, Variable             arrays that stay on the ranks; several as one vector
     broadcast, all_gather                  copy arrays, or all rows, to every rank
     scatter, exchange                      divide rows among the ranks; renew halos
     reduce, all_reduce, reduce_scatter     combine the arrays of all ranks
@@ -134,6 +134,7 @@ from synknumba._variables.collectives import snapshot as snapshot
 from synknumba._variables.collectives import swap as swap
 from synknumba._variables.create import flatten as flatten
 from synknumba._variables.create import variable as variable
+from synknumba._variables.create import vector as vector
 from synknumba._variables.variable import Variable as Variable
 from synknumba._wire.statistics import Statistics as Statistics
 from synknumba._world.fork import fork as fork

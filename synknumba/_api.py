@@ -34,7 +34,7 @@ class _Roles(TypedDict, total=False):
 
     broadcast: Iterable[str]
     inout: Iterable[str]
-    sliceable: Iterable[str]
+    rows: Iterable[str]
     name: str | None
 
 
@@ -139,7 +139,7 @@ def parallel(
     inout: Iterable[str] = (),
     givens: Mapping[str, Any] | None = None,
     updates: Mapping[str, Any] | None = None,
-    sliceable: Iterable[str] = (),
+    rows: Iterable[str] = (),
     block: Block | None = None,
     grid: Grid = None,
     smem_bytes: int = 0,
@@ -166,7 +166,7 @@ def parallel(
             Slices are combined with `op`, and each rank's variable is assigned once, at the end of
             the call. To read the old value, bind the variable to another parameter with givens=.
             After an error on a rank, the variable's values are undefined.
-        sliceable: names of parameters that take variables as rows: each rank passes the rows of its
+        rows: names of parameters that take variables as rows: each rank passes the rows of its
             own array that `local_batch` selects, in `num_slices` slices. They are inputs unless
             also named in inout=. On each rank, their number of rows must equal that of the sharded
             arguments.
@@ -179,7 +179,7 @@ def parallel(
             launch's array arguments by name: `lambda shapes: …`, or `lambda rows, shapes: …`. The
             rows and elements are those of the largest array with whose lengths the kernel compares
             its positions, as in `if i < x.shape[0]:`; else of the first sharded one. Without one,
-            they are what each rank holds of the first variable in sliceable=, the first scattered
+            they are what each rank holds of the first variable in rows=, the first scattered
             one, or the first replica that is not 0-d; a rank that holds no rows of it launches
             nothing.
         smem_bytes: dynamic shared memory of a block, in bytes.
@@ -231,7 +231,7 @@ def parallel(
                 )
         called = name or function.__name__
         options = replace(
-            _options("kernel", called, broadcast, givens, sliceable, inout, updates),
+            _options("kernel", called, broadcast, givens, rows, inout, updates),
             outputs=declared,
             launch=named_launch(called, block, grid, smem_bytes),
             compile_options=compile_options,
@@ -288,7 +288,7 @@ def function(
     inout: Iterable[str] = (),
     givens: Mapping[str, Any] | None = None,
     updates: Mapping[str, Any] | None = None,
-    sliceable: Iterable[str] = (),
+    rows: Iterable[str] = (),
     record: bool = False,
     name: str | None = None,
 ) -> Any:
@@ -315,7 +315,7 @@ def function(
             Slices are combined with `op`, and each rank's variable is assigned once, at the end of
             the call. To read the old value, bind the variable to another parameter with givens=.
             After an error on a rank, the variable's values are undefined.
-        sliceable: names of parameters that take variables as rows: each rank passes the rows of its
+        rows: names of parameters that take variables as rows: each rank passes the rows of its
             own array that `local_batch` selects, in `num_slices` slices. They are inputs unless
             also named in inout=. Sharded arguments may have a different number of rows: both are
             sliced by the same rule, a slice runs if either has rows, and "mean" is weighted by the
@@ -355,7 +355,7 @@ def function(
         ops = _plain_ops(outputs) if has_ops else None
         called = name or str(getattr(target, "__name__", "the function"))
         options = replace(
-            _options("function", called, broadcast, givens, sliceable, inout, updates),
+            _options("function", called, broadcast, givens, rows, inout, updates),
             ops=ops,
             has_ops=has_ops,
             record=as_flag(record, "record"),
@@ -374,7 +374,7 @@ class _Estimating(TypedDict, total=False):
 
     broadcast: Iterable[str]
     givens: Mapping[str, Any] | None
-    sliceable: Iterable[str]
+    rows: Iterable[str]
     weights: str | bool | None
     covariance: bool
     size: int | None
@@ -393,7 +393,7 @@ def expectation(
     *,
     broadcast: Iterable[str] = (),
     givens: Mapping[str, Any] | None = None,
-    sliceable: Iterable[str] = (),
+    rows: Iterable[str] = (),
     weights: str | bool | None = None,
     covariance: bool = False,
     size: int | None = None,
@@ -415,7 +415,7 @@ def expectation(
         broadcast: names of array parameters that are passed whole instead of row by row.
         givens: {parameter: value or variable}: bound arguments, which callers omit. Arrays are read
             at each call.
-        sliceable: names of parameters that take variables as rows, as for `parallel`.
+        rows: names of parameters that take variables as rows, as for `parallel`.
         weights: name of the parameter that holds the row's weight, or True if the last number
             returned is the weight. The mean is then the self-normalised mean Σ w v / Σ w. Weights
             must be non-negative; a negative one makes all results NaN.
@@ -448,7 +448,7 @@ def expectation(
     @shortened
     def decorate(target: Callable[..., Any]) -> Expectation:
         refuse_kernel("expectation", target)
-        options = _options("kernel", "", broadcast, givens, sliceable)
+        options = _options("kernel", "", broadcast, givens, rows)
         return Expectation(
             target, options, name, weights=weights, covariance=covariance, size=size, dtype=dtype
         )
@@ -462,7 +462,7 @@ class _Mapping(TypedDict, total=False):
     signatures: Any
     broadcast: Iterable[str]
     givens: Mapping[str, Any] | None
-    sliceable: Iterable[str]
+    rows: Iterable[str]
     name: str | None
 
 
@@ -480,7 +480,7 @@ def vectorize(
     signatures: Any = (),
     broadcast: Iterable[str] = (),
     givens: Mapping[str, Any] | None = None,
-    sliceable: Iterable[str] = (),
+    rows: Iterable[str] = (),
     name: str | None = None,
 ) -> Any:
     """Applies a scalar function elementwise to sharded arrays, on all ranks.
@@ -499,7 +499,7 @@ def vectorize(
             broadcast as in NumPy.
         givens: {parameter: value or variable}: bound arguments, which callers omit. Arrays are read
             at each call.
-        sliceable: names of parameters whose variables are rows, as for `parallel`; arguments that
+        rows: names of parameters whose variables are rows, as for `parallel`; arguments that
             are not variables are treated as usual.
         name: name in messages; default: the function's.
 
@@ -527,7 +527,7 @@ def vectorize(
     @shortened
     def decorate(target: Any) -> Vectorized:
         refuse_kernel("vectorize", target)
-        options = _options("kernel", "", broadcast, givens, sliceable)
+        options = _options("kernel", "", broadcast, givens, rows)
         return Vectorized(
             python_function(target), options, declared or ufunc_signatures(target), name
         )
@@ -540,7 +540,7 @@ def _options(
     called: str,
     broadcast: Iterable[str],
     givens: Mapping[str, Any] | None,
-    sliceable: Iterable[str],
+    rows: Iterable[str],
     inout: Iterable[str] = (),
     updates: Mapping[str, Any] | None = None,
 ) -> FunctionOptions:
@@ -550,7 +550,7 @@ def _options(
         broadcast=_names(broadcast, "broadcast"),
         inout=_names(inout, "inout"),
         givens=_by_name(givens, "givens", '{"x": data}'),
-        sliceable=_names(sliceable, "sliceable"),
+        sliceable=_names(rows, "rows"),
         updates=check_updates(called, _by_name(updates, "updates", '{"total": (variable, "sum")}')),
     )
 

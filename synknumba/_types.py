@@ -215,11 +215,13 @@ _SHOWN_BITS = 1000
 
 def known_options(function: _F) -> _F:
     """Makes a function raise `ArgumentError` for arguments that it does not have, with the
-    nearest option that it has.
+    nearest option that it has; `sliceable=`, as Synkhronos calls it, is `rows=`.
     """
 
     @functools.wraps(function)
     def _checked(*args: Any, **options: Any) -> Any:
+        if "sliceable" in options and "rows" not in options:
+            options["rows"] = options.pop("sliceable")
         try:
             return function(*args, **options)
         except Exception as error:

@@ -123,7 +123,7 @@ def rows(plan: PlanReport, *, ax: Axes = None) -> Axes:
 
     Args:
         plan: returned by `f.plan(...)`, of a call with rows: of arrays, or of variables in
-            `sliceable=`.
+            `rows=`.
         ax: axes to draw into. Default: those of a new figure.
 
     Returns:

@@ -7,3 +7,5 @@ for rows in synk.batches(len(x), 128, seed=0, epochs=10):
 
 from synknumba._learning.training import TrainFunction as TrainFunction
 from synknumba._learning.training import make_train_function as make_train_function
+
+step = make_train_function

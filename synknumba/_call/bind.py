@@ -322,7 +322,7 @@ class _Binding:
         if name in self._options.sliceable and kind not in _SLICEABLE:
             raise self._refused(
                 path,
-                f"is in sliceable=, which takes variables; got {class_text(value)}",
+                f"is in rows=, which takes variables; got {class_text(value)}",
             )
         return _METHODS[kind](self, name, path, value)
 
@@ -385,7 +385,7 @@ class _Binding:
             if not by_rank[0]:
                 raise self._refused(
                     path,
-                    f"is in sliceable=, but {variable.label_of(leaf)} is 0-d and has no rows",
+                    f"is in rows=, but {variable.label_of(leaf)} is 0-d and has no rows",
                 )
             spans = own_by_rank(variable, by_rank)
             lengths = tuple(span.stop - span.start for span in spans)
@@ -421,7 +421,7 @@ class _Binding:
         if id(variable) in self._binder.updated:
             role = "a part of a variable that updates= names"
         if name in self._options.sliceable:
-            role = "in sliceable="
+            role = "in rows="
         if role:
             raise self._refused(path, f"is {branch.label}, and {role}; make one variable per array")
         if branch.structure != LEAF and self._options.style == "kernel":

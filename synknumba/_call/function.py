@@ -81,7 +81,7 @@ class Function(SentFunction, Generic[P, R]):
     - Python and NumPy scalars go to every rank by value.
     - `synknumba.arange(n)`, `RANK`, `WORLD_SIZE`, `OFFSET`, `ROWS`, `OWN` and `per_rank([...])` are
       filled in on each rank.
-    - A `Variable` is each rank's own array, written in place. If its name is in `sliceable=`, its
+    - A `Variable` is each rank's own array, written in place. If its name is in `rows=`, its
       rows are passed.
 
     Calls take the options `batch`, `local_batch`, `num_slices`, `output_subset` and `shards`

@@ -157,8 +157,8 @@ def _check_parts(option: str, required: str, count: Any) -> None:
 # roles that one parameter may have
 _COMPATIBLE = (
     {"givens", "broadcast"},
-    {"givens", "sliceable"},
-    {"inout", "sliceable"},
+    {"givens", "rows"},
+    {"inout", "rows"},
 )
 
 
@@ -203,7 +203,7 @@ def check_names(name: str, parameters: Collection[str], options: FunctionOptions
         "inout": options.inout,
         "givens": options.givens,
         "updates": options.updates,
-        "sliceable": options.sliceable,
+        "rows": options.sliceable,
     }
     roles_of: dict[str, list[str]] = {}
     for role, names in roles.items():

@@ -33,7 +33,7 @@ def _way_to_rows(call: Call) -> str:
     for name, variable in call.variables.items():
         if variable.sharded:
             return (
-                f"name {name} in sliceable=, for its rows on each rank, or gather a "
+                f"name {name} in rows=, for its rows on each rank, or gather a "
                 f"function of it, as def frame({name}, own): return "
                 f"{name}[own.start:own.stop] by frame({name}, synk.OWN)"
             )

@@ -32,7 +32,7 @@ def warn_of_means(worked: WorkedCall) -> None:
             warnings.warn(
                 f"the op 'mean' of {worked.planner.name} counts each rank equally, since the call "
                 f"has no rows, and {parameter} has "
-                f'{rows} rows on the ranks; name it in sliceable=("{parameter}",) to weight '
+                f'{rows} rows on the ranks; name it in rows=("{parameter}",) to weight '
                 f"ranks by them, or gather sums",
                 RuntimeWarning,
                 stacklevel=depth_of_script(),

@@ -105,7 +105,7 @@ class RowSelector:
             if options.local_batch is not None:
                 raise ArgumentError(
                     f"{self._name} got local_batch, which selects rows of sliceable variables, but "
-                    "it has none; name them in sliceable=(…)"
+                    "it has none; name them in rows=(…)"
                 )
             return None
         first, lengths = next(iter(sliceable.items()))

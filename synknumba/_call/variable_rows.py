@@ -105,7 +105,7 @@ def fill_in(
         if RankConstant.OWN in of_rows:
             raise ArgumentError(
                 f"{name} gets synk.OWN, the indices of own rows in the array of a variable, but no "
-                "variable with rows that is not in sliceable=; pass one, or synk.arange(n) for the "
+                "variable with rows that is not in rows=; pass one, or synk.arange(n) for the "
                 "rows of the call"
             )
         if RankConstant.ROWS in of_rows:

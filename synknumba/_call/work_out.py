@@ -456,7 +456,7 @@ def _lost_write(path: str, param: Param) -> tuple[str, str]:
         case HeldRows():
             return (
                 "an input: rows of a sliceable variable",
-                f'Name it in inout=("{path}",) to write them, leave sliceable= out '
+                f'Name it in inout=("{path}",) to write them, leave rows= out '
                 "to write to the whole variable",
             )
         case Broadcast():

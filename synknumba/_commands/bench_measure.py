@@ -212,7 +212,7 @@ def _bandwidth(ranks: int, device: str, sizes: Sizes) -> Iterator[Measurement]:
     x, y = (synk.scatter(synk.variable(array)) for array in (host, target))
     scale(x, y, 3.0)
     for rank in range(ranks):
-        if not np.all(np.asarray(synk.get_value(rank, y)) == 3.0):
+        if not np.all(np.asarray(synk.get_value(y, rank)) == 3.0):
             raise CommandError(
                 "a kernel that triples rows has written something else; report "
                 "this, with `synknumba doctor`"

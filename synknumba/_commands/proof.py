@@ -54,7 +54,7 @@ def _run(ranks: int | None, device: str) -> tuple[str, str]:
         shares = rows.reshape(size, ROWS).sum(axis=1)
         ones = synk.variable(np.ones(1000))
         synk.all_reduce(ones, "sum")
-        sums = np.array([synk.get_value(rank, ones) for rank in range(size)])
+        sums = np.array([synk.get_value(ones, rank) for rank in range(size)])
         where, transport = world.device, world.transport
     has_shares = np.array_equal(np.asarray(result.each), shares)
     if result.total != number * (number - 1) // 2 or not has_shares:

@@ -170,7 +170,7 @@ class Gradient:
         call = function(
             define(text, self.name, self.name, scope),
             broadcast=roles.broadcast,
-            sliceable=roles.sliceable,
+            rows=roles.sliceable,
             record=record,
             name=self.name,
         )
@@ -187,7 +187,7 @@ class Gradient:
         kernel: Any = parallel(
             self._function,
             broadcast=roles.broadcast,
-            sliceable=roles.sliceable,
+            rows=roles.sliceable,
             name=self.name,
             block=self._block,
             grid=self._grid,
@@ -197,7 +197,7 @@ class Gradient:
             count, sliceable = count_sliceable, frozenset({"x"})
         if roles.weights is not None:
             count = function(
-                add_weights, sliceable=sliceable, record=record, name=f"weights of {self.name}"
+                add_weights, rows=sliceable, record=record, name=f"weights of {self.name}"
             )
 
         def step(batch: tuple[Any, ...], params: Any, sums: Any, rows: Any) -> None:

@@ -34,7 +34,7 @@ def count_rows(x: Any, count: Any) -> None:
     count[0] += x.shape[0]
 
 
-@parallel(grid=1, block=1, sliceable=("x",))
+@parallel(grid=1, block=1, rows=("x",))
 def count_sliceable(x: Any, count: Any) -> None:
     """Adds the number of a rank's rows of a variable."""
     count[0] += x.shape[0]

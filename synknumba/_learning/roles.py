@@ -126,7 +126,7 @@ def read_roles(
     behind = _passed(_parameters(gradient))[len(inputs) :]
     if is_kernel:
         _check_order(gradient, name, inputs, behind, params.leaves)
-    for option, names in (("broadcast", broadcast), ("sliceable", sliceable)):
+    for option, names in (("broadcast", broadcast), ("rows", sliceable)):
         for name_in_option in names:
             if name_in_option not in inputs:
                 raise ArgumentError(

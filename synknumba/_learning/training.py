@@ -57,7 +57,7 @@ from synknumba._sequence.sequence import sequence
 from synknumba._tracing import STEP
 from synknumba._types import Array, Block, Grid, class_text, known_options
 from synknumba._variables.collectives import all_reduce
-from synknumba._variables.create import flatten
+from synknumba._variables.create import vector
 from synknumba._variables.variable import Variable, state_of
 from synknumba._world.call_in_flight import Flight
 from synknumba._world.failure import CallInfo
@@ -109,7 +109,7 @@ class TrainFunction:
         zeros = unflatten(structure, [np.zeros_like(leaf) for leaf in leaves])
         dtype = state_of(params).dtypes()[0]
         sums = {"gradient": zeros, "loss": np.zeros((), dtype), "count": np.zeros((), dtype)}
-        self._sums = flatten(sums, name=f"sums of {gradient.name}")
+        self._sums = vector(sums, name=f"sums of {gradient.name}")
         self._updater = Updater(
             optimizer, params, self._sums, on_nonfinite=on_nonfinite, has_sums=True
         )
@@ -535,7 +535,7 @@ def make_train_function(
     *,
     inputs: Iterable[str] | None = None,
     broadcast: Iterable[str] = (),
-    sliceable: Iterable[str] = (),
+    rows: Iterable[str] = (),
     weights: str | None = None,
     record: bool | None = None,
     on_nonfinite: OnNonfinite = "raise",
@@ -559,12 +559,12 @@ def make_train_function(
             parameters `(*batch, *params, loss, *slopes)`, that adds to `loss[0]` and to the slopes,
             which begin as zeros.
         params: what the parameters begin with: an array, or a nested dict, list or tuple of arrays,
-            of float32 or float64; or a variable made by `synk.flatten`. A list or tuple is passed
+            of float32 or float64; or a variable made by `synk.vector`. A list or tuple is passed
             as several arguments, anything else as one.
         optimizer: of `synk.optim`.
         inputs: names of the arguments before the parameters; default: those of `gradient`.
         broadcast: names of inputs that every rank gets whole.
-        sliceable: names of inputs that are variables of rows; those with a halo must be named.
+        rows: names of inputs that are variables of rows; those with a halo must be named.
         weights: name of an input, an array of numbers of at least 0, with any number of axes, by
             whose sum a step divides; nothing checks them but that the sum is above 0. The gradient
             multiplies loss and slopes by them.
@@ -604,16 +604,14 @@ def make_train_function(
             f"None, got {on_nonfinite!r}"
         )
     variable = _vector(params)
-    for option, value in (("inputs", inputs), ("broadcast", broadcast), ("sliceable", sliceable)):
+    for option, value in (("inputs", inputs), ("broadcast", broadcast), ("rows", rows)):
         if isinstance(value, str):
             raise ArgumentError(
                 f"{option} takes a tuple of names, got the string {value!r}; "
                 f'write {option}=("{value}",)'
             )
     names = None if inputs is None else tuple(inputs)
-    work = Gradient(
-        gradient, variable, names, tuple(broadcast), tuple(sliceable), weights, block, grid
-    )
+    work = Gradient(gradient, variable, names, tuple(broadcast), tuple(rows), weights, block, grid)
     return TrainFunction(work, variable, optimizer, record, on_nonfinite)
 
 
@@ -621,10 +619,10 @@ def _vector(params: Any) -> Variable:
     """Returns the parameters as the variable that a script gives, or a new one."""
     if not isinstance(params, Variable):
         _refuse_numbers(params)
-        params = flatten(params, name="params")
+        params = vector(params, name="params")
     check_vector("make_train_function", "params", params)
-    vector: Variable = params
-    return vector
+    variable: Variable = params
+    return variable
 
 
 def _refuse_in_sequences() -> None:

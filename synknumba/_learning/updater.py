@@ -35,7 +35,7 @@ from synknumba._rowwise.generate import define, indented, kernel_text, numbered
 from synknumba._source.reached import walk
 from synknumba._tracing import STEP
 from synknumba._types import DeviceKind, known_options
-from synknumba._variables.create import flatten, variable
+from synknumba._variables.create import variable, vector
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Variable, state_of, vector_of
 from synknumba._world.open_world import current_world
@@ -95,14 +95,14 @@ class Updater:
         ):
             parts.append({})
             for slot in transform.slots:
-                vector = flatten(arrays[slot.name], name=f"{slot.name} of part {number}")
-                self._slots.append(vector)
+                held = vector(arrays[slot.name], name=f"{slot.name} of part {number}")
+                self._slots.append(held)
                 if slot.is_constant:  # a mask is the script's, not a file's
-                    self._renewed.append((state_of(vector), take_apart(slot.init(value))[0]))
+                    self._renewed.append((state_of(held), take_apart(slot.init(value))[0]))
                 else:
-                    parts[-1][slot.name] = vector
+                    parts[-1][slot.name] = held
         if optimizer.every > 1:
-            self.state["gathered"] = flatten(start.gathered, name="gathered gradients")
+            self.state["gathered"] = vector(start.gathered, name="gathered gradients")
             self._slots.append(self.state["gathered"])
         self._kernels: dict[DeviceKind, _Kernels] = {}
         states = map(state_of, (params, gradient, *self._slots, self._count))
@@ -168,7 +168,7 @@ def updater(
 
     Args:
         optimizer: of `synk.optim`.
-        params: made by `synk.flatten`, of float32 or float64.
+        params: made by `synk.vector`, of float32 or float64.
         gradient: the same, with the structure and shapes of `params`.
         on_nonfinite: "skip" leaves out steps whose gradient has a NaN or an infinity; None takes
             them.
@@ -188,7 +188,7 @@ def updater(
         ... def slope(w, g):
         ...     g[...] = 2 * w
         >>> with synk.fork(2, device="cpu"):
-        ...     w, g = synk.flatten(np.ones(3)), synk.flatten(np.zeros(3))
+        ...     w, g = synk.vector(np.ones(3)), synk.vector(np.zeros(3))
         ...     step = synk.optim.updater(synk.optim.momentum(0.1), w, g)
         ...     @synk.sequence
         ...     def descend(w, g):
@@ -205,14 +205,14 @@ def updater(
     if state_of(params) is state_of(gradient):
         raise ArgumentError(
             "updater got the same variable as params and gradient; make another, "
-            "as by synk.flatten(zeros)"
+            "as by synk.vector(zeros)"
         )
     kinds, texts = [], []
-    for vector in (params, gradient):
-        state = state_of(vector)
+    for value in (params, gradient):
+        state = state_of(value)
         structure, dtype = state.structure(), state.dtypes()[0]
         kinds.append((structure, state.root_shapes(), dtype))
-        texts.append(f"{describe(structure)} with shapes {vector.shape} of {dtype}")
+        texts.append(f"{describe(structure)} with shapes {value.shape} of {dtype}")
     if kinds[0] != kinds[1]:
         raise DataError(f"gradient is {texts[1]}, but params are {texts[0]}")
     if on_nonfinite not in {None, "skip"}:
@@ -223,9 +223,7 @@ def updater(
 def check_vector(what: str, name: str, value: Any) -> None:
     """Raises unless a value is a flat variable of floats, of which every rank has a replica."""
     if not isinstance(value, Variable) or not state_of(value).is_flat:
-        raise ArgumentError(
-            f"{what} needs {name} as a variable made by synk.flatten, got {value!r}"
-        )
+        raise ArgumentError(f"{what} needs {name} as a variable made by synk.vector, got {value!r}")
     state = state_of(value)
     dtype = state.dtypes()[0]
     if dtype not in {np.dtype(np.float32), np.dtype(np.float64)}:

@@ -168,7 +168,7 @@ def refuse_span(function: str, name: str, constant: Any) -> None:
     if constant is RankConstant.OWN:
         raise ArgumentError(
             f"{name} of {function} is synk.OWN, the span of a variable's own rows, which kernels "
-            "and functions of arrays take; pass numbers, or name the variable in sliceable= to get "
+            "and functions of arrays take; pass numbers, or name the variable in rows= to get "
             "its own rows"
         )
 
@@ -195,7 +195,7 @@ def variable_shape(function: str, name: str, variable: VariableState, rows: bool
     shapes: Sequence[Shape] = variable.root_shapes()
     if variable._layout[1] >= 0:  # noqa: SLF001  # as in a call
         shapes = variable.shapes()[0]
-    hint = f'; if they are rows, name it in sliceable=("{name}",)'
+    hint = f'; if they are rows, name it in rows=("{name}",)'
     if rows:
         shapes, hint = [shape[1:] for shape in shapes], ""
     different = {*shapes}
@@ -271,7 +271,7 @@ def rows_hint(values: Mapping[str, Any], sliceable: Collection[str]) -> str:
     named = ", ".join(f'"{name}"' for name in held)
     return (
         f"; for the rows of {' and '.join(held)}, which a call passes whole, write "
-        f"sliceable=({named},) in the decorator"
+        f"rows=({named},) in the decorator"
     )
 
 

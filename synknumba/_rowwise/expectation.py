@@ -77,7 +77,7 @@ class Expectation(RowFunction):
     until=None, min_rows=10_000, max_rows=None, progress=None, **kwargs)`. For each row, the
     function gets
 
-    - of `Data`, NumPy arrays and variables in `sliceable=`: the row, a number or an array of one
+    - of `Data`, NumPy arrays and variables in `rows=`: the row, a number or an array of one
       dimension less;
     - of `synknumba.arange(n)`: the global index of the row;
     - of numbers, of arrays in `broadcast=`, of other variables: the whole.

@@ -98,7 +98,7 @@ class Vectorized(Reducible):
 
     Call it as `f(*args, out=None, batch=None, local_batch=None, num_slices=1, shards=None,
     progress=None, **kwargs)`. Arrays broadcast against
-    each other as in NumPy, but for axis 0 of `Data`, NumPy arrays and variables in `sliceable=`,
+    each other as in NumPy, but for axis 0 of `Data`, NumPy arrays and variables in `rows=`,
     which is rows. The result has as many rows. It is gathered, or written to `out`, which is then
     returned.
 
@@ -309,7 +309,7 @@ class Vectorized(Reducible):
         names = [name for name, value in values.items() if value is out]
         if isinstance(out, Variable):
             row = variable_shape(self.name, OUT, state_of(out), rows=True)
-            whole, way_out = {*names}.difference(self._options.sliceable), "pass it in sliceable="
+            whole, way_out = {*names}.difference(self._options.sliceable), "pass it in rows="
         else:
             row = out.shape[1:]
             whole, way_out = {*self._options.broadcast}, "leave it out of broadcast="

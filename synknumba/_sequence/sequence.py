@@ -81,10 +81,10 @@ class Sequence(Generic[P, R]):
         array([0.5   , 0.25  , 0.125 , 0.0625])
     """
 
-    def __init__(self, function: Callable[P, R]) -> None:
+    def __init__(self, function: Callable[P, R], name: str | None = None) -> None:
         self.py_func = function
-        self.name = str(getattr(function, "__name__", type(function).__name__))
-        self.__name__ = self.name
+        self.__name__ = str(getattr(function, "__name__", type(function).__name__))
+        self.name = name or self.__name__
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
         signature_names(function, "the sequence", OPTIONS)
@@ -518,8 +518,12 @@ def _body_of(value: Any) -> Any:
 _NOTHING: Any = object()
 
 
+@overload
+def sequence(function: Callable[P, R], /, *, name: str | None = None) -> Sequence[P, R]: ...
+@overload
+def sequence(*, name: str) -> Callable[[Callable[P, R]], Sequence[P, R]]: ...
 @shortened
-def sequence(function: Callable[P, R] = _NOTHING, /, **options: Never) -> Sequence[P, R]:
+def sequence(function: Any = _NOTHING, /, *, name: str | None = None, **options: Never) -> Any:
     """Makes a function that calls others into a sequence: the ranks run its calls by themselves, as
     often as asked.
 
@@ -531,6 +535,7 @@ def sequence(function: Callable[P, R] = _NOTHING, /, **options: Never) -> Sequen
 
     Args:
         function: the body.
+        name: name in messages; default: the body's.
         **options: none; those of a call, such as `times=`, are refused here.
 
     Returns:
@@ -557,6 +562,8 @@ def sequence(function: Callable[P, R] = _NOTHING, /, **options: Never) -> Sequen
         array([32., 32., 32.])
     """
     if options or function is _NOTHING or not callable(function):
+        if name is not None and function is _NOTHING and not options:
+            return partial(sequence, name=name)
         message = "write @synk.sequence without parentheses above the function"
         if options:
             text = ", ".join(f"{name}={value!r}" for name, value in dict[str, Any](options).items())
@@ -564,4 +571,4 @@ def sequence(function: Callable[P, R] = _NOTHING, /, **options: Never) -> Sequen
         if function is not _NOTHING and not callable(function):
             message += f"; got {class_text(function)}"
         raise ArgumentError(message)
-    return Sequence(function)
+    return Sequence(function, name)

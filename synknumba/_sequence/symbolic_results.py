@@ -149,7 +149,7 @@ def unfit(result: Result | None, *, has_shards: bool) -> str | None:
         return f"{result.op} finds values and rows, which the script puts together. Return it"
     if result.op == "gather":
         return (
-            "it has the rows of all ranks. Write them to a scattered variable, as in sliceable= "
+            "it has the rows of all ranks. Write them to a scattered variable, as in rows= "
             "and inout=, and pass that"
         )
     if result.shape == ():

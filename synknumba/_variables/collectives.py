@@ -120,7 +120,7 @@ def scatter(
 
     With `halo=h`, a rank's array also has copies of h rows of each neighbour, before and after its
     own rows. Kernels and functions get the array with these halos, which `exchange` renews; values,
-    lengths and `sliceable=` are those of own rows. `synk.OWN` passes the `Span`, to functions the
+    lengths and `rows=` are those of own rows. `synk.OWN` passes the `Span`, to functions the
     `range`, of own rows in the array, and `synk.OFFSET` the row of the whole at which the array
     begins; `synk.ROWS` is the length of the array, halos included.
 
@@ -616,26 +616,30 @@ def snapshot(vars: Any) -> Any:
 
 # ---- single ranks
 
+_VARIABLES = (Variable, dict, list, tuple)
+
 
 @known_options
-def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
-    """Sets one rank's arrays to new values; other ranks keep theirs, so replicas may differ
-    afterwards.
+def set_value(vars: Any, values: Any, rank: Any = None, batch: Batch = None) -> Any:
+    """Sets the arrays of all ranks, or of one, to new values; if of one, the others keep theirs, so
+    replicas may differ afterwards.
 
     Args:
-        rank: rank to write to.
-        vars: a `Variable`, or a tree of variables.
+        vars: a `Variable`, or a tree of variables. Synkhronos' order, `set_value(rank, vars,
+            values)`, is understood, too.
         values: new values, in the structure of `vars`: arrays, `Data`, numbers or trees of these.
             Shapes may differ from the old ones; those of a variable with a halo are its own rows on
             that rank, as many as before, and halos stay as they are until `exchange`.
+        rank: rank to write to; None for all.
         batch: rows of `values` to write, as for `scatter`; None for all.
 
     Returns:
         `vars`.
 
     Raises:
-        PartitionError: there is no such rank, or an array is 0-d and `batch` is given, or a
-            variable has a halo and own rows of another shape.
+        PartitionError: there is no such rank, or `rank` is None and a variable is divided, or an
+            array is 0-d and `batch` is given, or a variable has a halo and own rows of another
+            shape.
         ArgumentError, DataError, BatchError, WorldError, SharedMemoryError: as for `scatter`.
         RankError, RankDied, CallTimeout: as for `scatter`.
 
@@ -644,17 +648,26 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
         >>> import synknumba as synk
         >>> with synk.fork(2, device="cpu"):
         ...     v = synk.variable(np.zeros(2))
-        ...     v = synk.set_value(1, v, [5.0, 6.0])
+        ...     v = synk.set_value(v, [5.0, 6.0], rank=1)
         ...     synk.gather(v)
         array([[0., 0.],
                [5., 6.]])
     """
-    group = VariableGroup.of(vars, "set_value")
+    target = vars
+    if _is_behind(vars, values):
+        target, values, rank = values, rank, vars
+    group = VariableGroup.of(target, "set_value")
     new_arrays = group.matched(values)
     if batch is not None:
         VariableGroup("set_value with batch=", group.states).check_rows()
         for arrays in new_arrays:
             arrays[:] = [_taken(*_Selection.of(array, batch)) for array in arrays]
+    if rank is None:
+        for state in group.states:
+            state.check_settable()
+        for state, arrays in zip(group.states, new_arrays, strict=True):
+            state.set_value(arrays, None)
+        return target
     with collective_call(group.states) as world:
         rank = check_rank(rank, world.world_size)
         assignments = [
@@ -662,31 +675,40 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
             for state, arrays in zip(group.states, new_arrays, strict=True)
         ]
         write_all(world, assignments)
-    return vars
+    return target
 
 
 @known_options
-def get_value(rank: int, vars: Any) -> Any:
+def get_value(vars: Any, rank: Any = None) -> Any:
     """Returns copies of one rank's arrays, without halos, as NumPy arrays in the structure of
     `vars`.
 
     Args:
-        rank: rank to read from.
-        vars: a `Variable`, or a tree of variables.
+        vars: a `Variable`, or a tree of variables. Synkhronos' order, `get_value(rank, vars)`, is
+            understood, too.
+        rank: rank to read; None for rank 0, whose replica stands for all.
 
     Raises:
-        ArgumentError, PartitionError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for
-            `broadcast`.
+        PartitionError: there is no such rank, or `rank` is None and a variable is divided.
+        ArgumentError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
 
     Example:
         >>> import numpy as np
         >>> import synknumba as synk
         >>> with synk.fork(2, device="cpu"):
         ...     v = synk.scatter(synk.variable(np.zeros(3)), [1.0, 2.0, 3.0])
-        ...     synk.get_value(1, v)
+        ...     synk.get_value(v, rank=1)
         array([2., 3.])
     """
-    return VariableGroup.of(vars, "get_value").each(lambda state: state.value_on(rank))
+    target = vars
+    if _is_behind(vars, rank):
+        target, rank = rank, vars
+    return VariableGroup.of(target, "get_value").each(lambda state: state.value(rank))
+
+
+def _is_behind(first: Any, second: Any) -> bool:
+    """Whether the second of two arguments is the variables, after a rank."""
+    return isinstance(second, _VARIABLES) and not isinstance(first, _VARIABLES)
 
 
 @known_options

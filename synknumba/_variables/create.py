@@ -1,5 +1,6 @@
-"""Creation of variables: `variable` and `flatten`."""
+"""Creation of variables: `variable` and `vector`."""
 
+import warnings
 from typing import Any, final
 
 import numpy as np
@@ -54,7 +55,7 @@ def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = N
 
 
 @known_options
-def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
+def vector(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
     """Creates a variable whose arrays are stored as one contiguous vector, so that a collective
     transfers all of them at once.
 
@@ -81,15 +82,21 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
         ...     synk.all_reduce(gradients, "sum").get_value()
         {'w': array([2., 2.]), 'b': array(2.)}
     """
-    tracing.refuse("synk.flatten()")
+    tracing.refuse("synk.vector()")
     flattened = _make(tree, name, dtype, flat=True)
     kinds = sorted(set(map(str, state_of(flattened).dtypes())))
     if len(kinds) > 1:
         raise DataError(
-            f"flatten needs arrays of one dtype, got {', '.join(kinds)}; "
+            f"vector needs arrays of one dtype, got {', '.join(kinds)}; "
             f"convert them, or pass dtype="
         )
     return _place_now(flattened)
+
+
+def flatten(*args: Any, **options: Any) -> Variable:
+    """An older name of `vector`, which goes with version 0.3."""
+    warnings.warn("synk.flatten is called synk.vector now", DeprecationWarning, stacklevel=2)
+    return vector(*args, **options)
 
 
 def _make(value: Any, name: str | None, dtype: DTypeLike | None, *, flat: bool) -> Variable:

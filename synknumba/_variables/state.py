@@ -168,9 +168,18 @@ class VariableState:
 
     # ---- values
 
-    def value_on(self, rank: int) -> Any:
-        """Returns a copy of one rank's array; for a tree, the tree of arrays."""
-        return self.as_tree(self.fetch([rank])[0])
+    def value(self, rank: int | None) -> Any:
+        """Returns a copy of one rank's array, or of the replica that stands for all if `rank` is
+        None; for a tree, the tree of arrays.
+        """
+        # first: it may be lost, or this process a rank
+        arrays = self.fetch([0 if rank is None else rank])[0]
+        if rank is None:
+            self.check_whole(
+                "value",
+                "use get_value(rank=…) for one rank's part, or synk.gather(v) for all rows",
+            )
+        return self.as_tree(arrays)
 
     def whole_value(self) -> Any:
         """Returns a copy of the value, for a divided variable the rows of all ranks; for a tree,
@@ -235,11 +244,7 @@ class VariableState:
         """Sets the arrays of all ranks, or of one, to values that fit; see `Variable.set_value`."""
         self.check_process()
         if rank is None:
-            self.check_whole(
-                "value to set",
-                "use set_value(value, rank=…) for one rank's part, synk.scatter(v, value) to "
-                "divide the value, or synk.broadcast(v, value) to make it a replica on every rank",
-            )
+            self.check_settable()
         if open_world() is None and not self._needs_world(rank):
             _refuse_in_body()  # with a world `begin` does
             if rank is not None:
@@ -263,6 +268,14 @@ class VariableState:
     def _needs_world(self, rank: int | None) -> bool:
         """Whether to set one rank's array needs those that other ranks keep."""
         return rank is not None and self._values.storage is not None
+
+    def check_settable(self) -> None:
+        """Raises `PartitionError` if the variable is divided, so that no value is that of all."""
+        self.check_whole(
+            "value to set",
+            "use set_value(value, rank=…) for one rank's part, synk.scatter(v, value) to "
+            "divide the value, or synk.broadcast(v, value) to make it a replica on every rank",
+        )
 
     def check_whole(self, what: str, way_out: str) -> None:
         """Raises `PartitionError` if the variable is divided, so that the root's array does not

@@ -33,7 +33,7 @@ from synknumba._variables.values import Arrays
 
 @final
 class Variable:
-    """An array, or a nested tree of arrays, on every rank. Created by `variable` and `flatten`.
+    """An array, or a nested tree of arrays, on every rank. Created by `variable` and `vector`.
 
     Pass it to functions like any other argument: on each rank the function receives the rank's own
     array, and may write to it in place. A variable may be used by any number of functions, and in
@@ -152,14 +152,7 @@ class Variable:
             VariableLost: the values ended with the ranks of their world.
             WorldError: this process is a rank.
         """
-        if rank is not None:
-            return self._state.value_on(rank)
-        value = self._state.value_on(0)  # first: it may be lost, or this process a rank
-        self._state.check_whole(
-            "value",
-            "use get_value(rank=…) for one rank's part, or synk.gather(v, nd_up=0) for all rows",
-        )
-        return value
+        return self._state.value(rank)
 
     @shortened
     def set_value(self, value: Any, rank: int | None = None) -> None:

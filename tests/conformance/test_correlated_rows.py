@@ -233,7 +233,7 @@ def test_rows_of_variables_are_in_the_order_of_the_ranks(world):
     chain = synk.variable(np.zeros(50))
     for rank, values in enumerate(own):
         chain.set_value(values, rank=rank)
-    found = synk.expectation(lambda x: x, sliceable=("x",))(chain, block=8, num_slices=2)
+    found = synk.expectation(lambda x: x, rows=("x",))(chain, block=8, num_slices=2)
     check(found, np.concatenate(own), 8)
 
 

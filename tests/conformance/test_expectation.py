@@ -475,9 +475,7 @@ def test_variables(world):
     check(scaled(values, shared), values[:, 0] * 3.0)
     own = synk.variable(values[:, 1].copy())
     synk.scatter(own)
-    check(
-        synk.expectation(lambda x: x + 1.0, sliceable=("x",))(own, num_slices=2), values[:, 1] + 1.0
-    )
+    check(synk.expectation(lambda x: x + 1.0, rows=("x",))(own, num_slices=2), values[:, 1] + 1.0)
 
 
 def test_refuses(world):

@@ -149,7 +149,7 @@ def test_the_elements_of_sharded_arrays(world, options):
 
 
 def test_the_elements_of_sliceable_variables(world):
-    @synk.parallel(grid="elements", sliceable=("v",), inout=("v",))
+    @synk.parallel(grid="elements", rows=("v",), inout=("v",))
     @cuda.jit
     def scale(v, k):
         j, i = cuda.grid(2)

@@ -325,7 +325,7 @@ def test_rows_of_one_rank_alone(world, row, monkeypatch, dtype):
             name: synk.output(op, shape=COLUMNS, dtype=dtype)
             for name, op in (("total", "sum"), ("mean", "mean"))
         }
-        return synk.parallel(outputs=outputs, sliceable=("x",), block=64, grid=32)(cuda.jit(reduce))
+        return synk.parallel(outputs=outputs, rows=("x",), block=64, grid=32)(cuda.jit(reduce))
 
     for of in range(size):
         chosen = [[4, 1, 3] if rank == of else [] for rank in range(size)]

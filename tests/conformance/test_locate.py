@@ -166,7 +166,7 @@ def test_an_index_range(world):
 def test_rows_of_variables(world):
     x = np.random.default_rng(6).normal(size=40)
 
-    @synk.parallel(outputs={"best": synk.output("argmin", like="own")}, sliceable=("own",))
+    @synk.parallel(outputs={"best": synk.output("argmin", like="own")}, rows=("own",))
     def of_own(own, best):
         i = cuda.grid(1)
         if i < own.shape[0]:

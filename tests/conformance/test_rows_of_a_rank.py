@@ -22,7 +22,7 @@ def saxpy_as_published(n, a, x, y):
 
 
 saxpy = synk.parallel(inout=("y",))(cuda.jit(saxpy_as_published))
-saxpy_of_rows = synk.parallel(sliceable=("x", "y"), inout=("y",))(cuda.jit(saxpy_as_published))
+saxpy_of_rows = synk.parallel(rows=("x", "y"), inout=("y",))(cuda.jit(saxpy_as_published))
 saxpy_of_variables = synk.parallel(cuda.jit(saxpy_as_published))
 
 

@@ -184,7 +184,7 @@ def test_until_returns_the_last_results_of_python_functions(world):
     stacked.
     """
 
-    @synk.function(outputs={"head": "gather", "size": "sum"}, sliceable=("u",))
+    @synk.function(outputs={"head": "gather", "size": "sum"}, rows=("u",))
     def grown(u, step):
         return {"head": np.arange(int(step) + 1), "size": len(u)}
 
@@ -579,6 +579,16 @@ def test_data_and_arrays(world):
     assert both._traced == 2
     both(array, w, 0.5)
     assert both._traced == 2
+
+
+def test_a_name_of_its_own(world):
+    @synk.sequence(name="relax")
+    def body(v):
+        synk.all_reduce(v, "sum")
+
+    assert body.name == "relax"
+    with pytest.raises(synk.ArgumentError, match=r"^relax"):
+        body(synk.variable(np.zeros(3)), times=-1)
 
 
 def exchange_memory(a, b):

@@ -308,7 +308,7 @@ def moved(x, shift, y, total, rows):
         cuda.atomic.add(total, 0, x[i] + shift)
 
 
-@synk.parallel(sliceable=("v",), outputs={"total": synk.output("sum", shape=(), dtype="float64")})
+@synk.parallel(rows=("v",), outputs={"total": synk.output("sum", shape=(), dtype="float64")})
 @cuda.jit
 def held_total(v, factor, total):
     i = cuda.grid(1)

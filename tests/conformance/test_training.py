@@ -348,7 +348,7 @@ def test_sliceable_data_of_which_a_rank_has_none(world, slices):
     there = [synk.scatter(synk.variable(one)) for one in (x, y)]
     batches = [(x, y)]
     optimizer = optim.sgd(0.05)
-    step = synk.train.make_train_function(network, PARAMS, optimizer, sliceable=("x", "y"))
+    step = synk.train.make_train_function(network, PARAMS, optimizer, rows=("x", "y"))
     losses = [step(*there, num_slices=slices)]
     for emptied in range(world.world_size - 1, 0, -1):
         for one in there:
@@ -440,7 +440,7 @@ def test_submitted_steps(world):
 
 
 def test_updaters_in_sequences(world):
-    w, g = synk.flatten(PARAMS), synk.flatten(PARAMS)
+    w, g = synk.vector(PARAMS), synk.vector(PARAMS)
     optimizer = optim.adam(0.1)
     update = optim.updater(optimizer, w, g)
 

@@ -233,6 +233,6 @@ def test_refusals(world, case):
 
 
 def test_variables_are_refused(world):
-    own = synk.expectation(lambda x: x, sliceable=("x",))
+    own = synk.expectation(lambda x: x, rows=("x",))
     with pytest.raises(synk.ArgumentError, match="takes parts of its rows, but x is"):
         own(synk.variable(np.zeros(9)), until=never)

@@ -100,7 +100,7 @@ def positive(x):
     return x > 0
 
 
-@synk.vectorize(sliceable=("x", "y"))
+@synk.vectorize(rows=("x", "y"))
 def own(x, y):
     return x + y
 
@@ -758,7 +758,7 @@ def test_refuses_aliases_that_are_not_elementwise(world):
     with pytest.raises(synk.ArgumentError, match="same Data"):
         mixed(np.zeros((3, 3)), 1.0, table, out=table)
     replica = synk.variable(np.zeros(3))
-    with pytest.raises(synk.ArgumentError, match="sliceable="):
+    with pytest.raises(synk.ArgumentError, match="rows="):
         add(np.zeros(3), replica, out=replica)
 
 

@@ -63,7 +63,7 @@ def slope(w, g):
 
 def test_an_updater_goes_on_from_its_state(tmp_path):
     """What else it has on the ranks, norms, numbers and masks, it makes again."""
-    w, g = synk.flatten(np.array([3.0, 4.0])), synk.flatten(np.zeros(2))
+    w, g = synk.vector(np.array([3.0, 4.0])), synk.vector(np.zeros(2))
     parts = (
         synk.optim.clip_by_global_norm(1.0),
         synk.optim.decay_weights(1.0, mask=True),

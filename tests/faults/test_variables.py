@@ -97,7 +97,7 @@ def test_variables_of_a_loop(start):
         + """
 def use(k):
     v = synk.variable(np.ones(1000 + 600 * k))
-    w = synk.scatter(synk.flatten([np.ones(3), np.ones(2)]), [np.arange(5.0), np.arange(4.0 + k)])
+    w = synk.scatter(synk.vector([np.ones(3), np.ones(2)]), [np.arange(5.0), np.arange(4.0 + k)])
     synk.all_gather(v, dest=synk.variable(np.ones(1)))
     synk.all_reduce([v, u], "max")
     synk.reduce(u, "max", in_place=False)

@@ -201,7 +201,7 @@ def test_gathered_rows_records_and_broadcast_arrays(world):
 def test_variables(world):
     counts = synk.variable(np.zeros(3))
 
-    @synk.parallel(sliceable=("rows",), updates={"acc": (counts, "sum")})
+    @synk.parallel(rows=("rows",), updates={"acc": (counts, "sum")})
     @cuda.jit
     def count(rows, weights, acc):
         i = cuda.grid(1)

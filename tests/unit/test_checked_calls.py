@@ -192,7 +192,7 @@ def test_arguments_are_those_of_each_rank(batch):
 def test_variables():
     total, rows = synk.variable(np.zeros(2)), synk.variable(np.arange(6.0))
 
-    @synk.parallel(updates={"sums": (total, "sum")}, sliceable=("x",))
+    @synk.parallel(updates={"sums": (total, "sum")}, rows=("x",))
     def add(x, sums):
         i = cuda.grid(1)
         if i < x.shape[0]:

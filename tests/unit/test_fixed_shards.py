@@ -147,7 +147,7 @@ def test_what_differs_between_worlds_is_refused(number, told):
 def test_variables_of_the_ranks_own_are_refused():
     rows = synk.variable(X[:10])
 
-    @synk.parallel(sliceable=("own",), outputs={"count": synk.output("sum", shape=())})
+    @synk.parallel(rows=("own",), outputs={"count": synk.output("sum", shape=())})
     def of_own(own, count):
         if cuda.grid(1) == 0:
             count[0] += own.shape[0]

@@ -207,7 +207,7 @@ def test_a_tree():
     ]
     assert found.bars == [100, 12.5]
     assert (
-        shown(synk.flatten({"a": np.zeros(2), "b": np.zeros(3)})).facts["arrays"] == "2, one vector"
+        shown(synk.vector({"a": np.zeros(2), "b": np.zeros(3)})).facts["arrays"] == "2, one vector"
     )
 
 

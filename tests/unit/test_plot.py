@@ -213,7 +213,7 @@ def test_a_rank_without_rows():
 
 
 def test_rows_of_variables():
-    pick = synk.function(lambda v: v, outputs="gather", sliceable=("v",))
+    pick = synk.function(lambda v: v, outputs="gather", rows=("v",))
     with synk.fork(2, device="cpu"):
         v = synk.scatter(synk.variable(np.arange(5.0)))
         axes = synk.plot.rows(pick.plan(v))

@@ -89,7 +89,7 @@ def test_public_names_of_other_objects():
         made = (
             (synk.data([1.0]), DATA),
             (synk.variable(1.0), VARIABLE),
-            (synk.flatten({"a": 1.0}), VARIABLE),
+            (synk.vector({"a": 1.0}), VARIABLE),
         )
         for one, expected in ((world, WORLD), (future, FUTURE), *made):
             assert names(one) == sorted(expected.split())

@@ -171,27 +171,27 @@ BAD = [
     (
         lambda: optim.updater(
             optim.decay_weights(0.1, {"a": True}),
-            *[synk.flatten({"a": np.zeros(2)}) for _ in range(2)],
+            *[synk.vector({"a": np.zeros(2)}) for _ in range(2)],
         ),
         "updater got <Optimizer decayed_where>, of which no part",
     ),
     (
-        lambda: optim.updater(SGD, *[synk.flatten(np.zeros(2))] * 2),
+        lambda: optim.updater(SGD, *[synk.vector(np.zeros(2))] * 2),
         "updater got the same variable as params and gradient",
     ),
     (
-        lambda: optim.updater(SGD, synk.flatten(np.zeros(2))),
+        lambda: optim.updater(SGD, synk.vector(np.zeros(2))),
         "updater.* missing 1 required positional argument: 'gradient'; write",
     ),
     (
         lambda: optim.chain([SGD, SGD]),
         r"chain takes each optimiser as an argument of its own; write chain\(\*optimizers\)",
     ),
-    (lambda: make(gradient, synk.variable(np.zeros(2)), SGD), "made by synk.flatten"),
+    (lambda: make(gradient, synk.variable(np.zeros(2)), SGD), "made by synk.vector"),
     (lambda: make(gradient, np.zeros(2, int), SGD), "of float32 or float64, got int64"),
     (
         lambda: make(gradient, [np.zeros(2), np.zeros(2, np.float32)], SGD),
-        "flatten needs arrays of one dtype",
+        "vector needs arrays of one dtype",
     ),
     (
         lambda: make(gradient, np.zeros(2), SGD, learning_rate=1),
@@ -211,11 +211,11 @@ BAD = [
         r'broadcast takes a tuple of names.*broadcast=\("x",\)',
     ),
     (
-        lambda: optim.updater(SGD, synk.flatten(np.zeros(2)), synk.variable(np.zeros(2))),
+        lambda: optim.updater(SGD, synk.vector(np.zeros(2)), synk.variable(np.zeros(2))),
         "gradient as a variable made by",
     ),
     (
-        lambda: optim.updater(SGD, synk.flatten(np.zeros(2)), synk.flatten(np.zeros(3))),
+        lambda: optim.updater(SGD, synk.vector(np.zeros(2)), synk.vector(np.zeros(3))),
         "gradient is value with shapes",
     ),
 ]
@@ -461,7 +461,7 @@ CALLS = [
     ),
     (
         lambda step: step(*scattered(X), synk.scatter(synk.variable(Y), halo=1)),
-        r"y is a variable with halo=1, .* count twice .*sliceable=\(\"y\",\)\), or scatter",
+        r"y is a variable with halo=1, .* count twice .*rows=\(\"y\",\)\), or scatter",
     ),
     (
         lambda step: step.check(*scattered(X), {"y": synk.scatter(synk.variable(Y), halo=1)}),
@@ -764,7 +764,7 @@ def test_replicas_and_sliceable_variables_beside_the_array_of_which_rows_are_sel
     assert make(sums, np.zeros(2), SGD)(np.arange(6.0), whole, batch=[2, 3]) == (5 + 2 * 5) / 2
     (rows,) = scattered(np.arange(6.0))
     assert (
-        make(sums, np.zeros(2), SGD, sliceable=("y",))(np.arange(6.0), rows, batch=[2, 3])
+        make(sums, np.zeros(2), SGD, rows=("y",))(np.arange(6.0), rows, batch=[2, 3])
         == (5 + 15) / 2
     )
 
@@ -777,7 +777,7 @@ def test_rows_of_halos_do_not_count():
 
     rows = np.arange(6.0) ** 2
     v = synk.scatter(synk.variable(rows), halo=1)
-    step = make(slopes, np.zeros(2), SGD, sliceable=("u",))
+    step = make(slopes, np.zeros(2), SGD, rows=("u",))
     loss = step(v, v, synk.OWN)
     assert loss == pytest.approx(((rows[2:] - rows[:-2]).sum() + rows.sum()) / 6)
     np.testing.assert_allclose(step.params.get_value(), -0.1)

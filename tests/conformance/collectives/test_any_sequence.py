@@ -90,7 +90,7 @@ class Sequences(RuleBasedStateMachine):
     )
     def make(self, dtype, shape, seed, flat):
         value = numbers(np.random.default_rng(seed), dtype, shape)
-        made = (synk.flatten if flat else synk.variable)(value)
+        made = (synk.vector if flat else synk.variable)(value)
         self.models.append(Model(made, [value] * self.size))
 
     @precondition(lambda self: len(self.models) > 2)

@@ -41,7 +41,7 @@ def held_by_rank():
 
 def test_made_before_fork(fork_row):
     v = synk.variable(np.arange(4.0), "early")
-    tree = synk.flatten({"a": [1.0, 2.0]})
+    tree = synk.vector({"a": [1.0, 2.0]})
     assert repr(v) == "<Variable 'early' float64 (4,), not on any rank yet>"
     assert_array_equal(v.get_value(), np.arange(4.0))
     v.set_value(np.arange(5.0))
@@ -176,7 +176,7 @@ def test_what_is_known_without_asking_ranks(world):
         49,
     )
     assert "{'w': value, 'b': value}" in repr(tree)
-    assert "one vector" in repr(synk.flatten({"w": np.zeros(3)}))
+    assert "one vector" in repr(synk.vector({"w": np.zeros(3)}))
 
 
 def test_numbers(world):
@@ -221,7 +221,7 @@ def test_ranks_do_not_pile_up_what_collectives_need(world, length):
     def use(k):
         v = synk.variable(np.ones(length + k))
         w = synk.scatter(
-            synk.flatten([np.ones(3), np.ones(2)]), [np.arange(5.0), np.arange(4.0 + k)]
+            synk.vector([np.ones(3), np.ones(2)]), [np.arange(5.0), np.arange(4.0 + k)]
         )
         synk.all_gather(v, dest=synk.variable(np.ones(1)))
         synk.all_reduce(v, "max")

@@ -120,7 +120,7 @@ def test_broadcast_some_from_values_and_others_from_the_root(world, dtype, rng):
 def test_broadcast_of_trees_some_from_values(world, rng):
     size = world.world_size
     tree, v = (
-        synk.flatten({"w": np.zeros(2), "b": np.zeros(1)}),
+        synk.vector({"w": np.zeros(2), "b": np.zeros(1)}),
         synk.scatter(synk.variable(np.zeros(1)), np.arange(11.0)),
     )
     new = {"w": np.ones(2), "b": np.full(1, 3.0)}
@@ -361,7 +361,7 @@ def test_set_value_without_a_rank_sets_all(world, dtype, rng):
         assert_same(np.asarray(v), value)
         assert len(v) == shape[0]
         synk.set_value(world.world_size - 1, v, numbers(rng, dtype, shape))
-    tree = synk.flatten({"a": numbers(rng, dtype, (2,)), "b": [numbers(rng, dtype, ())]})
+    tree = synk.vector({"a": numbers(rng, dtype, (2,)), "b": [numbers(rng, dtype, ())]})
     a, b = numbers(rng, dtype, (2,)), numbers(rng, dtype, ())
     tree.set_value({"a": a, "b": [b]})
     for rank in range(world.world_size):

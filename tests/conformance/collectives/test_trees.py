@@ -169,7 +169,7 @@ def test_dest_may_be_given_too(world, rng):
 # ---- variables of several arrays
 
 
-@pytest.mark.parametrize("make", [synk.variable, synk.flatten])
+@pytest.mark.parametrize("make", [synk.variable, synk.vector])
 @pytest.mark.parametrize("op", ["sum", "avg", "max"])
 def test_trees_of_arrays(world, make, op, rng):
     trees = [tree_of(rng) for _ in range(world.world_size)]
@@ -185,7 +185,7 @@ def test_trees_of_arrays(world, make, op, rng):
     assert v.shape == {"w": (7, 2), "inner": ((5,), (), (0, 4)), "none": None}
 
 
-@pytest.mark.parametrize("make", [synk.variable, synk.flatten])
+@pytest.mark.parametrize("make", [synk.variable, synk.vector])
 def test_rows_of_trees(world, make, rng):
     size = world.world_size
     x, y = numbers(rng, "float32", (8, 2)), numbers(rng, "float32", (5,))
@@ -200,7 +200,7 @@ def test_rows_of_trees(world, make, rng):
         assert_same(v.get_value(rank)["y"], size * y[rows_of(5, size, rank)])
 
 
-@pytest.mark.parametrize("make", [synk.variable, synk.flatten])
+@pytest.mark.parametrize("make", [synk.variable, synk.vector])
 def test_a_new_shape_on_one_rank_leaves_the_others_alone(world, make, rng):
     trees = [tree_of(rng) for _ in range(world.world_size)]
     v = make(trees[0])
@@ -220,7 +220,7 @@ def test_a_new_shape_on_one_rank_leaves_the_others_alone(world, make, rng):
 def test_flattened_arrays_changed_by_ranks_are_reduced_as_one(world, dtype, rows, rng):
     size = world.world_size
     tree = tree_of(rng, dtype, rows)
-    v = synk.flatten(tree, "model")
+    v = synk.vector(tree, "model")
     for _ in range(2):
         add_rank(v, synk.RANK)
         assert "may differ" in repr(v) or size == 1
@@ -244,32 +244,32 @@ def test_flattened_arrays_changed_by_ranks_are_reduced_as_one(world, dtype, rows
 def test_flatten_takes_what_variables_have(world, rng):
     a, tree = numbers(rng, "float32", (4,)), {"x": numbers(rng, "float32", (2, 2))}
     u, t = synk.variable(a), synk.variable(tree)
-    v = synk.flatten([u, {"t": t}, 1.5], dtype="float32")
+    v = synk.vector([u, {"t": t}, 1.5], dtype="float32")
     assert_same(v.get_value()[0], a)
     assert_same(v.get_value()[1]["t"]["x"], tree["x"])
     assert_same(v.get_value()[2], np.asarray(1.5, "float32"))
     synk.all_reduce(v, "sum")
     assert_held(u, world, [a] * world.world_size)  # a copy
-    one = synk.flatten(u)
+    one = synk.vector(u)
     assert_held(one, world, [a] * world.world_size)
 
 
 def test_flatten_arrays_of_different_dtypes_to_one(world):
-    v = synk.flatten([np.ones(3, "float32"), np.arange(2, dtype="int16")], dtype="float64")
+    v = synk.vector([np.ones(3, "float32"), np.arange(2, dtype="int16")], dtype="float64")
     assert v.dtype == [np.dtype("float64")] * 2
     assert_same(v.get_value()[1], np.array([0.0, 1.0]))
 
 
 def test_flatten_records_and_what_is_empty(world, rng):
     records = [numbers(rng, RECORD, (3,)), numbers(rng, RECORD, ()), numbers(rng, RECORD, (0, 2))]
-    v = synk.flatten(records)
+    v = synk.vector(records)
     changed = [numbers(rng, RECORD, array.shape) for array in records]
     v.set_value(changed, world.world_size - 1)
     synk.broadcast(v, root=world.world_size - 1)
     for rank in range(world.world_size):
         for found, wanted in zip(v.get_value(rank), changed, strict=True):
             assert_same(found, wanted)
-    nothing = synk.flatten([np.zeros((0, 3)), np.zeros(0)])
+    nothing = synk.vector([np.zeros((0, 3)), np.zeros(0)])
     synk.all_reduce(nothing, "sum")
     synk.broadcast(nothing)
     assert_same(nothing.get_value()[0], np.zeros((0, 3)))

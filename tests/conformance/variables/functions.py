@@ -46,7 +46,7 @@ def scaled(x, w, out):
         out[i] = x[i] * w[0]
 
 
-@synk.parallel(inout=("v",), sliceable=("v",))
+@synk.parallel(inout=("v",), rows=("v",))
 def double_rows(v):
     """The rank's own rows, those that are selected."""
     i = cuda.grid(1)
@@ -62,7 +62,7 @@ def double_rows(v):
         "each": synk.output(None, shape=(), dtype="float64"),
         "count": synk.output("sum", shape=(), dtype="int64"),
     },
-    sliceable=("v",),
+    rows=("v",),
     block=1,
     grid=1,
 )
@@ -84,7 +84,7 @@ def of_own_rows(v, total, mean, rows, each, count):
         "each": synk.output(None, shape=(), dtype="float64"),
     },
     broadcast=("c",),
-    sliceable=("v",),
+    rows=("v",),
     block=1,
     grid=1,
 )
@@ -126,14 +126,12 @@ def add_to_tree(tree, amount):
         one[...] = one * amount
 
 
-@synk.function(
-    outputs={"sum": "sum", "mean": "mean", "rows": "gather", "each": None}, sliceable=("v",)
-)
+@synk.function(outputs={"sum": "sum", "mean": "mean", "rows": "gather", "each": None}, rows=("v",))
 def python_of_own_rows(v):
     return {"sum": v.sum(0), "mean": v.mean(0), "rows": v, "each": v.sum(0)}
 
 
-@synk.function(outputs=(None, None, "gather"), sliceable=("v",))
+@synk.function(outputs=(None, None, "gather"), rows=("v",))
 def lengths_of(x, v):
     """Rows of an input and of a variable, which may be of different number."""
     return x.shape[0], v.shape[0], v
@@ -142,13 +140,13 @@ def lengths_of(x, v):
 @synk.function(
     outputs={"sum": "sum", "mean": "mean", "rows": "gather", "each": None},
     broadcast=("c",),
-    sliceable=("v",),
+    rows=("v",),
 )
 def python_of_rows_and_own_rows(x, m, c, v):
     value = x * m + c[0] * v
     return {"sum": value.sum(), "mean": value.mean(), "rows": value, "each": value.sum()}
 
 
-@synk.function(inout=("v",), sliceable=("v",))
+@synk.function(inout=("v",), rows=("v",))
 def square_rows(v):
     v *= v

@@ -63,7 +63,7 @@ def test_a_variable_may_be_passed_twice_where_it_is_only_read(world):
     def subtract(w, a, b):
         w -= a * b
 
-    @synk.function(outputs="sum", sliceable=("a",))
+    @synk.function(outputs="sum", rows=("a",))
     def rows(a, b):
         return float(a.sum() * b.sum())
 
@@ -174,7 +174,7 @@ def test_beside_rows_of_an_input(world):
 # ---- trees ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [synk.variable, synk.flatten])
+@pytest.mark.parametrize("make", [synk.variable, synk.vector])
 def test_trees(world, make):
     tree = {"w": np.ones((2, 3)), "rest": [np.array(2.0), np.zeros(0), (np.full(2, 3.0),)]}
     tree["rest"] = [tree["rest"][0], tree["rest"][1]]
@@ -189,7 +189,7 @@ def test_trees(world, make):
 
 def test_flattened_arrays_are_of_one_vector(world):
     """One all_reduce serves all that functions wrote into the single arrays."""
-    v = synk.flatten({"w": np.zeros((2, 2)), "b": np.zeros(3)})
+    v = synk.vector({"w": np.zeros((2, 2)), "b": np.zeros(3)})
 
     @synk.function
     def write(tree, rank):
@@ -376,9 +376,7 @@ def test_outputs_like_a_variable_of_different_shapes(world):
     def top(v, top):
         top[0, 0] = v[0, 0]
 
-    @synk.parallel(
-        outputs={"rows": synk.output("gather", like="v")}, sliceable=("v",), block=1, grid=1
-    )
+    @synk.parallel(outputs={"rows": synk.output("gather", like="v")}, rows=("v",), block=1, grid=1)
     def rows(v, rows):
         for i in range(v.shape[0]):
             rows[i, 0] = v[i, 0] + v[i, 1]
@@ -418,7 +416,7 @@ def test_repr_tells_whether_replicas_may_differ(world):
 def test_plan_and_update_modes(world):
     s = synk.variable(np.zeros(3))
 
-    @synk.function(updates={"acc": (s, "max")}, givens={"old": s}, outputs="sum", sliceable=("v",))
+    @synk.function(updates={"acc": (s, "max")}, givens={"old": s}, outputs="sum", rows=("v",))
     def call(x, v, old, acc):
         return x.sum()
 

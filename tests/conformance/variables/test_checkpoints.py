@@ -38,7 +38,7 @@ def made():
     data, noise = rng.integers(0, 99, 5), rng.normal(size=3) + 1j * rng.normal(size=3)
     tree = {
         "model": synk.variable({"w": [w, np.zeros((0, 2))], "b": b}, "model"),
-        "flat": synk.flatten(flat),
+        "flat": synk.vector(flat),
         "rows": synk.scatter(synk.variable(np.zeros((1, 3))), ROWS_OF),
         "line": synk.scatter(synk.variable(line), halo=1),
         "ring": synk.scatter(synk.variable({"r": ring}), halo=2, periodic=True),
@@ -68,7 +68,7 @@ def blank(tree):
     """The same tree with other values, as a script makes it that goes on."""
     return {
         "model": synk.variable({"w": [np.ones((2, 3)), np.zeros((0, 2))], "b": np.zeros(())}),
-        "flat": synk.flatten({"x": np.zeros((4, 2), "f4"), "y": np.zeros(7, "f4")}),
+        "flat": synk.vector({"x": np.zeros((4, 2), "f4"), "y": np.zeros(7, "f4")}),
         "rows": synk.scatter(synk.variable(np.zeros((11, 3)))),
         "line": synk.scatter(synk.variable(np.zeros(13)), halo=1),
         "ring": synk.scatter(synk.variable({"r": np.zeros((12, 2))}), halo=2, periodic=True),

@@ -145,7 +145,7 @@ def test_exchange_of_any_dtype(world, dtype):
 
 
 @pytest.mark.usefixtures("who")
-@pytest.mark.parametrize("make", [synk.variable, synk.flatten])
+@pytest.mark.parametrize("make", [synk.variable, synk.vector])
 @pytest.mark.parametrize("periodic", [False, True])
 def test_exchange_of_trees_and_several(world, make, periodic):
     """Arrays of different lengths and shapes, some without elements, in one exchange."""
@@ -264,7 +264,7 @@ def test_set_value_sets_own_rows_and_leaves_halos_stale(world):
         synk.set_value(0, u, whole[:2])
 
 
-@synk.function(sliceable=("u",), inout=("u",), outputs="gather")
+@synk.function(rows=("u",), inout=("u",), outputs="gather")
 def negate(u):
     u *= -1
     return u.copy()

@@ -80,7 +80,7 @@ def test_local_batch_of_0_to_5_and_6_to_11(fork_row, row):
     devices = row.get("devices", [])
     two = {"devices": (devices * 2)[:2]} if devices else {"world_size": 2}
 
-    @synk.function(outputs="gather", sliceable=("v",))
+    @synk.function(outputs="gather", rows=("v",))
     def rows(v):
         return v
 
@@ -101,7 +101,7 @@ def test_scattered_inputs_together_with_sliceable_variables(world):
     x, value = np.arange(13.0), np.arange(13.0) * 100
     v = synk.scatter(synk.variable(value[:1]), value)
 
-    @synk.function(outputs="gather", sliceable=("v",))
+    @synk.function(outputs="gather", rows=("v",))
     def together(x, v):
         return x + v
 
@@ -171,6 +171,36 @@ def test_set_and_get_value_on_any_rank_and_the_root(world):
     v.set_value(np.zeros((2, 2)))
     assert_array_equal(v.get_value(), np.zeros((2, 2)))
     assert_held(v, world, np.zeros((2, 2)))
+
+
+def test_the_variables_first_or_the_rank(world):
+    v, u = synk.variable(np.zeros(2)), synk.variable(np.zeros(3))
+    last = world.world_size - 1
+    synk.set_value([v, u], [np.full(2, 4.0), np.full(3, 5.0)])
+    assert_held(v, world, np.full(2, 4.0))
+    synk.set_value(v, [1.0, 2.0], rank=last)
+    synk.set_value(last, u, [1.0, 2.0, 3.0])
+    for values in (synk.get_value([v, u], rank=last), synk.get_value(last, [v, u])):
+        assert_array_equal(values[0], [1.0, 2.0])
+        assert_array_equal(values[1], [1.0, 2.0, 3.0])
+    synk.scatter(v, np.arange(8.0))
+    if last:
+        with pytest.raises(synk.PartitionError, match="divided among the ranks"):
+            synk.get_value(v)
+        with pytest.raises(synk.PartitionError, match="divided among the ranks"):
+            synk.set_value([u, v], [np.zeros(3), np.zeros(2)])
+    assert_array_equal(synk.get_value(u, 0), np.full(3, 5.0) if last else [1.0, 2.0, 3.0])
+
+
+def test_older_names(world):
+    v = synk.scatter(synk.variable(np.zeros(1)), np.arange(6.0))
+    total = synk.function(lambda v: v.sum(), outputs="sum", sliceable=("v",))
+    assert total(v) == 15.0
+    with pytest.raises(synk.ArgumentError, match="sliceable="):
+        synk.function(lambda v: v.sum(), outputs="sum", sliceable=("v",), rows=("v",))
+    with pytest.warns(DeprecationWarning, match=r"synk\.vector"):
+        flat = synk.flatten([np.zeros(2), np.ones(2)])
+    assert_array_equal(synk.reduce(flat, "mean", in_place=False)[1], np.ones(2))
 
 
 @pytest.mark.parametrize("ndim", range(6))

@@ -108,7 +108,7 @@ def test_every_dtype(fork_row, row, dtype):
 @pytest.mark.parametrize("flat", [True, *whole(False)])
 def test_rows_of_each_rank(fork_row, flat):
     """Divided variables, and replicas that differ, stay on their ranks."""
-    make = synk.flatten if flat else synk.variable
+    make = synk.vector if flat else synk.variable
     rows, wide = np.arange(11.0), np.arange(22.0).reshape(11, 2)
     with fork_row() as world:
         v = synk.scatter(make([np.zeros(1), np.zeros((1, 2))]), [rows, wide])

@@ -96,7 +96,7 @@ def test_the_same_variable_twice(s, world):
     given = synk.function(givens={"b": s}, outputs=None)(two.py_func)
     with refused(synk.ArgumentError, "writes to a, and b is the same variable"):
         given(s)
-    sliced = synk.function(sliceable=("b",), inout=("b",))(lambda a, b: None)
+    sliced = synk.function(rows=("b",), inout=("b",))(lambda a, b: None)
     with refused(
         synk.ArgumentError,
         "b and a",
@@ -112,7 +112,7 @@ def test_the_same_variable_twice(s, world):
         "rows of a, which is in inout=",
         "a copy of it",
     ):
-        synk.function(sliceable=("a",), inout=("a",))(lambda a, b: None)(s, s)
+        synk.function(rows=("a",), inout=("a",))(lambda a, b: None)(s, s)
     if world.device == "cpu":  # writes that the source does not show
         for hidden in (fill_elsewhere, synk.function(lambda a, b: a.fill(3.0))):
             with pytest.raises(
@@ -236,11 +236,11 @@ def test_as_serial_of_rows_of_each_rank(rows):
 def test_sliceable_without_a_variable(world):
     for value in (np.ones(3), synk.data(np.ones(3)), 1.0, None, "text", synk.arange(3)):
         for call in (functions.of_own_rows, functions.python_of_own_rows):
-            with refused(synk.ArgumentError, "v of", "in sliceable=, which takes variables"):
+            with refused(synk.ArgumentError, "v of", "in rows=, which takes variables"):
                 call(value)
-    with refused(synk.ArgumentError, "sliceable=, which takes variables"):
+    with refused(synk.ArgumentError, "rows=, which takes variables"):
         functions.python_of_own_rows([np.ones(3)])
-    with refused(synk.ArgumentError, "sliceable=, which takes variables; got a tuple"):
+    with refused(synk.ArgumentError, "rows=, which takes variables; got a tuple"):
         functions.of_own_rows((1.0, 2.0))
 
 
@@ -250,7 +250,7 @@ def test_sliceable_numbers(world):
         synk.variable([np.ones(3), np.array(2.0)], name="tree"),
     )
     for call in (functions.of_own_rows, functions.python_of_own_rows):
-        with refused(synk.ArgumentError, "v of", "sliceable=", "'number' is 0-d and has no rows"):
+        with refused(synk.ArgumentError, "v of", "rows=", "'number' is 0-d and has no rows"):
             call(number)
     with refused(synk.ArgumentError, "'tree' is 0-d"):
         functions.python_of_own_rows(tree)
@@ -259,7 +259,7 @@ def test_sliceable_numbers(world):
 def test_sliceable_variables_of_different_lengths(rows, world):
     other = synk.variable(np.zeros(3))
 
-    @synk.function(sliceable=("a", "b"))
+    @synk.function(rows=("a", "b"))
     def two(a, b):
         pass
 
@@ -326,7 +326,7 @@ def test_a_local_batch_without_sliceable_variables(s, world):
         synk.ArgumentError,
         "total_of_own got local_batch",
         "sliceable variables, but it has none",
-        "sliceable=(…)",
+        "rows=(…)",
     ):
         functions.total_of_own(s, local_batch=[0])
 
@@ -337,7 +337,7 @@ def test_a_batch_where_only_variables_have_rows(rows):
 
 
 def test_rows_of_a_local_batch_have_no_offset(rows):
-    @synk.function(sliceable=("v",))
+    @synk.function(rows=("v",))
     def places(v, offset):
         pass
 
@@ -369,7 +369,7 @@ def test_a_kernel_with_different_numbers_of_rows(rows, world):
 
 
 def test_a_kernel_that_writes_to_rows_that_are_not_written_back(rows):
-    @synk.parallel(sliceable=("v",))
+    @synk.parallel(rows=("v",))
     def writes(v):
         v[0] = 1.0
 
@@ -432,7 +432,7 @@ def test_frames_of_a_variable_are_gathered_as_the_refusal_says(world):
         pass
 
     with pytest.raises(
-        synk.ReductionError, match=r"name u in sliceable=.* by frame\(u, synk\.OWN\)"
+        synk.ReductionError, match=r"name u in rows=.* by frame\(u, synk\.OWN\)"
     ) as refusal:
         gathers(u)
     names = {}

@@ -120,7 +120,7 @@ def test_the_old_value_is_read_and_results_are_returned(world):
 
 def test_trees(world):
     model = synk.variable({"w": np.zeros(3), "b": np.zeros(())}, name="model")
-    flat = synk.flatten({"w": np.zeros(3), "b": np.zeros(())}, name="flat")
+    flat = synk.vector({"w": np.zeros(3), "b": np.zeros(())}, name="flat")
 
     @synk.function(updates={"one": (model, "sum"), "two": (flat, "sum")})
     def count(x, one, two):

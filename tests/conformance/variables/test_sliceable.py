@@ -1,4 +1,4 @@
-"""`sliceable=`: rows of variables, those that `local_batch` selects on each rank, in slices,
+"""`rows=`: rows of variables, those that `local_batch` selects on each rank, in slices,
 against NumPy.
 """
 
@@ -159,7 +159,7 @@ def test_rows_of_records(world):
     value["a"], value["b"] = np.arange(len(value)), np.arange(len(value)) / 2
     v = synk.scatter(synk.variable(value[:1]), value)
 
-    @synk.parallel(outputs={"rows": synk.output("gather", like="v")}, sliceable=("v",))
+    @synk.parallel(outputs={"rows": synk.output("gather", like="v")}, rows=("v",))
     def copied(v, rows):
         i = cuda.grid(1)
         if i < v.shape[0]:
@@ -179,7 +179,7 @@ def test_trees_and_several_variables(world):
     tree = synk.scatter(synk.variable({"a": a[:1], "b": [b[:1]]}), {"a": a, "b": [b]})
     other = synk.scatter(synk.variable(c[:1]), c)
 
-    @synk.function(outputs="gather", sliceable=("parts",))
+    @synk.function(outputs="gather", rows=("parts",))
     def rows(parts):
         one, two = parts
         return one["a"], one["b"][0], two
@@ -267,7 +267,7 @@ def test_beside_inputs_of_every_kind(world, batch, own, make):
         )
     s = synk.variable(np.array(2.0))
 
-    @synk.function(updates={"acc": (s, "sum")}, givens={"old": s, "c": 3.0}, sliceable=("v",))
+    @synk.function(updates={"acc": (s, "sum")}, givens={"old": s, "c": 3.0}, rows=("v",))
     def update(x, m, v, c, old, acc):
         acc += old * (x * m + c * v).sum()
 
@@ -317,14 +317,14 @@ def test_selected_rows_of_inputs_and_variables_of_different_lengths(world):
 
 
 def test_slices_of_inputs_and_variables_of_different_lengths(world):
-    @synk.function(outputs=None, sliceable=("v",))
+    @synk.function(outputs=None, rows=("v",))
     def slices(x, v):
         return np.array([[x.shape[0], v.shape[0]]])
 
     pairs = slices(np.zeros(7 * world.world_size), synk.variable(np.zeros(2)), num_slices=3)
     assert_array_equal(pairs, np.tile([[[7, 2]]], (world.world_size, 1, 1)))
 
-    @synk.function(outputs="gather", sliceable=("v",))
+    @synk.function(outputs="gather", rows=("v",))
     def each_slice(x, v):
         return np.array([[x.shape[0], v.shape[0]]])
 
@@ -333,7 +333,7 @@ def test_slices_of_inputs_and_variables_of_different_lengths(world):
 
 
 def test_means_are_weighted_by_the_rows_of_inputs_where_there_are_any(world):
-    @synk.function(outputs="mean", sliceable=("v",))
+    @synk.function(outputs="mean", rows=("v",))
     def own_sum(x, v):
         return v.sum()
 
@@ -354,7 +354,7 @@ def test_means_are_weighted_by_the_rows_of_inputs_where_there_are_any(world):
 def test_offsets_of_own_rows_are_positions_in_the_whole(world):
     v = scattered(world)
 
-    @synk.function(outputs="gather", sliceable=("v",))
+    @synk.function(outputs="gather", rows=("v",))
     def places(v, offset):
         return offset + np.arange(v.shape[0])
 
@@ -367,9 +367,7 @@ def test_index_ranges_beside_own_rows(world):
     v = scattered(world)
     n = sum(synk.get_lengths(v))
 
-    @synk.parallel(
-        outputs={"out": synk.output("gather", shape=(), dtype="float64")}, sliceable=("v",)
-    )
+    @synk.parallel(outputs={"out": synk.output("gather", shape=(), dtype="float64")}, rows=("v",))
     def minus_place(span, v, out):
         i = cuda.grid(1)
         if i < v.shape[0]:

@@ -147,7 +147,7 @@ def test_updates_of_a_tree(world, op):
 
 
 def test_updates_of_one_vector_of_a_tree(world):
-    s = synk.flatten([np.ones(2), np.ones((2, 2))])
+    s = synk.vector([np.ones(2), np.ones((2, 2))])
 
     @synk.function(updates={"acc": (s, "sum")}, givens={"old": s})
     def call(x, old, acc):

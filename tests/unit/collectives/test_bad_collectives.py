@@ -136,13 +136,17 @@ def test_a_rank_that_does_not_exist(held, rank):
         lambda: synk.broadcast(held.v, ROWS, root=rank),
         lambda: synk.reduce(held.u, "max", root=rank),
         lambda: synk.reduce(held.v, "sum", False, root=rank),
+        lambda: synk.get_value(held.v, rank),
+        lambda: synk.get_value([held.v, held.tree], rank),
         lambda: synk.get_value(rank, held.v),
-        lambda: synk.get_value(rank, [held.v, held.tree]),
+        lambda: synk.set_value(held.v, np.ones(4), rank),
         lambda: synk.set_value(rank, held.v, np.ones(4)),
         lambda: held.v.get_value(rank),
         lambda: held.v.set_value(np.ones(4), rank=rank),
     ]
-    for call in calls if rank is not None else calls[:-2]:  # None is the default of the methods
+    if isinstance(rank, list):  # as the first argument a tree of variables
+        calls = [*calls[:6], *calls[-2:]]
+    for call in calls if rank is not None else calls[:4]:  # None is the default of the others
         with refused(synk.PartitionError, f"rank must be an integer from 0 to 1, got {rank!r}"):
             call()
 

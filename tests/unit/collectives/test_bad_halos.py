@@ -204,7 +204,7 @@ def where(u, v, first, own):
     return np.array([first, *own])
 
 
-@synk.function(sliceable=("v",), outputs=None)
+@synk.function(rows=("v",), outputs=None)
 def in_rows(v, own):
     return np.array(own)
 
@@ -244,7 +244,7 @@ def test_own_rows_of_nothing(held):
         with refused(
             synk.ArgumentError,
             "gets synk.OWN",
-            "no variable with rows that is not in sliceable=",
+            "no variable with rows that is not in rows=",
             "synk.arange(n)",
         ):
             call()

@@ -36,7 +36,7 @@ def test_a_value_of_another_number_of_dimensions(held, give, value):
         give(held.v, value)
 
 
-@pytest.mark.parametrize("make", [synk.variable, synk.flatten])
+@pytest.mark.parametrize("make", [synk.variable, synk.vector])
 @pytest.mark.parametrize("name", [np.float32, b"float32", 1, ("a", "b")], ids=str)
 def test_a_name_that_is_no_text(held, make, name):
     """The dtype stands there in NumPy's functions."""
@@ -148,7 +148,7 @@ NO_ARRAYS = {
 }
 
 
-@pytest.mark.parametrize("make", [synk.variable, synk.flatten], ids=["variable", "flatten"])
+@pytest.mark.parametrize("make", [synk.variable, synk.vector], ids=["variable", "vector"])
 @pytest.mark.parametrize("name", NO_ARRAYS)
 def test_values_that_no_variable_can_hold(held, make, name):
     value, part = NO_ARRAYS[name]
@@ -167,11 +167,11 @@ def test_dtypes_that_no_variable_can_hold(held):
         synk.variable(np.ones(3), "w", dtype=object)
 
 
-def test_flatten_different_dtypes(held):
-    with refused(synk.DataError, "flatten needs arrays of one dtype", "float32, float64", "dtype="):
-        synk.flatten([np.ones(2), np.ones(2, "float32")])
+def test_a_vector_of_different_dtypes(held):
+    with refused(synk.DataError, "vector needs arrays of one dtype", "float32, float64", "dtype="):
+        synk.vector([np.ones(2), np.ones(2, "float32")])
     with refused(synk.DataError, "float64"):
-        synk.flatten([np.ones(2), np.ones(2, "float32")], dtype="float32")
+        synk.vector([np.ones(2), np.ones(2, "float32")], dtype="float32")
 
 
 def test_variables_are_not_numbers_of_this_process(held):
@@ -194,7 +194,7 @@ def test_variables_are_not_numbers_of_this_process(held):
 
 def test_made_on_a_rank(held, monkeypatch):
     monkeypatch.setattr(this_process._state, "rank", 1)
-    for make in (synk.variable, synk.flatten):
+    for make in (synk.variable, synk.vector):
         with refused(
             synk.WorldError, "this is rank 1", "variables are created in the coordinator only"
         ):

@@ -17,7 +17,7 @@ from tests.unit.collectives.conftest import refused
 LARGE = np.ones(100_000)
 CALLS = {
     "variable": lambda v, u: synk.variable(LARGE),
-    "flatten": lambda v, u: synk.flatten([LARGE, LARGE]),
+    "vector": lambda v, u: synk.vector([LARGE, LARGE]),
     "broadcast": lambda v, u: synk.broadcast(v, LARGE),
     "broadcast two": lambda v, u: synk.broadcast([u, v], [np.zeros(2), LARGE]),
     "broadcast one of two": lambda v, u: synk.broadcast([u, v], [None, LARGE]),
@@ -75,7 +75,7 @@ def test_no_room(world, monkeypatch, name):
 
 
 def test_what_is_reduced_to_an_array_takes_no_shared_memory(world, monkeypatch):
-    v, u = synk.variable(LARGE), synk.flatten([LARGE.reshape(-1, 2), np.float64(3.0)])
+    v, u = synk.variable(LARGE), synk.vector([LARGE.reshape(-1, 2), np.float64(3.0)])
     monkeypatch.setattr(segment, "_free_bytes", lambda fd: 0)
     found, (matrix, number) = synk.reduce([v, u], "sum", in_place=False, root=1)
     assert_array_equal(found, 2 * LARGE)
