@@ -57,6 +57,9 @@ Errors:
 Each has its own help, as in `help(synk.fork)`.
 """
 
+import typing as _typing
+import warnings as _warnings
+
 from synknumba import optim as optim
 from synknumba import plot as plot
 from synknumba import random as random
@@ -132,7 +135,6 @@ from synknumba._variables.collectives import scatter as scatter
 from synknumba._variables.collectives import set_value as set_value
 from synknumba._variables.collectives import snapshot as snapshot
 from synknumba._variables.collectives import swap as swap
-from synknumba._variables.create import flatten as flatten
 from synknumba._variables.create import variable as variable
 from synknumba._variables.create import vector as vector
 from synknumba._variables.variable import Variable as Variable
@@ -144,3 +146,12 @@ from synknumba._world.world import rank as rank
 from synknumba._world.world import world_size as world_size
 
 __version__ = "0.1.0"  # of the release too: pyproject.toml reads it here
+
+if not _typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Older names, which go with version 0.3; type checkers do not know them."""
+        if name != "flatten":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        _warnings.warn("synk.flatten is called synk.vector now", DeprecationWarning, stacklevel=2)
+        return vector

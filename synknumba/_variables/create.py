@@ -1,6 +1,5 @@
 """Creation of variables: `variable` and `vector`."""
 
-import warnings
 from typing import Any, final
 
 import numpy as np
@@ -78,7 +77,7 @@ def vector(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = None
         >>> import numpy as np
         >>> import synknumba as synk
         >>> with synk.fork(2, device="cpu"):
-        ...     gradients = synk.flatten({"w": np.ones(2), "b": 1.0})
+        ...     gradients = synk.vector({"w": np.ones(2), "b": 1.0})
         ...     synk.all_reduce(gradients, "sum").get_value()
         {'w': array([2., 2.]), 'b': array(2.)}
     """
@@ -91,12 +90,6 @@ def vector(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = None
             f"convert them, or pass dtype="
         )
     return _place_now(flattened)
-
-
-def flatten(*args: Any, **options: Any) -> Variable:
-    """An older name of `vector`, which goes with version 0.3."""
-    warnings.warn("synk.flatten is called synk.vector now", DeprecationWarning, stacklevel=2)
-    return vector(*args, **options)
 
 
 def _make(value: Any, name: str | None, dtype: DTypeLike | None, *, flat: bool) -> Variable:
