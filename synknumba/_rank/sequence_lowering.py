@@ -10,6 +10,7 @@
 Rows refer to memory by address, so a sequence is lowered anew after memory has moved.
 """  # noqa: E501
 
+import itertools
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.messages import Returned
 from synknumba._wire.native import Native, NativeCall, NativeCopy, NativeStep
 from synknumba._wire.program import Dynamic
-from synknumba._wire.sequence import CARRIED, Loop, Part, Shared
+from synknumba._wire.sequence import CARRIED, JUDGED, Ending, Loop, Part, Shared
 
 Action: TypeAlias = Callable[[], None]
 # a step, and what compiled code does in its place
@@ -172,20 +173,43 @@ class Lowering(FormulaRows):
                 self._declare(part.parts)
             elif part.combines is not None:
                 self._numbers.has_cell(part.combines.slot, part.combines.dtype)
+        for shared in itertools.chain(*(ending.shares for ending in self._context.program.ends)):
+            self._numbers.has_cell(shared.slot, shared.dtype)
 
     def _add_iterations(self, parts: Parts) -> list[int]:
         """Adds the parts of an iteration; of several where variables swap their memory. Returns
         their first rows.
         """
         program, begins = self._context.program, []
-        turns = zip(program.turns(parts), program.starts, program.carried, strict=True)
-        for turn, start, carried in turns:
+        endings = program.ends or [None] * len(program.starts)
+        turns = zip(program.turns(parts), program.starts, program.carried, endings, strict=True)
+        for turn, start, carried, ending in turns:
             begins.append(len(self._rows))
             self._add(turn, start)
+            cell = 0 if ending is None else self._add_ending(ending)
             self._add_carried(carried)
-            self._row(table.END, len(self._rows) + 1)
+            self._row(table.END, len(self._rows) + 1, cell)
         self._rows[-1][1] = 0
         return begins
+
+    def _add_ending(self, ending: Ending) -> int:
+        """Adds rows that judge whether the loop ends, once in a period; returns the address of the
+        verdict.
+
+        Ranks that share a result for it count as if that were a part.
+        """
+        due, verdict = len(self._rows), np.zeros(8, np.uint8)
+        self._row(table.DUE)
+        for shared in ending.shares:
+            self._add_put(shared)
+        if ending.shares:
+            self._row(table.FINISH, 0, 0, 0, 1)
+            self._row(table.MEET)
+        for shared in ending.shares:
+            self._add_combination(shared)
+        self._store_packed("q", ending.formula, verdict, JUDGED)
+        self._rows[due][1] = len(self._rows)
+        return int(verdict.ctypes.data)
 
     def _add_carried(self, carried: Sequence[tuple[int, Formula]]) -> None:
         """Adds rows that give scalars their values for the next iteration: all are computed

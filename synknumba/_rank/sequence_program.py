@@ -34,6 +34,7 @@ class RowProgram:
         self._words, self._step = lowered.state.data, context.numbers.steps.data
         self._addresses = lowered.rows.ctypes.data, lowered.state.ctypes.data
         self._repeated: NativeCall | None = None  # of a run, by compiled code
+        self._asked = 0  # iterations to which the run goes unless its condition ends it
         self.needs_python = lowered.needs_python
 
     def run(self, first: int, iterations: range, period: int, history: Array | None) -> None:
@@ -52,6 +53,11 @@ class RowProgram:
         words[table.AT], words[table.PERIOD] = self._lowered.meeting, 0
         words[table.TIMES] = words[table.ITERATION] + 1
         self._go_on(table.run(*self._addresses))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the condition of the loop has ended the run."""
+        return bool(self._words[table.TIMES] < self._asked)
 
     @property
     def done_parts(self) -> int:
@@ -103,10 +109,10 @@ class RowProgram:
         turn = begin % len(self._lowered.begins)
         position[sequence.AT] = self._context.program.starts[turn]
         words[table.AT], words[table.BEGAN] = self._lowered.begins[turn], 0
-        words[table.ITERATION], words[table.TIMES] = iterations.start, iterations.stop
-        words[table.PERIOD] = 0
+        words[table.ITERATION] = iterations.start
+        words[table.TIMES] = self._asked = iterations.stop
+        words[table.PERIOD], words[table.KEPT] = period, 0
         if history is not None:
-            words[table.PERIOD] = period
             words[table.KEPT], words[table.KEPT_STRIDE] = history.ctypes.data, history.strides[0]
 
     def _go_on(self, code: int) -> None:

@@ -86,7 +86,7 @@ def _execution(context: SequenceContext) -> Execution:
     fusion: PartFusion | None = None
     if not runs_natively(context.place.device):
         fusion = PartFusion(context)
-        if not any(program.carried):  # between iterations, numbers are the host's
+        if not (any(program.carried) or program.ends):  # between iterations, numbers are the host's
             fuse = partial(fusion.whole, program.turns(parts), 0)
             fused = fuse()
             if fused is not None:
@@ -168,12 +168,12 @@ class SequenceRoutine(Repeated):
         numbers.take_scalars(self._scalars, first)
         news.begin()
         self._repeatable = None
-        history = self._kept(segment, count // period) if period else None
+        history = self._kept(segment, count // period) if segment >= 0 else None
         progress.part = None
         for number in self._numbers:
             routine = self._context.routines[number]
             if isinstance(routine, FunctionRoutine):
-                routine.writer.keeps = period > 0
+                routine.writer.keeps = history is not None
         try:
             execution = self._execution or self._decide(first)
             begin_turns(execution.turns)
@@ -183,7 +183,8 @@ class SequenceRoutine(Repeated):
                 done = min(count, len(self._context.program.starts))
                 execution = self._try_out(execution.runner, first, done, period, history)
             execution.load()
-            execution.runner.run(first, range(done, count), period, history)
+            if not (done and isinstance(execution.runner, RowProgram) and execution.runner.is_over):
+                execution.runner.run(first, range(done, count), period, history)
             returns = period or news.returned
             if not returns and execution.repeated.may_repeat(first, count):
                 self._repeatable = bytes(self._values)
@@ -217,6 +218,8 @@ class SequenceRoutine(Repeated):
         execution.load()
         rows.run(first, range(tried), period, history)
         self._trials -= 1
+        if rows.is_over:  # on all ranks
+            return execution
         board.show_ready(is_ready=execution.fusion.are_recorded(program.parts))
         rows.meet()
         if not board.are_ready:

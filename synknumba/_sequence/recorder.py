@@ -182,11 +182,17 @@ class Recorder(ABC):
         # results that later calls take, by their ids: as numbers, with slots, and as arrays
         self._numbers: dict[int, tuple[SymbolicResult, int]] = {}
         self._arrays: dict[int, tuple[SymbolicResult, Data]] = {}
+        # results that ranks combine for the condition that is traced, if one is
+        self._judged: list[Shared] | None = None
         self._here = Here()
 
     @property
     def is_here(self) -> bool:
         return bool(self._here)
+
+    @property
+    def judges(self) -> bool:
+        return self._judged is not None
 
     @property
     def depth(self) -> int:
@@ -333,12 +339,26 @@ class Recorder(ABC):
             assert result.parts is not None  # it is a result that the caller gets
             dtype = np.dtype(result.parts.dtype)
             shared = Shared(slot, result.parts.offset, dtype, result.op, number.weights())
+            if self._judged is not None:
+                self._judged.append(shared)
+                return slot
             stage = frozenset({("stage", slot)})
             puts = Part(-1, number.label, self.calls, Access(writes=stage), puts=shared)
             access = Access(remote_reads=stage)
             combines = Part(-1, number.label, self.calls, access, combines=shared)
             self.bodies.home_of(number).extend((puts, combines))
         return self._numbers[id(number)][1]
+
+    @contextmanager
+    def judging(self) -> Iterator[list[Shared]]:
+        """Context in which the condition of the loop is traced; gives the results that ranks then
+        combine for it alone.
+        """
+        self._judged = []
+        try:
+            yield self._judged
+        finally:
+            self._judged = None
 
     def _as_array(self, result: SymbolicResult) -> Data:
         """Makes the ranks combine a result after the call that makes it; returns the memory that

@@ -147,6 +147,7 @@ class SequenceReport:
         rounds: number of rounds, at each of whose ends the script waits for the ranks; at most,
             with `until=` and for results of Python functions.
         round_ends: why there is more than one round; "" for one.
+        judged_by: who judges `until=`, and why if it is the script; "" without it.
         kept_bytes: bytes of the small results of an iteration, on all ranks together.
         carries: whether `synk.carry` replaces numbers at the end of an iteration.
     """
@@ -159,6 +160,7 @@ class SequenceReport:
     times: int
     rounds: int
     round_ends: str
+    judged_by: str
     kept_bytes: int
     carries: bool
 
@@ -171,6 +173,8 @@ class SequenceReport:
         ]
         if self.round_ends:
             lines.append(f"a round ends {self.round_ends}")
+        if self.judged_by:
+            lines.append(f"until= is judged by {self.judged_by}")
         for part in self.parts:
             lines += part.lines("  ")
         lines.append(self.gpu_text)

@@ -21,6 +21,7 @@ from synknumba._wire.sequence import (
     CARRIED,
     HEAD,
     ITERATION,
+    Ending,
     Loop,
     Part,
     SequenceProgram,
@@ -102,10 +103,20 @@ class RoundLoop:
             ]
             for (index, _), value in zip(carried, packed, strict=True):
                 numbers.scalars[index] = np.frombuffer(value, np.int64)[0]
-            if history is not None and (iteration - first + 1) % period == 0:
+            if not period or (iteration - first + 1) % period:
+                continue
+            if history is not None:
                 history[(iteration - first) // period] = self._world.ranks.results[
                     :, : program.entry_bytes
                 ]
+            if program.ends and self._is_over(program.ends[turn]):
+                return
+
+    def _is_over(self, ending: Ending) -> bool:
+        """Returns whether the condition of the loop holds."""
+        for shared in ending.shares:
+            self._combine(shared)
+        return bool(self._numbers.evaluate(ending.formula))
 
     def _do(self, part: Part | Loop) -> None:
         if isinstance(part, Loop):

@@ -81,6 +81,19 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """The condition that ends a loop, which each rank judges with the same numbers.
+
+    Attributes:
+        formula: of numbers that all ranks have; other than 0, it ends the loop.
+        shares: results that ranks put down, and combine, for it alone.
+    """
+
+    formula: Formula
+    shares: tuple[Shared, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A call or collective of a sequence: a program on the ranks, and the formulas of its values.
 
@@ -172,8 +185,8 @@ class SequenceProgram:
     """A sequence.
 
     The values of a round are the number of its first iteration, the count of iterations, those of
-    all rounds of the call, the period of kept results (0 to keep none), the segment for these
-    (int64 each), and then the scalars, 8 bytes each.
+    all rounds of the call, the period of kept results and of `ends` (0 for none of both), the
+    segment for kept results (−1 to keep none; int64 each), and then the scalars, 8 bytes each.
 
     Attributes:
         parts: the parts of an iteration; of as many iterations as it takes for swapped variables to
@@ -189,6 +202,8 @@ class SequenceProgram:
             there is no difference.
         carried: of each of the iterations that `starts` tells apart, scalars that have other values
             from the next iteration on: index, and formula, which is evaluated at the end.
+        ends: of each of these iterations, the condition that ends the loop behind it; empty if
+            none does.
     """
 
     number: int
@@ -203,6 +218,7 @@ class SequenceProgram:
     lines: BodyLines = BodyLines()
     free: tuple[Part | Loop, ...] = ()
     carried: tuple[tuple[tuple[int, Formula], ...], ...] = ((),)
+    ends: tuple[Ending, ...] = ()
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that the parts use."""
@@ -224,9 +240,8 @@ def depth(parts: "Sequence[Part | Loop]") -> int:
 
 
 CARRIED = "the next iteration"  # stands for the name of a part that gets a number
-HEAD = (
-    "qqqqq"  # first iteration, count, count in all rounds, period of kept results, segment of these
-)
+JUDGED = "until="  # as well
+HEAD = "qqqqq"  # first iteration, count, count in all rounds, period, segment of kept results
 LINE = 8  # words of a cache line; ranks' counts are on lines of their own
 # Words of a rank's position, for messages: iteration, index of the part that it runs, and then two
 # words for each loop inside

@@ -48,7 +48,9 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     FINISH,
     MEET,  # wait until all ranks are here
     ENTER,  # step, times, row after the loop, word of the position (0 for none)
-    AGAIN,  # step, times, row at which the loop begins, word of the position (0 for none)
+    # step, times, row at which the loop begins, word of the position (0 for none), cell that ends
+    # the loop (0 for none)
+    AGAIN,
     TURN,  # number of turns so far, row for odd ones
     JUMP,  # row
     PYTHON,
@@ -56,17 +58,22 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     # target, stage, operation on numbers, type of the parts, bytes between the two stages, turn
     COMBINE,
     OPERATE,  # target, left, right, operation on numbers
-    END,  # of an iteration: row at which the next begins
+    # of an iteration: row at which the next begins, cell that ends the loop in each period
+    # (0 for none)
+    END,
     FUNCTION,  # loop of NumPy, its data, words (`numpy_loops.py`)
     REWRITE,  # C function, its three arguments
     NOTE,  # ring of records (`doorbell.py`), number, buffer of a clock
-) = range(19)
+    DUE,  # row to go to unless a period ends with the iteration
+) = range(20)
 
 # Operations: on floats, then on ints. What they take is float64 or int64.
-TO_FLOAT, ADD, SUB, MUL, DIV, NEG, ABS, POW = range(8)
+# Comparisons give an int, 1 or 0.
+TO_FLOAT, ADD, SUB, MUL, DIV, NEG, ABS, POW, ROUND, LESS, AT_MOST, EQUAL = range(12)
 INT_ADD, INT_SUB, INT_MUL, INT_DIV, INT_FLOORDIV, INT_MOD, INT_NEG, INT_ABS, INT_MIN, INT_MAX = (
-    range(10, 20)
+    range(12, 22)
 )
+INT_LESS, INT_AT_MOST, INT_EQUAL = range(22, 25)
 DOUBLE, SINGLE, INT = range(3)  # types of combined parts
 
 # Words of the state.
@@ -131,6 +138,9 @@ def operate(operation: int, target: int, left: int, right: int) -> int:
         if operation == ABS:
             store_double(target, abs(x))
             return 1
+        if operation == ROUND:
+            store_double(target, float(_as_single(x)))
+            return 1
         y = load_double(right)
         if operation == ADD:
             store_double(target, x + y)
@@ -140,6 +150,12 @@ def operate(operation: int, target: int, left: int, right: int) -> int:
             store_double(target, x * y)
         elif operation == POW:
             store_double(target, x**y)
+        elif operation == LESS:
+            store_word(target, int(x < y))
+        elif operation == AT_MOST:
+            store_word(target, int(x <= y))
+        elif operation == EQUAL:
+            store_word(target, int(x == y))
         else:
             if y == 0.0:
                 return 0
@@ -165,6 +181,12 @@ def operate(operation: int, target: int, left: int, right: int) -> int:
         store_word(target, min(a, b))
     elif operation == INT_MAX:
         store_word(target, max(a, b))
+    elif operation == INT_LESS:
+        store_word(target, int(a < b))
+    elif operation == INT_AT_MOST:
+        store_word(target, int(a <= b))
+    elif operation == INT_EQUAL:
+        store_word(target, int(a == b))
     elif b == 0:
         return 0
     elif operation == INT_DIV:
@@ -335,12 +357,16 @@ def run(table: int, state: int) -> int:
                 continue
         elif code == END:
             iteration += 1
-            if period != 0 and iteration % period == 0:
+            is_due = period != 0 and iteration % period == 0
+            if is_due and load_word(state + 8 * KEPT) != 0:
                 target = load_word(state + 8 * KEPT) + (iteration // period - 1) * load_word(
                     state + 8 * KEPT_STRIDE
                 )
                 memcpy(target, load_word(state + 8 * ENTRY), load_word(state + 8 * ENTRY_BYTES))
             at = load_word(row + 8)
+            if is_due and load_word(row + 16) != 0 and load_word(load_word(row + 16)) != 0:
+                times = iteration
+                store_word(state + 8 * TIMES, times)
             if iteration < times:
                 store_word(step, first + iteration)
                 store_release(position, 0, first + iteration)
@@ -351,6 +377,10 @@ def run(table: int, state: int) -> int:
         elif code == JUMP:
             at = load_word(row + 8)
             continue
+        elif code == DUE:
+            if period == 0 or (iteration + 1) % period != 0:
+                at = load_word(row + 8)
+                continue
         elif code == ENTER:
             store_word(load_word(row + 8), 0)
             if load_word(load_word(row + 16)) <= 0:
@@ -359,7 +389,8 @@ def run(table: int, state: int) -> int:
             _show(position, load_word(row + 32), 1, 0)
         elif code == AGAIN:
             inner = load_word(load_word(row + 8)) + 1
-            if inner < load_word(load_word(row + 16)):
+            ends = load_word(row + 40) != 0 and load_word(load_word(row + 40)) != 0
+            if inner < load_word(load_word(row + 16)) and not ends:
                 store_word(load_word(row + 8), inner)
                 _show(position, load_word(row + 32), 1, inner)
                 at = load_word(row + 24)
