@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from synknumba._device import Device, Recording, ResultRing, Step
 from synknumba._formulas import Formula, fold
@@ -34,7 +34,7 @@ from synknumba._rank.sequence_context import Parts, SequenceContext
 from synknumba._rank.sequence_rows import PythonOnlyError
 from synknumba._types import Array
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import AT, Formulas, Loop, Part, Wait
+from synknumba._wire.sequence import AT, ITERATION, Formulas, Loop, Part, Wait
 
 SIZES = 64, 8  # recordings are of so many iterations, or of one
 MOST_STEPS = 5000  # in a recording
@@ -571,6 +571,15 @@ class PartFusion:
         return end
 
 
+class Judge(Protocol):
+    """Judges the condition of a loop, with the other ranks (`RowProgram`)."""
+
+    done_parts: int
+
+    def judge(self, iteration: int) -> bool:
+        """Returns whether the loop ends behind an iteration, of this number."""
+
+
 @final
 class QueuedIterations:
     """Iterations of fused parts, queued on the device.
@@ -580,6 +589,7 @@ class QueuedIterations:
     Args:
         context: what the parts refer to.
         fuse: returns the parts, whose results a ring keeps; None if the host must act in between.
+        judge: judges the condition of the loop; None if there is none.
     """
 
     def __init__(
@@ -587,8 +597,9 @@ class QueuedIterations:
         context: SequenceContext,
         fused: FusedParts,
         fuse: Callable[[ResultRing], FusedParts | None],
+        judge: Judge | None = None,
     ) -> None:
-        self._context, self._fused, self._fuse = context, fused, fuse
+        self._context, self._fused, self._fuse, self._judge = context, fused, fuse, judge
         control, rank = context.place.control, context.place.rank
         self._results: Array = control.results[rank, : context.program.entry_bytes]
         # what keeps results, and the parts that it is for; made when results are kept first
@@ -598,7 +609,10 @@ class QueuedIterations:
         """Runs iterations, as `RowProgram.run` does."""
         done, end = iterations.start, iterations.stop
         self._context.board.position[AT] = -1
-        if history is not None and period <= MOST_PERIOD and not done % period:
+        if not done:
+            self.done_parts = 0
+        is_kept = history is not None and period <= MOST_PERIOD and not done % period
+        if history is not None and is_kept and self._judge is None:
             kept = self._keeping()
             if kept is not None:
                 ring, fused = kept
@@ -613,6 +627,22 @@ class QueuedIterations:
             if history is not None and after % period == 0:
                 history[after // period - 1] = self._results
             done = after
+            if period and after % period == 0 and self._is_over(first + after - 1):
+                break
+        self._context.board.position[ITERATION] = first + done - 1
+
+    def _is_over(self, iteration: int) -> bool:
+        return self._judge is not None and self._judge.judge(iteration)
+
+    @property
+    def done_parts(self) -> int:
+        """The parts that the rank has counted in this round, for the condition."""
+        return 0 if self._judge is None else self._judge.done_parts
+
+    @done_parts.setter
+    def done_parts(self, count: int) -> None:
+        if self._judge is not None:
+            self._judge.done_parts = count
 
     def _keeping(self) -> tuple[ResultRing, FusedParts] | None:
         """Returns what keeps results on the device; None if there is no such thing."""

@@ -54,6 +54,17 @@ class RowProgram:
         words[table.TIMES] = words[table.ITERATION] + 1
         self._go_on(table.run(*self._addresses))
 
+    def judge(self, iteration: int) -> bool:
+        """Judges the condition of a loop whose parts are run elsewhere; returns whether it ends
+        behind an iteration, of this number.
+        """
+        words, turn = self._words, iteration % len(self._lowered.begins)
+        self._step[0] = self._context.board.position[sequence.ITERATION] = iteration
+        words[table.AT], words[table.BEGAN], words[table.KEPT] = self._lowered.begins[turn], 0, 0
+        words[table.ITERATION], words[table.TIMES], words[table.PERIOD] = 0, 1, 1
+        self._go_on(table.run(*self._addresses))
+        return bool(self._lowered.verdicts[turn].any())
+
     @property
     def is_over(self) -> bool:
         """Whether the condition of the loop has ended the run."""

@@ -86,11 +86,14 @@ def _execution(context: SequenceContext) -> Execution:
     fusion: PartFusion | None = None
     if not runs_natively(context.place.device):
         fusion = PartFusion(context)
-        if not (any(program.carried) or program.ends):  # between iterations, numbers are the host's
+        if not any(program.carried):  # between iterations, numbers are the host's
             fuse = partial(fusion.whole, program.turns(parts), 0)
             fused = fuse()
             if fused is not None:
-                queued = QueuedIterations(context, fused, fuse)
+                judge = None
+                if program.ends:
+                    judge = RowProgram(context, Lowering(context, fusion).lower(()))
+                queued = QueuedIterations(context, fused, fuse, judge)
                 return Execution(queued, queued, fusion, turns)
     try:
         rows = RowProgram(context, Lowering(context, fusion).lower(parts))
@@ -228,8 +231,7 @@ class SequenceRoutine(Repeated):
         self._context = replace(context, parts=program.free)
         self.forget_buffers()
         execution = self._decide(first + tried)
-        if isinstance(execution.runner, RowProgram):
-            execution.runner.done_parts = rows.done_parts
+        execution.runner.done_parts = rows.done_parts
         return execution
 
     def descriptors(self, news: News) -> list[int]:

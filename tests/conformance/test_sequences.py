@@ -16,6 +16,9 @@ from tests.conformance.conftest import REPLAYED, ROWS
 from tests.conformance.kernels import dot
 from tests.quick import whole
 
+# to make a round end at each kept result
+pytestmark = pytest.mark.filterwarnings("ignore:.*until= does not look at the results")
+
 
 @synk.parallel(grid=2, block=32)
 @cuda.jit
