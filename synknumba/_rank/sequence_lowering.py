@@ -202,7 +202,7 @@ class Lowering(FormulaRows):
 
         Ranks that share a result for it count as if that were a part.
         """
-        due, verdict = len(self._rows), np.zeros(8, np.uint8)
+        due = len(self._rows)
         self._row(table.DUE)
         for shared in ending.shares:
             self._add_put(shared)
@@ -211,7 +211,7 @@ class Lowering(FormulaRows):
             self._row(table.MEET)
         for shared in ending.shares:
             self._add_combination(shared)
-        self._store_packed("q", ending.formula, verdict, JUDGED)
+        verdict = self._value("q", ending.formula, JUDGED)
         self._rows[due][1] = len(self._rows)
         self._verdicts.append(verdict)
         return int(verdict.ctypes.data)
@@ -221,17 +221,18 @@ class Lowering(FormulaRows):
         before the first is replaced.
         """
         moves = [
-            (index, self._next_value(self._context.program.scalars[index], formula))
+            (index, self._value(self._context.program.scalars[index], formula, CARRIED))
             for index, formula in carried
         ]
-        for index, address in moves:
-            self._row(table.MOVE, self._numbers.scalars[index:].ctypes.data, address)
+        for index, value in moves:
+            target = self._numbers.scalars[index:].ctypes.data
+            self._row(table.MOVE, target, value.ctypes.data)
 
-    def _next_value(self, letter: str, formula: Formula) -> int:
-        """Adds rows that compute a number; returns the address of its value."""
+    def _value(self, letter: str, formula: Formula, name: str) -> Array:
+        """Adds rows that compute a number; returns the 8 bytes that get its value."""
         cell = np.zeros(8, np.uint8)
-        self._store_packed(letter, formula, cell, CARRIED)
-        return int(cell.ctypes.data)
+        self._store_packed(letter, formula, cell, name)
+        return cell
 
     def _add(self, parts: Parts, first: int = 0, depth: int = 0, *, counts: bool = True) -> None:
         """Adds the parts of a loop, whose indices begin at `first`; a word of the rank's position
@@ -285,7 +286,7 @@ class Lowering(FormulaRows):
     def _add_loop(self, loop: Loop) -> None:
         """Adds an inner sequence. Where ranks do not meet, its parts do not count."""
         fused = None
-        if self._fusion is not None:
+        if self._fusion is not None and loop.ends is None:
             fused = self._fusion.whole([loop.parts], loop.depth)
         if loop.meets:
             self._row(table.MEET)
@@ -311,7 +312,10 @@ class Lowering(FormulaRows):
         enter = len(self._rows)
         self._row(table.ENTER, step, times.ctypes.data, 0, word)
         self._add(loop.parts, 0, loop.depth, counts=loop.meets)
-        self._row(table.AGAIN, step, times.ctypes.data, enter + 1, word)
+        verdict = 0
+        if loop.ends is not None:
+            verdict = self._value("q", loop.ends, JUDGED).ctypes.data
+        self._row(table.AGAIN, step, times.ctypes.data, enter + 1, word, verdict)
         self._rows[enter][3] = len(self._rows)
 
     # ---- parts

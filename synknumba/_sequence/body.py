@@ -42,7 +42,7 @@ from synknumba._sequence.outer_values import OuterValues, Values
 from synknumba._sequence.plan import SequencePlan
 from synknumba._sequence.recorder import Recorder
 from synknumba._sequence.results import SequenceResults
-from synknumba._sequence.schedule import count_of
+from synknumba._sequence.schedule import ONCE, checked_loop, count_of
 from synknumba._sequence.symbolic_results import ScalarResult, SymbolicResult
 from synknumba._sequence.until import Until
 from synknumba._tracing import Number, Unknown
@@ -239,9 +239,7 @@ class Body:
             path = " → ".join(body.name for body in cycle)
             raise ArgumentError(f"{where}: {self.name} calls itself ({path}); loop with times=")
         if until is not None:
-            raise ArgumentError(
-                f"{where}: until= is judged in the script; an inner sequence cannot wait for it"
-            )
+            checked_loop(self.name, ONCE if times is ONCE else 1, None, until)
         if every is not None:
             raise ArgumentError(
                 f"{where}: an inner sequence keeps the results of its last iteration; leave "
@@ -258,8 +256,18 @@ class Body:
             recorder.checks.append(InnerTimes(times, self.name, where))
         leaves, structure = self._binder.bind(args, kwargs)
         values = list(map(inner_argument, leaves))  # before: the step is that of the loop outside
-        with recorder.inside(self, times):
-            return self._function(**unflatten(structure, values))
+        with recorder.inside(self, times) as endings:
+            results = self._function(**unflatten(structure, values))
+            if until is not None:
+                condition = Until(until)
+                endings.extend(condition.endings(recorder, [results], None))
+                if condition.why_script:
+                    raise ArgumentError(
+                        f"{where}: the ranks judge until= of {self.name}, an inner sequence, and "
+                        f"this one is the script's: {condition.why_script}; write a comparison of "
+                        "numbers that it returns, as in until=lambda r: r < 1e-6"
+                    )
+        return results
 
 
 # ---- random numbers ------------------------------------------------------------------------------

@@ -124,6 +124,8 @@ class RoundLoop:
                 self._numbers.steps[part.depth] = step
                 for inner in part.parts:
                     self._do(inner)
+                if part.ends is not None and self._numbers.evaluate(part.ends):
+                    break
             return
         if part.puts is not None:  # its ranks' numbers are among the results
             return

@@ -77,18 +77,19 @@ class Until:
             arguments.letters += "q" if isinstance(number, int) else "d"
 
     def endings(
-        self, recorder: Recorder, returned: Sequence[Any], scalars: int
+        self, recorder: Recorder, returned: Sequence[Any], scalars: int | None
     ) -> tuple[Ending, ...]:
         """Returns the condition in each turn; () where the script judges.
 
         Args:
             recorder: has recorded the body.
             returned: what the body has returned in each turn.
-            scalars: how many the call has, of which the last are the numbers.
+            scalars: how many the call has, of which the last are the numbers; None for an inner
+                sequence, whose recording has them.
         """
         if self.why_script:
             return ()
-        function, endings = self._alone(scalars - len(self._numbers)), []
+        function, endings = self._alone(scalars), list[Ending]()
         before = _held(function)
         for results in returned:
             with recorder.judging() as shares:
@@ -130,15 +131,13 @@ class Until:
             stacklevel=depth_of_script(),
         )
 
-    def _alone(self, first: int) -> types.FunctionType:
+    def _alone(self, scalars: int | None) -> types.FunctionType:
         """Returns the function in the namespace where it is traced."""
         function = self._function
         assert isinstance(function, types.FunctionType)  # it has a key
-        known: dict[_Place, Any] = {}
-        for index, (place, value) in enumerate(self._numbers.items(), first):
-            dtype = "float64" if isinstance(value, np.float64) else None
-            is_int, formula = isinstance(value, int), ("scalar", index)
-            known[place] = Number(formula, place[1], is_int=is_int, dtype=dtype)
+        known: dict[_Place, Any] = {**self._numbers}
+        if scalars is not None:
+            known = self._as_scalars(scalars - len(known))
         scope: dict[str, Any] = {"__name__": function.__module__, "__builtins__": {"abs": abs}}
         cells, defaults = list[types.CellType](), list[Any]()
         for place, value in _read(function):
@@ -152,6 +151,15 @@ class Until:
                 defaults.append(stand_in)
         code, name = function.__code__, function.__name__
         return types.FunctionType(code, scope, name, tuple(defaults), tuple(cells))
+
+    def _as_scalars(self, first: int) -> dict[_Place, Any]:
+        """Returns stand-ins for the numbers from outside, which are scalars of the call."""
+        stand_ins: dict[_Place, Any] = {}
+        for index, (place, value) in enumerate(self._numbers.items(), first):
+            dtype = "float64" if isinstance(value, np.float64) else None
+            is_int, formula = isinstance(value, int), ("scalar", index)
+            stand_ins[place] = Number(formula, place[1], is_int=is_int, dtype=dtype)
+        return stand_ins
 
 
 def _read(function: types.FunctionType) -> Iterator[tuple[_Place, Any]]:
@@ -198,6 +206,10 @@ def _pure(value: Any) -> Any:
     """
     if isinstance(value, types.ModuleType):
         return _NAMESPACES.get(value.__name__)
-    if value is abs or value is STEP or any(value is each for each in _OF_NUMPY.values()):
+    if (
+        isinstance(value, Number)
+        or value is abs
+        or any(value is each for each in _OF_NUMPY.values())
+    ):
         return value
     return None

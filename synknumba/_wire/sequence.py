@@ -136,13 +136,14 @@ class Loop:
 
     Attributes:
         name: of the sequence.
-        times: number of iterations.
+        times: number of iterations; at most, with `ends`.
         depth: of its step among the steps.
         parts: of an iteration.
         access: memory that the parts read and write, if only the rank's own; None: ranks meet
             before and after.
         wait: wait before it; None if it waits for no other rank, or if ranks meet.
         shows: whether the rank shows its count afterwards.
+        ends: other than 0, it ends the loop behind an iteration.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Loop:
     access: Access | None = None
     wait: Wait | None = None
     shows: bool = False
+    ends: Formula | None = None
 
     @property
     def meets(self) -> bool:
