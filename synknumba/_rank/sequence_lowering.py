@@ -21,7 +21,6 @@ import numpy as np
 
 from synknumba._device import Device, Step, fold_kernel
 from synknumba._formulas import Formula
-from synknumba._ops.reduction import SEQUENTIAL_SUM
 from synknumba._rank import spans
 from synknumba._rank.collective_routine import StagedRoutine, Steps
 from synknumba._rank.fused_parts import FusedParts, PartFusion, wait_of
@@ -43,16 +42,13 @@ Action: TypeAlias = Callable[[], None]
 _Ways: TypeAlias = tuple[Step, Sequence[NativeStep] | None]
 _Group: TypeAlias = tuple[Parts, FusedParts | None]
 
-_COMBINATIONS = {  # (op, dtype): operation, type of the parts
-    ("sum", "d"): (table.ADD, table.DOUBLE),
-    ("prod", "d"): (table.MUL, table.DOUBLE),
-    ("sum", "f"): (table.ADD, table.SINGLE),
-    ("prod", "f"): (table.MUL, table.SINGLE),
-    ("sum", "l"): (table.INT_ADD, table.INT),
-    ("prod", "l"): (table.INT_MUL, table.INT),
-    ("min", "l"): (table.INT_MIN, table.INT),
-    ("max", "l"): (table.INT_MAX, table.INT),
+_COMBINATIONS = {
+    "sum": table.SUM,
+    "prod": table.PROD,
+    "min": table.LEAST,
+    "max": table.GREATEST,
 }
+_KINDS = {"d": table.DOUBLE, "f": table.SINGLE, "l": table.INT}  # of combined parts, by dtype
 _LETTERS = {"int64": "q", "float64": "d", "float32": "f"}  # of arguments that rows can store
 
 
@@ -398,18 +394,19 @@ class Lowering(FormulaRows):
         )
 
     def _add_combination(self, shared: Shared) -> None:
-        dtype, codes = np.dtype(shared.dtype), None
-        if isinstance(shared.op, str):
-            codes = _COMBINATIONS.get((shared.op, dtype.char))
-        is_small = self._context.place.world_size < SEQUENTIAL_SUM
-        if codes is None or not (is_small and dtype.isnative):
+        dtype, is_native = np.dtype(shared.dtype), False
+        if isinstance(shared.op, str) and shared.op in _COMBINATIONS:
+            are_few = self._context.place.world_size <= table.MAX_PARTS
+            is_native = are_few and dtype.isnative and dtype.char in _KINDS
+        if not is_native:
             self._in_python(partial(self._combine, shared))
             return
         self._row(
             table.COMBINE,
             self._numbers.results[shared.slot :].ctypes.data,
             self._stage(shared, 0, 0),
-            *codes,
+            _COMBINATIONS[shared.op],
+            _KINDS[dtype.char],
             self._between(shared),
             self._context.turns[shared.slot :].ctypes.data,
         )

@@ -17,6 +17,7 @@ computes the whole formula.
 from typing import Any
 
 from llvmlite import ir
+from numba.extending import register_jitable
 
 from synknumba._wire.compiled import compiled
 from synknumba._wire.doorbell import (
@@ -55,7 +56,7 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     JUMP,  # row
     PYTHON,
     PUT,  # stage, source, bytes, bytes between the two stages, turn
-    # target, stage, operation on numbers, type of the parts, bytes between the two stages, turn
+    # target, stage, operation on parts, type of the parts, bytes between the two stages, turn
     COMBINE,
     OPERATE,  # target, left, right, operation on numbers
     # of an iteration: row at which the next begins, cell that ends the loop in each period
@@ -74,7 +75,10 @@ INT_ADD, INT_SUB, INT_MUL, INT_DIV, INT_FLOORDIV, INT_MOD, INT_NEG, INT_ABS, INT
     range(12, 22)
 )
 INT_LESS, INT_AT_MOST, INT_EQUAL = range(22, 25)
+SUM, PROD, LEAST, GREATEST = range(4)  # operations that combine parts
 DOUBLE, SINGLE, INT = range(3)  # types of combined parts
+MAX_PARTS = 128  # NumPy halves longer sums; it adds shorter ones in eight columns
+_COLUMNS = 8
 
 # Words of the state.
 AT, DONE_PARTS, ITERATION, TIMES, STEP, PERIOD, KEPT, KEPT_STRIDE, ENTRY, ENTRY_BYTES = range(10)
@@ -200,36 +204,63 @@ def operate(operation: int, target: int, left: int, right: int) -> int:
     return 1
 
 
+@register_jitable  # type: ignore[untyped-decorator]
+def _joined(x: Any, y: Any, operation: int) -> Any:
+    if operation == SUM:
+        return x + y
+    if operation == PROD:
+        return x * y
+    if x != x:  # noqa: PLR0124  # a NaN is not equal to itself
+        return x
+    if operation == LEAST:
+        return x if x < y else y
+    return x if x > y else y
+
+
+def _combining(load: Any) -> Any:
+    """Returns a function that combines the ranks' parts of a number."""
+
+    @register_jitable  # type: ignore[untyped-decorator]
+    def column(stage: int, first: int, end: int, step: int, operation: int) -> Any:
+        x = load(stage + first * LINE_BYTES)
+        for rank in range(first + step, end, step):
+            x = _joined(x, load(stage + rank * LINE_BYTES), operation)
+        return x
+
+    @register_jitable  # type: ignore[untyped-decorator]
+    def pair(stage: int, first: int, end: int) -> Any:
+        left = column(stage, first, end, _COLUMNS, SUM)
+        return left + column(stage, first + 1, end, _COLUMNS, SUM)
+
+    @register_jitable  # type: ignore[untyped-decorator]
+    def combine(stage: int, count: int, operation: int) -> Any:
+        if operation != SUM or count < _COLUMNS:
+            return column(stage, 0, count, 1, operation)
+        end = count - count % _COLUMNS
+        a = pair(stage, 0, end) + pair(stage, 2, end)
+        total = a + (pair(stage, 4, end) + pair(stage, 6, end))
+        for rank in range(end, count):
+            total += load(stage + rank * LINE_BYTES)
+        return total
+
+    return combine
+
+
+_combine_doubles, _combine_singles = _combining(load_double), _combining(load_single)
+_combine_words = _combining(load_word)
+
+
 @compiled("void(int64, int64, int64, int64, int64)")
 def combine(target: int, stage: int, world_size: int, operation: int, kind: int) -> None:
-    """Combines the ranks' parts of a number, in rank order: a sum or product, of integers also
-    the least or greatest.
+    """Combines the ranks' parts of a number: a sum of `MAX_PARTS` parts at most, in the order of
+    NumPy's pairwise sums, else in rank order.
     """
     if kind == DOUBLE:
-        x = load_double(stage)
-        for rank in range(1, world_size):
-            y = load_double(stage + rank * LINE_BYTES)
-            x = x + y if operation == ADD else x * y
-        store_double(target, x)
+        store_double(target, _combine_doubles(stage, world_size, operation))
     elif kind == SINGLE:
-        u = load_single(stage)
-        for rank in range(1, world_size):
-            v = load_single(stage + rank * LINE_BYTES)
-            u = u + v if operation == ADD else u * v
-        store_double(target, float(u))
+        store_double(target, float(_combine_singles(stage, world_size, operation)))
     else:
-        a = load_word(stage)
-        for rank in range(1, world_size):
-            b = load_word(stage + rank * LINE_BYTES)
-            if operation == INT_ADD:
-                a = a + b
-            elif operation == INT_MUL:
-                a = a * b
-            elif operation == INT_MIN:
-                a = min(a, b)
-            else:
-                a = max(a, b)
-        store_word(target, a)
+        store_word(target, _combine_words(stage, world_size, operation))
 
 
 @compiled("int64(int64, int64, int64)")
