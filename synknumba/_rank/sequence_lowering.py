@@ -42,7 +42,7 @@ Action: TypeAlias = Callable[[], None]
 _Ways: TypeAlias = tuple[Step, Sequence[NativeStep] | None]
 _Group: TypeAlias = tuple[Parts, FusedParts | None]
 
-_COMBINATIONS = {
+_COMBINATIONS = {  # of parts, by op
     "sum": table.SUM,
     "prod": table.PROD,
     "min": table.LEAST,
@@ -394,19 +394,18 @@ class Lowering(FormulaRows):
         )
 
     def _add_combination(self, shared: Shared) -> None:
-        dtype, is_native = np.dtype(shared.dtype), False
-        if isinstance(shared.op, str) and shared.op in _COMBINATIONS:
-            are_few = self._context.place.world_size <= table.MAX_PARTS
-            is_native = are_few and dtype.isnative and dtype.char in _KINDS
-        if not is_native:
+        dtype = np.dtype(shared.dtype)
+        operation, kind = _COMBINATIONS.get(str(shared.op)), _KINDS.get(dtype.char)
+        are_few = self._context.place.world_size <= table.MAX_PARTS
+        if operation is None or kind is None or not (are_few and dtype.isnative):
             self._in_python(partial(self._combine, shared))
             return
         self._row(
             table.COMBINE,
             self._numbers.results[shared.slot :].ctypes.data,
             self._stage(shared, 0, 0),
-            _COMBINATIONS[shared.op],
-            _KINDS[dtype.char],
+            operation,
+            kind,
             self._between(shared),
             self._context.turns[shared.slot :].ctypes.data,
         )
