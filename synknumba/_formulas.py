@@ -123,7 +123,7 @@ def _comparing(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], int]:
 def _as_single(value: Any) -> float:
     """Returns the nearest float32, as NumPy converts what it compares with one."""
     with np.errstate(over="ignore"):
-        return float(np.float32(value))
+        return float(np.float32(as_float(value)))
 
 
 # Python raises where NumPy has inf: for a division by 0, and a float beside an int beyond its

@@ -37,8 +37,11 @@ _NAMESPACES = {
     for module, names in _MODULES.items()
 }
 _LEAVES = SymbolicResult | Number | Variable | int | float | np.generic | None
+_EMPTY: Final = object()  # of a cell without a value
 _Place: TypeAlias = tuple[str, str]
-"""Where a function reads a value, "closure", "global" or "default", and its name there."""
+"""Where a function reads a value, "closure", "global", "default" or "keyword", and its name
+there.
+"""
 
 
 @final
@@ -62,8 +65,13 @@ class Until:
         if not isinstance(function, types.FunctionType):
             self.why_script = "it is no plain function"
             return
+        self.why_script = _why_not_traced(function)
+        if self.why_script:
+            return
         self._numbers = {place: value for place, value in _read(function) if _is_number(value)}
-        self.key = function.__code__, *self._numbers, *map(type, self._numbers.values())
+        kinds = map(type, self._numbers.values())
+        stand_ins = [id(_pure(value)) for _, value in _read(function)]
+        self.key = function.__code__, *self._numbers, *kinds, *stand_ins
 
     def join(self, arguments: Arguments) -> None:
         """Adds the numbers that it reads from outside to those of a call, and what a recording
@@ -97,7 +105,8 @@ class Until:
             if condition is None:
                 return ()
             endings.append(Ending(condition.formula, tuple(shares)))
-        if _held(function) != before:
+        after = _held(function)
+        if before.keys() != after.keys() or any(after[name] is not before[name] for name in after):
             self.why_script = "it assigns to a name from outside"
             return ()
         return tuple(endings)
@@ -138,8 +147,10 @@ class Until:
         known: dict[_Place, Any] = {**self._numbers}
         if scalars is not None:
             known = self._as_scalars(scalars - len(known))
-        scope: dict[str, Any] = {"__name__": function.__module__, "__builtins__": {"abs": abs}}
-        cells, defaults = list[types.CellType](), list[Any]()
+        # a global of the script hides a function of Python
+        builtins = {} if "abs" in function.__globals__ else {"abs": abs}
+        scope: dict[str, Any] = {"__name__": function.__module__ or "", "__builtins__": builtins}
+        cells, defaults, keywords = list[types.CellType](), list[Any](), dict[str, Any]()
         for place, value in _read(function):
             kind, name = place
             stand_in = known.get(place, _pure(value))
@@ -149,8 +160,12 @@ class Until:
                 scope[name] = stand_in
             elif kind == "default":
                 defaults.append(stand_in)
+            elif kind == "keyword":
+                keywords[name] = stand_in
         code, name = function.__code__, function.__name__
-        return types.FunctionType(code, scope, name, tuple(defaults), tuple(cells))
+        alone = types.FunctionType(code, scope, name, tuple(defaults), tuple(cells))
+        alone.__kwdefaults__ = keywords
+        return alone
 
     def _as_scalars(self, first: int) -> dict[_Place, Any]:
         """Returns stand-ins for the numbers from outside, which are scalars of the call."""
@@ -173,13 +188,40 @@ def _read(function: types.FunctionType) -> Iterator[tuple[_Place, Any]]:
     first = code.co_argcount - len(defaults)
     for name, value in zip(code.co_varnames[first:], defaults, strict=False):
         yield ("default", name), value
+    for name, value in (function.__kwdefaults__ or {}).items():
+        yield ("keyword", name), value
 
 
-def _held(function: types.FunctionType) -> list[tuple[str, int]]:
-    """Returns what the names of a function from outside stand for, by identity."""
-    names = [*function.__globals__.items()]
-    names += [(name, _contents(cell)) for name, cell in _cells(function)]
-    return [(name, id(value)) for name, value in names]
+def _why_not_traced(function: types.FunctionType) -> str:
+    """Returns why a call with symbolic results might go another way than one with values, without
+    an error; "" if it cannot.
+    """
+    for code in _codes(function.__code__):
+        if code.co_exceptiontable:
+            return "it may handle exceptions"
+        if "dtype" in code.co_names:
+            return "it uses dtype"
+    for (kind, name), value in _read(function):
+        is_default = kind in {"default", "keyword"} and value is not None
+        if is_default and not _is_number(value) and _pure(value) is None:
+            return f"it uses {name}"
+    return ""
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yields the code of a function, and of those that it defines."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _held(function: types.FunctionType) -> dict[str, Any]:
+    """Returns what the names of a function from outside stand for."""
+    return {
+        **function.__globals__,
+        **{name: _contents(cell) for name, cell in _cells(function)},
+    }
 
 
 def _cells(function: types.FunctionType) -> Iterator[tuple[str, types.CellType]]:
@@ -189,8 +231,8 @@ def _cells(function: types.FunctionType) -> Iterator[tuple[str, types.CellType]]
 def _contents(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # it is empty
-        return None
+    except ValueError:
+        return _EMPTY
 
 
 def _is_number(value: Any) -> bool:
