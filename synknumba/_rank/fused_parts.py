@@ -12,7 +12,7 @@ its results, and so for all iterations.
 import itertools
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,8 @@ from synknumba._types import Array
 from synknumba._wire.relaunch import Again
 from synknumba._wire.sequence import AT, ITERATION, Formulas, Loop, Part, Wait
 
-SIZES = 64, 8  # recordings are of so many iterations, or of one
+# recordings are of so many iterations, of as many as are often asked for, or of one
+SIZES = 64, 8
 MOST_STEPS = 5000  # in a recording
 WORTH = 4  # a recording of several iterations is made for so many launches
 UNDER_WAY = 2  # recordings that are queued
@@ -225,6 +226,8 @@ class _Recordings:
         self._warm = [False] * len(turns)
         # by turn and count; None if there cannot be one
         self._by_count: dict[tuple[int, int], _RecordedIterations | None] = {}
+        # how often so few iterations were left, such as those of a period
+        self._limits = Counter[int]()
 
     def note_run(self, turn: int) -> None:
         """Notes that the steps of a turn were run one by one."""
@@ -246,12 +249,20 @@ class _Recordings:
 
     def _counts(self, turn: int, limit: int) -> Iterator[int]:
         """Yields counts of iterations that a recording may have, largest first."""
-        for size in SIZES if all(self._warm) else ():
-            count = size * len(self._turns)
-            is_long = size * self._length > MOST_STEPS or count * self._queue.seconds > MOST_SECONDS
-            if count > limit or is_long:
+        turns, sizes = len(self._turns), list[int]()
+        if all(self._warm):
+            sizes = [size * turns for size in SIZES]
+            if limit < sizes[0]:
+                self._limits[limit] += 1
+                sizes.append(limit)
+        for count in sorted(sizes, reverse=True):
+            steps, seconds = count * self._length / turns, count * self._queue.seconds
+            if count > limit or steps > MOST_STEPS or seconds > MOST_SECONDS:
                 continue
-            if (turn, count) in self._by_count or self._queue.total + limit >= WORTH * count:
+            is_worth = self._queue.total + limit >= WORTH * count
+            if count == limit:
+                is_worth = self._limits[limit] >= WORTH
+            if (turn, count) in self._by_count or is_worth:
                 yield count
         yield 1
 
