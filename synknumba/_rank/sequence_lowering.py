@@ -76,7 +76,6 @@ class Lowered:
         python: what Python does at a row, and the row after that.
         begins: first rows of the iterations that differ.
         meeting: row at which all ranks meet, which no iteration comes to.
-        verdicts: words that are not 0 if the loop ends behind such an iteration.
         calls: native calls, by the addresses of their words.
         owners: memory and code that rows refer to.
     """
@@ -87,7 +86,6 @@ class Lowered:
     python: Mapping[int, tuple[Action, int]]
     begins: Sequence[int]
     meeting: int
-    verdicts: Sequence[Array]
     calls: Mapping[int, NativeCall]
     owners: Sequence[Any]
 
@@ -110,7 +108,6 @@ class Lowering(FormulaRows):
         super().__init__(context.numbers, context.program.scalars)
         self._context, self._fusion, self._is_native = context, fusion, fusion is None
         self._parts: list[Part | None] = []
-        self._verdicts: list[Array] = []
         self._python: dict[int, tuple[Action, int]] = {}
         self._state: Array = np.zeros(table.STATE_WORDS, np.int64)
         self._clock: Array = np.zeros(2, np.int64)  # buffer of notes
@@ -134,7 +131,6 @@ class Lowering(FormulaRows):
             self._python,
             begins,
             meeting,
-            self._verdicts,
             calls,
             self._kept,
         )
@@ -209,7 +205,6 @@ class Lowering(FormulaRows):
             self._add_combination(shared)
         verdict = self._value("q", ending.formula, JUDGED)
         self._rows[due][1] = len(self._rows)
-        self._verdicts.append(verdict)
         return int(verdict.ctypes.data)
 
     def _add_carried(self, carried: Sequence[tuple[int, Formula]]) -> None:

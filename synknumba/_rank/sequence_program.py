@@ -34,7 +34,6 @@ class RowProgram:
         self._words, self._step = lowered.state.data, context.numbers.steps.data
         self._addresses = lowered.rows.ctypes.data, lowered.state.ctypes.data
         self._repeated: NativeCall | None = None  # of a run, by compiled code
-        self._asked = 0  # iterations to which the run goes unless its condition ends it
         self.needs_python = lowered.needs_python
 
     def run(self, first: int, iterations: range, period: int, history: Array | None) -> None:
@@ -63,12 +62,12 @@ class RowProgram:
         words[table.AT], words[table.BEGAN], words[table.KEPT] = self._lowered.begins[turn], 0, 0
         words[table.ITERATION], words[table.TIMES], words[table.PERIOD] = 0, 1, 1
         self._go_on(table.run(*self._addresses))
-        return bool(self._lowered.verdicts[turn].any())
+        return self.is_over
 
     @property
     def is_over(self) -> bool:
         """Whether the condition of the loop has ended the run."""
-        return bool(self._words[table.TIMES] < self._asked)
+        return not self._words[table.TIMES]
 
     @property
     def done_parts(self) -> int:
@@ -120,8 +119,7 @@ class RowProgram:
         turn = begin % len(self._lowered.begins)
         position[sequence.AT] = self._context.program.starts[turn]
         words[table.AT], words[table.BEGAN] = self._lowered.begins[turn], 0
-        words[table.ITERATION] = iterations.start
-        words[table.TIMES] = self._asked = iterations.stop
+        words[table.ITERATION], words[table.TIMES] = iterations.start, iterations.stop
         words[table.PERIOD], words[table.KEPT] = period, 0
         if history is not None:
             words[table.KEPT], words[table.KEPT_STRIDE] = history.ctypes.data, history.strides[0]
@@ -141,6 +139,8 @@ class RowProgram:
             else:
                 self._handle(code)
             code = table.run(*self._addresses)
+        if self.is_over:
+            self._context.board.position[sequence.AT] = sequence.ENDED
 
     def _handle(self, code: int) -> None:
         at, lowered = self._words[table.AT], self._lowered

@@ -18,6 +18,7 @@ from synknumba._sequence.rounds import RoundLoop
 from synknumba._sequence.schedule import (
     KEPT_BYTES,
     LAST_ONLY,
+    NEVER,
     RANKS,
     SCRIPT,
     Round,
@@ -29,6 +30,8 @@ from synknumba._wire.messages import Install, ReturnedInSequence
 from synknumba._wire.program import Transfer, next_number
 from synknumba._wire.results import SPECS_KEPT
 from synknumba._wire.sequence import (
+    AT,
+    ENDED,
     HEAD,
     ITERATION,
     LINE,
@@ -71,6 +74,11 @@ class Board:
     def __call__(self, rank: int) -> str:
         """Returns in words where a rank is."""
         return place_text(self._program, self.times, shown_path(self.positions[rank].tolist()))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the condition that ranks judge has ended the loop."""
+        return bool(self.positions[0, AT] == ENDED)
 
     def begin(self) -> None:
         """Notes that no rank has begun the call."""
@@ -232,7 +240,7 @@ class SequencePlan:
     def _end_round(self) -> int:
         """Returns how many iterations a round has had."""
         board = self.board
-        if self.program.ends:
+        if self.program.ends and self._period:
             board.after = int(board.positions[0, ITERATION]) + 1
             if self._entries:
                 self._entries = (board.after - board.first) // self._period
@@ -325,7 +333,8 @@ class CallRounds:
         scalars: numbers of the call.
         times: number of iterations, at least 1.
         schedule: when rounds end.
-        judge: returns whether the loop ends, given the results of a kept iteration.
+        judge: returns whether the loop ends, given the results of a kept iteration; None if ranks
+            judge, or nobody.
     """
 
     def __init__(
@@ -342,7 +351,6 @@ class CallRounds:
         self._pieces: list[Columns] = []
         self._last: Any = None
         self._are_many = bool(schedule.round_ends)
-        self._by_ranks = judge is not None and bool(plan.program.ends)
         self._round = self._round_from(0)
 
     def run(self, show: Callable[[], None]) -> Any:
@@ -376,32 +384,29 @@ class CallRounds:
         if not self._are_many:
             return Round(first, left, times, period, keeps=self._schedule.is_stacked)
         entries = 1
-        if self._judge is None or self._by_ranks:
+        if self._judge is None:
             entries = min(self._plan.most_entries(period), left // period)
         if entries > 1:
             return Round(first, entries * period, times, period, keeps=True)
-        return Round(first, min(period, left), times)
+        judged = period if self._plan.program.ends else NEVER
+        return Round(first, min(period, left), times, judged)
 
     def _next_round(self, memory: Array | None) -> bool:
         """Keeps the results of a round that has ended; returns whether there is another."""
         if not self._are_many:
             return False
         first, count, done = self._round.first, self._round.count, self._plan.board.after
-        results, is_over = self._plan.results, done < first + count
+        results, is_over = self._plan.results, self._plan.board.is_over
         if memory is not None:
             self._pieces += self._plan.pieces(memory, first, self._round.period)
-        if memory is not None and self._by_ranks and not is_over:
-            is_over = self._judged(results.collect(done - 1))
-        elif memory is None and count == self._schedule.period:
+        elif count == self._schedule.period:
             self._last = results.collect(done - 1)
             if self._schedule.is_stacked:
                 self._pieces.append(results.single(self._last))
-            is_over = self._judged(self._last)
+            if self._judge is not None:
+                is_over = self._judge(self._last)
         self._round = self._round_from(done)
         return done < self._times and not is_over
-
-    def _judged(self, results: Any) -> bool:
-        return self._judge is not None and self._judge(results)
 
     def _results(self, memory: Array | None) -> Any:
         results, schedule = self._plan.results, self._schedule

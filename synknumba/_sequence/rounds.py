@@ -19,6 +19,7 @@ from synknumba._wire.messages import Returned, ReturnedInSequence
 from synknumba._wire.sequence import (
     AT,
     CARRIED,
+    ENDED,
     HEAD,
     ITERATION,
     Ending,
@@ -110,6 +111,7 @@ class RoundLoop:
                     :, : program.entry_bytes
                 ]
             if program.ends and self._is_over(program.ends[turn]):
+                self._positions[:, AT] = ENDED
                 return
 
     def _is_over(self, ending: Ending) -> bool:

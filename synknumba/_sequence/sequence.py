@@ -357,7 +357,9 @@ class Sequence(Generic[P, R]):
                 plan.run(Round(0, times, times), scalars)
                 return plan.results.collect(times - 1)
             kept_at = plan.schedule(times, every, is_judged=until is not None)
-            judge = None if until is None else partial(self._holds, plan.world, until)
+            judge = None
+            if until is not None and not plan.program.ends:
+                judge = partial(self._holds, plan.world, until)
             rounds = CallRounds(plan, scalars, times, kept_at, judge)
             if not shows:
                 return rounds.run(_show_nothing)

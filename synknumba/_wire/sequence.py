@@ -250,6 +250,7 @@ LINE = 8  # words of a cache line; ranks' counts are on lines of their own
 # another: index plus 1 of its part, 0 if that is not known, and its iteration.
 ITERATION, AT, INNER = range(3)
 NOT_BEGUN = -1  # the iteration of a rank that has not begun a round
+ENDED = -2  # in place of the index of a part: the condition has ended the loop
 
 
 def abort_word(world_size: int) -> int:

@@ -397,7 +397,7 @@ def run(table: int, state: int) -> int:
             at = load_word(row + 8)
             if is_due and load_word(row + 16) != 0 and load_word(load_word(row + 16)) != 0:
                 times = iteration
-                store_word(state + 8 * TIMES, times)
+                store_word(state + 8 * TIMES, 0)
             if iteration < times:
                 store_word(step, first + iteration)
                 store_release(position, 0, first + iteration)
