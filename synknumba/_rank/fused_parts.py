@@ -229,6 +229,10 @@ class _Recordings:
         # how often so few iterations were left, such as those of a period
         self._limits = Counter[int]()
 
+    def are_few(self, count: int) -> bool:
+        """Whether the steps of so many iterations are few enough for a recording."""
+        return count * self._length <= MOST_STEPS * len(self._turns)
+
     def note_run(self, turn: int) -> None:
         """Notes that the steps of a turn were run one by one."""
         self._warm[turn] = True
@@ -256,8 +260,8 @@ class _Recordings:
                 self._limits[limit] += 1
                 sizes.append(limit)
         for count in sorted(sizes, reverse=True):
-            steps, seconds = count * self._length / turns, count * self._queue.seconds
-            if count > limit or steps > MOST_STEPS or seconds > MOST_SECONDS:
+            is_long = count * self._queue.seconds > MOST_SECONDS
+            if count > limit or is_long or not self.are_few(count):
                 continue
             is_worth = self._queue.total + limit >= WORTH * count
             if count == limit:
@@ -327,6 +331,7 @@ class FusedParts:
             self._turns = [layouts.prefetch.between]
             ends = layouts.prefetch.last, layouts.prefetch.between
             self._ends = [_FinalIteration(device, layout) for layout in ends]
+        self._whole: dict[int, _FinalIteration] = {}  # runs of so many iterations
         self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
         self._is_loaded = False  # in this round
         self._queue = _Queue(device, partial(context.board.report, depth))
@@ -347,6 +352,10 @@ class FusedParts:
         if not self._is_loaded:
             self._load()
         self._queue.begin()
+        if (whole := self._whole.get(count)) is not None:
+            self._arguments.write_all(whole.layout, first)
+            whole.run()
+            return
         last = self._last[turn]
         if self._prefetch is not None and (count > 1 or goes_on or self._gathered == first):
             last = self._ends[goes_on]
@@ -359,6 +368,25 @@ class FusedParts:
         last.run()
         self._recordings.note_run(turn)
         self._gathered = first + count if goes_on and self._ends else None
+
+    def as_whole(self, count: int) -> Recording | None:
+        """Makes each run of so many iterations a recording, if possible; returns it, None if it
+        cannot be launched again, or not yet.
+        """
+        if count not in self._whole and self._are_alike(count):
+            device = self._arguments.context.place.device
+            self._whole[count] = _FinalIteration(device, self._turns[0], count)
+        whole = self._whole.get(count)
+        recording = None if whole is None else whole.recording
+        return recording if recording is not None and recording.relaunch else None
+
+    def _are_alike(self, count: int) -> bool:
+        """Whether so many iterations make one recording, as they differ in nothing."""
+        layout, depth = self._turns[0], self._arguments.depth
+        is_alone = len(self._turns) == 1 and self._prefetch is None
+        is_short = count * self._queue.seconds < MOST_SECONDS and self._recordings.are_few(count)
+        formulas = itertools.chain(*(part.recordable.formulas for part in layout))
+        return is_alone and is_short and not any(_has_step(last, depth) for *_, last in formulas)
 
     def _load(self) -> None:
         """Loads what iterations do not load themselves."""
@@ -385,8 +413,9 @@ class FusedParts:
     def close(self) -> None:
         """Frees the recordings."""
         self._recordings.close()
-        for last in (*self._last, *self._ends):
+        for last in (*self._last, *self._ends, *self._whole.values()):
             last.close()
+        self._whole.clear()
         self._gathered = None
         self._queue.begin()
 
@@ -446,11 +475,11 @@ def _has_step(formula: Formula, depth: int) -> bool:
 
 @final
 class _FinalIteration:
-    """The last iteration of a run, with copies of its results; the arguments of its launches are
-    written before.
+    """The last iteration of a run, or its last ones, with copies of the results; the arguments of
+    the launches are written before.
     """
 
-    def __init__(self, device: Device, layout: Layout) -> None:
+    def __init__(self, device: Device, layout: Layout, count: int = 1) -> None:
         self.layout = layout
         self._numbered: list[RecordablePart] = []
         steps: list[Step] = []
@@ -460,7 +489,7 @@ class _FinalIteration:
             copies += scheduled.recordable.copies
             if scheduled.recordable.formulas:
                 self._numbered.append(scheduled.recordable)
-        steps += copies
+        steps = steps * count + copies
         self._repetition = Repetition(device, steps, alone=False)
         self._packed: list[bytes] = []  # the values that the recording has
         self._round = b""  # values of the round that compiled code may repeat
@@ -473,6 +502,11 @@ class _FinalIteration:
             self._repetition.renew(b"")
             self._packed = packed
         self._repetition()
+
+    @property
+    def recording(self) -> Recording | None:
+        """Its recording; None if there is none."""
+        return self._repetition.recording
 
     def again(self, number: int, values: Array, packed: bytes) -> Again | None:
         """Returns the `Again` of a round whose values are packed."""
@@ -587,8 +621,12 @@ class Judge(Protocol):
 
     done_parts: int
 
-    def judge(self, iteration: int) -> bool:
-        """Returns whether the loop ends behind an iteration, of this number."""
+    @property
+    def is_over(self) -> bool:
+        """Whether the condition has ended the loop."""
+
+    def judge(self, step: int, count: int = 1, stride: int = 1, kept: Array | None = None) -> int:
+        """Judges as `RowProgram.judge` does."""
 
 
 @final
@@ -600,7 +638,8 @@ class QueuedIterations:
     Args:
         context: what the parts refer to.
         fuse: returns the parts, whose results a ring keeps; None if the host must act in between.
-        judge: judges the condition of the loop; None if there is none.
+        judging: returns what judges the condition of the loop, and launches a recording of a period
+            before, if there is one; None if there is no condition.
     """
 
     def __init__(
@@ -608,9 +647,12 @@ class QueuedIterations:
         context: SequenceContext,
         fused: FusedParts,
         fuse: Callable[[ResultRing], FusedParts | None],
-        judge: Judge | None = None,
+        judging: Callable[[Recording | None], Judge] | None = None,
     ) -> None:
-        self._context, self._fused, self._fuse, self._judge = context, fused, fuse, judge
+        self._context, self._fused, self._fuse, self._judging = context, fused, fuse, judging
+        self._judge = None if judging is None else judging(None)
+        # the recording of a period, and what launches and judges it
+        self._served: tuple[Recording, Judge] | None = None
         control, rank = context.place.control, context.place.rank
         self._results: Array = control.results[rank, : context.program.entry_bytes]
         # what keeps results, and the parts that it is for; made when results are kept first
@@ -618,18 +660,26 @@ class QueuedIterations:
 
     def run(self, first: int, iterations: range, period: int, history: Array | None) -> None:
         """Runs iterations, as `RowProgram.run` does."""
-        done, end = iterations.start, iterations.stop
         self._context.board.position[AT] = -1
-        if not done:
+        if not iterations.start:
             self.done_parts = 0
+        if self._judge is None or not period:
+            self._run_all(first, iterations, period, history)
+            done = iterations.stop
+        else:
+            done = self._run_judged(self._judge, first, iterations, period, history)
+        self._context.board.position[ITERATION] = first + done - 1
+
+    def _run_all(self, first: int, iterations: range, period: int, history: Array | None) -> None:
+        done, end = iterations.start, iterations.stop
         is_kept = history is not None and period <= MOST_PERIOD and not done % period
-        if history is not None and is_kept and self._judge is None:
+        if history is not None and is_kept:
             kept = self._keeping()
             if kept is not None:
                 ring, fused = kept
                 lines = history[done // period :]
                 ring.begin(len(lines), period)
-                _run(fused, first, range(done, end))
+                _run(fused, first, iterations)
                 ring.take(lines)
                 return
         while done < end:
@@ -638,12 +688,48 @@ class QueuedIterations:
             if history is not None and after % period == 0:
                 history[after // period - 1] = self._results
             done = after
-            if period and after % period == 0 and self._is_over(first + after - 1):
-                break
-        self._context.board.position[ITERATION] = first + done - 1
 
-    def _is_over(self, iteration: int) -> bool:
-        return self._judge is not None and self._judge.judge(iteration)
+    def _run_judged(
+        self, judge: Judge, first: int, iterations: range, period: int, history: Array | None
+    ) -> int:
+        """Runs iterations until the condition ends the loop; returns the number of those done."""
+        done, end = iterations.start, iterations.stop
+        while done < end:
+            after = min(done - done % period + period, end)
+            is_whole = after - done == period
+            if is_whole:
+                self._fused.as_whole(period)
+            _run(self._fused, first, range(done, after), goes_on=after < end)
+            done = after
+            if done % period:
+                break
+            kept = None if history is None else history[done // period - 1 :]
+            if kept is not None:
+                kept[0] = self._results
+            judge.judge(first + done - 1)
+            if judge.is_over:
+                break
+            # the recording has the numbers of this round
+            served = self._serving(period) if is_whole and end - done >= period else None
+            if served is None:
+                continue
+            served.done_parts = judge.done_parts
+            lines = None if kept is None else kept[1:]
+            step, count = first + done + period - 1, (end - done) // period
+            done += period * served.judge(step, count, period, lines)
+            judge.done_parts = served.done_parts
+            if served.is_over:
+                break
+        return done
+
+    def _serving(self, period: int) -> Judge | None:
+        """Returns what launches the recording of a period and judges; None while Python does."""
+        recording = self._fused.as_whole(period)
+        if recording is None or self._judging is None or spans.active is not None:
+            return None
+        if self._served is None or self._served[0] is not recording:
+            self._served = recording, self._judging(recording)
+        return self._served[1]
 
     @property
     def done_parts(self) -> int:

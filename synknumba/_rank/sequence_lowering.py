@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from synknumba._device import Device, Step, fold_kernel
+from synknumba._device import Device, Recording, Step, fold_kernel
 from synknumba._formulas import Formula
 from synknumba._rank import spans
 from synknumba._rank.collective_routine import StagedRoutine, Steps
@@ -108,12 +108,16 @@ class Lowering(FormulaRows):
         super().__init__(context.numbers, context.program.scalars)
         self._context, self._fusion, self._is_native = context, fusion, fusion is None
         self._parts: list[Part | None] = []
+        self._recording: Recording | None = None
         self._python: dict[int, tuple[Action, int]] = {}
         self._state: Array = np.zeros(table.STATE_WORDS, np.int64)
         self._clock: Array = np.zeros(2, np.int64)  # buffer of notes
 
-    def lower(self, parts: Parts) -> Lowered:
-        """Returns the rows of parts; an exception is about the part in progress."""
+    def lower(self, parts: Parts, recording: Recording | None = None) -> Lowered:
+        """Returns the rows of parts, before which each iteration launches a recording; an exception
+        is about the part in progress.
+        """
+        self._recording = recording
         self._declare(parts)
         self._fill_state()
         begins = self._add_iterations(parts)
@@ -146,6 +150,7 @@ class Lowering(FormulaRows):
             table.RANK: place.rank,
             table.PAUSES: place.control.patience.pauses,
             table.YIELDS: place.control.patience.rank,
+            table.STRIDE: 1,
             table.POSITION: board.address
             + 8 * sequence.position_word(place.world_size, place.rank),
         }
@@ -181,12 +186,21 @@ class Lowering(FormulaRows):
         turns = zip(program.turns(parts), program.starts, program.carried, endings, strict=True)
         for turn, start, carried, ending in turns:
             begins.append(len(self._rows))
+            if self._recording is not None:
+                self._add_recording(self._recording)
             self._add(turn, start)
             cell = 0 if ending is None else self._add_ending(ending)
             self._add_carried(carried)
             self._row(table.END, len(self._rows) + 1, cell)
         self._rows[-1][1] = 0
         return begins
+
+    def _add_recording(self, recording: Recording) -> None:
+        """Adds rows that launch a recording and wait for it."""
+        behind = len(self._rows) + 2
+        for code, action in (table.RELAUNCH, recording.launch), (table.TAKE, recording.wait):
+            self._python[len(self._rows)] = action, behind
+            self._row(code, recording.relaunch)
 
     def _add_ending(self, ending: Ending) -> int:
         """Adds rows that judge whether the loop ends, once in a period; returns the address of the

@@ -53,16 +53,25 @@ class RowProgram:
         words[table.TIMES] = words[table.ITERATION] + 1
         self._go_on(table.run(*self._addresses))
 
-    def judge(self, iteration: int) -> bool:
-        """Judges the condition of a loop whose parts are run elsewhere; returns whether it ends
-        behind an iteration, of this number.
+    def judge(self, step: int, count: int = 1, stride: int = 1, kept: Array | None = None) -> int:
+        """Judges the condition of a loop whose parts are run elsewhere, behind the iteration of
+        this number; if the rows launch a recording of a period, of `count` periods of `stride`
+        iterations. Returns how many were judged.
+
+        Args:
+            step: number of the iteration with which the first period ends.
+            count: how many periods.
+            stride: length of a period.
+            kept: shape (count, bytes), gets this rank's small results after each period.
         """
-        words, turn = self._words, iteration % len(self._lowered.begins)
-        self._step[0] = self._context.board.position[sequence.ITERATION] = iteration
-        words[table.AT], words[table.BEGAN], words[table.KEPT] = self._lowered.begins[turn], 0, 0
-        words[table.ITERATION], words[table.TIMES], words[table.PERIOD] = 0, 1, 1
+        words, begins = self._words, self._lowered.begins
+        self._step[0] = self._context.board.position[sequence.ITERATION] = step
+        words[table.AT], words[table.BEGAN] = begins[step % len(begins)], 0
+        words[table.ITERATION], words[table.TIMES] = 0, count
+        words[table.PERIOD], words[table.STRIDE] = 1, stride
+        self._keep(kept)
         self._go_on(table.run(*self._addresses))
-        return self.is_over
+        return int(words[table.ITERATION])
 
     @property
     def is_over(self) -> bool:
@@ -120,7 +129,12 @@ class RowProgram:
         position[sequence.AT] = self._context.program.starts[turn]
         words[table.AT], words[table.BEGAN] = self._lowered.begins[turn], 0
         words[table.ITERATION], words[table.TIMES] = iterations.start, iterations.stop
-        words[table.PERIOD], words[table.KEPT] = period, 0
+        words[table.PERIOD] = period
+        self._keep(history)
+
+    def _keep(self, history: Array | None) -> None:
+        words = self._words
+        words[table.KEPT] = 0
         if history is not None:
             words[table.KEPT], words[table.KEPT_STRIDE] = history.ctypes.data, history.strides[0]
 

@@ -21,6 +21,7 @@ from typing import final
 
 import numpy as np
 
+from synknumba._device import Recording
 from synknumba._rank.collective_routine import StagedRoutine
 from synknumba._rank.function_routine import FunctionRoutine
 from synknumba._rank.fused_parts import PartFusion, QueuedIterations
@@ -90,10 +91,8 @@ def _execution(context: SequenceContext) -> Execution:
             fuse = partial(fusion.whole, program.turns(parts), 0)
             fused = fuse()
             if fused is not None:
-                judge = None
-                if program.ends:
-                    judge = RowProgram(context, Lowering(context, fusion).lower(()))
-                queued = QueuedIterations(context, fused, fuse, judge)
+                judging = partial(_judge, context, fusion) if program.ends else None
+                queued = QueuedIterations(context, fused, fuse, judging)
                 return Execution(queued, queued, fusion, turns)
     try:
         rows = RowProgram(context, Lowering(context, fusion).lower(parts))
@@ -102,6 +101,10 @@ def _execution(context: SequenceContext) -> Execution:
             fusion.close()
         raise
     return Execution(rows, RepeatedRounds(context, rows, turns), fusion, turns)
+
+
+def _judge(context: SequenceContext, fusion: PartFusion, recording: Recording | None) -> RowProgram:
+    return RowProgram(context, Lowering(context, fusion).lower((), recording))
 
 
 @final

@@ -24,12 +24,14 @@ from synknumba._wire.doorbell import (
     call_with_three,
     call_with_two,
     clock,
+    launch,
     load_acquire,
     memcpy,
     now,
     record,
     rest,
     store_release,
+    take,
 )
 from synknumba._wire.numpy_loops import COUNT, STEPS
 from synknumba.simt.internals import emitted
@@ -66,7 +68,9 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     REWRITE,  # C function, its three arguments
     NOTE,  # ring of records (`doorbell.py`), number, buffer of a clock
     DUE,  # row to go to unless a period ends with the iteration
-) = range(20)
+    RELAUNCH,  # launch of a recording (`relaunch.Relaunch`); Python launches it if that fails
+    TAKE,  # its results; Python waits for them if they are late
+) = range(22)
 
 # Operations: on floats, then on ints. What they take is float64 or int64.
 # Comparisons give an int, 1 or 0.
@@ -82,7 +86,9 @@ _COLUMNS = 8
 
 # Words of the state.
 AT, DONE_PARTS, ITERATION, TIMES, STEP, PERIOD, KEPT, KEPT_STRIDE, ENTRY, ENTRY_BYTES = range(10)
-BOARD, WORLD_SIZE, RANK, PAUSES, YIELDS, POSITION, CODE, BEGAN, STATE_WORDS = range(10, 19)
+BOARD, WORLD_SIZE, RANK, PAUSES, YIELDS, POSITION, CODE, BEGAN = range(10, 18)
+STRIDE = 18  # from the step of one iteration to that of the next
+STATE_WORDS = 19
 
 FINISHED, TO_PYTHON, LATE, PAUSED, FAILED, GIVEN_UP = range(6)
 LINE_BYTES = 64  # from one rank's part on a stage to the next
@@ -320,6 +326,12 @@ def _row(row: int, state: int) -> int:
     elif code == REWRITE:
         if call_with_three(a, b, c, load_word(row + 32)) != 0:
             return FAILED
+    elif code == RELAUNCH:
+        if launch(a) != 0:
+            return TO_PYTHON
+    elif code == TAKE:
+        if take(a) == 0:
+            return TO_PYTHON
     elif code == NOTE:
         record(a, b, now(c, 0), load_word(load_word(state + 8 * STEP)), 0)
     else:
@@ -350,7 +362,8 @@ def run(table: int, state: int) -> int:
         began = clock()
     times, iteration = load_word(state + 8 * TIMES), load_word(state + 8 * ITERATION)
     step, period = load_word(state + 8 * STEP), load_word(state + 8 * PERIOD)
-    first = load_word(step) - iteration
+    stride = load_word(state + 8 * STRIDE)
+    first = load_word(step) - iteration * stride
     position = load_word(state + 8 * POSITION)
     why = FINISHED
     while iteration < times:
@@ -399,8 +412,8 @@ def run(table: int, state: int) -> int:
                 times = iteration
                 store_word(state + 8 * TIMES, 0)
             if iteration < times:
-                store_word(step, first + iteration)
-                store_release(position, 0, first + iteration)
+                store_word(step, first + iteration * stride)
+                store_release(position, 0, first + iteration * stride)
                 if clock() - began > SERVE_MS:
                     why = PAUSED
                     break
