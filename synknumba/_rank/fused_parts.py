@@ -16,16 +16,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from synknumba._device import Device, Recording, ResultRing, Step
 from synknumba._formulas import Formula, fold
-from synknumba._rank import spans
 from synknumba._rank.recordable_parts import (
     Layout,
     Layouts,
     PartSteps,
-    RecordablePart,
     ScheduledPart,
 )
 from synknumba._rank.replay import Repetition
@@ -34,16 +32,13 @@ from synknumba._rank.sequence_context import Parts, SequenceContext
 from synknumba._rank.sequence_rows import PythonOnlyError
 from synknumba._types import Array
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import AT, ITERATION, Formulas, Loop, Part, Wait
+from synknumba._wire.sequence import Formulas, Loop, Part, Wait
 
 # recordings are of so many iterations, of as many as are often asked for, or of one
 SIZES = 64, 8
 MOST_STEPS = 5000  # in a recording
 WORTH = 4  # a recording of several iterations is made for so many launches
 UNDER_WAY = 2  # recordings that are queued
-# Of kept results that stay on the device: a kernel in each iteration takes 1 µs, a wait for the
-# results of one 14 µs.
-MOST_PERIOD = 16
 MOST_SECONDS = 0.02  # that a recording of several iterations takes
 
 
@@ -331,11 +326,18 @@ class FusedParts:
             self._turns = [layouts.prefetch.between]
             ends = layouts.prefetch.last, layouts.prefetch.between
             self._ends = [_FinalIteration(device, layout) for layout in ends]
-        self._whole: dict[int, _FinalIteration] = {}  # runs of so many iterations
+        # runs that are recordings, by their count and the turn of their last iteration
+        self._whole: dict[tuple[int, int], _FinalIteration] = {}
+        self._count = 0  # of the iterations of such a run
         self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
         self._is_loaded = False  # in this round
         self._queue = _Queue(device, partial(context.board.report, depth))
         self._recordings = _Recordings(self._arguments, self._turns, self._queue)
+
+    @property
+    def turns(self) -> int:
+        """After so many iterations they repeat."""
+        return len(self._turns)
 
     def begin(self) -> None:
         """Called at the beginning of a round."""
@@ -352,7 +354,8 @@ class FusedParts:
         if not self._is_loaded:
             self._load()
         self._queue.begin()
-        if (whole := self._whole.get(count)) is not None:
+        if count == self._count:
+            whole = self._whole_run(first, count)
             self._arguments.write_all(whole.layout, first)
             whole.run()
             return
@@ -369,24 +372,42 @@ class FusedParts:
         self._recordings.note_run(turn)
         self._gathered = first + count if goes_on and self._ends else None
 
-    def as_whole(self, count: int) -> Recording | None:
-        """Makes each run of so many iterations a recording, if possible; returns it, None if it
-        cannot be launched again, or not yet.
+    def as_whole(self, count: int) -> dict[int, Recording]:
+        """Makes each run of so many iterations a recording, if possible; returns those that
+        compiled code can launch, by the turn of their last iteration.
         """
-        if count not in self._whole and self._are_alike(count):
-            device = self._arguments.context.place.device
-            self._whole[count] = _FinalIteration(device, self._turns[0], count)
-        whole = self._whole.get(count)
-        recording = None if whole is None else whole.recording
-        return recording if recording is not None and recording.relaunch else None
+        if not self._are_alike(count):
+            return {}
+        self._count = count
+        return {
+            turn: whole.recording
+            for (known, turn), whole in self._whole.items()
+            if known == count and whole.recording is not None and whole.recording.relaunch
+        }
 
     def _are_alike(self, count: int) -> bool:
-        """Whether so many iterations make one recording, as they differ in nothing."""
-        layout, depth = self._turns[0], self._arguments.depth
-        is_alone = len(self._turns) == 1 and self._prefetch is None
+        """Whether runs of so many iterations may be recordings, as they differ in nothing but
+        their turns: those that follow each other in the same turn, or in the next.
+        """
+        turns, depth = len(self._turns), self._arguments.depth
         is_short = count * self._queue.seconds < MOST_SECONDS and self._recordings.are_few(count)
-        formulas = itertools.chain(*(part.recordable.formulas for part in layout))
-        return is_alone and is_short and not any(_has_step(last, depth) for *_, last in formulas)
+        parts = itertools.chain.from_iterable(self._turns)
+        formulas = itertools.chain(*(part.recordable.formulas for part in parts))
+        return (
+            self._prefetch is None
+            and is_short
+            and count % turns in {0, 1 % turns}
+            and not any(_has_step(last, depth) for *_, last in formulas)
+        )
+
+    def _whole_run(self, first: int, count: int) -> "_FinalIteration":
+        turns = len(self._turns)
+        last = (first + count - 1) % turns
+        if (count, last) not in self._whole:
+            layouts = [self._turns[(first + offset) % turns] for offset in range(count)]
+            device = self._arguments.context.place.device
+            self._whole[count, last] = _FinalIteration(device, *layouts)
+        return self._whole[count, last]
 
     def _load(self) -> None:
         """Loads what iterations do not load themselves."""
@@ -479,17 +500,13 @@ class _FinalIteration:
     the launches are written before.
     """
 
-    def __init__(self, device: Device, layout: Layout, count: int = 1) -> None:
-        self.layout = layout
-        self._numbered: list[RecordablePart] = []
-        steps: list[Step] = []
-        copies: list[Step] = []
-        for scheduled in layout:
-            steps += scheduled.recordable.steps
-            copies += scheduled.recordable.copies
-            if scheduled.recordable.formulas:
-                self._numbered.append(scheduled.recordable)
-        steps = steps * count + copies
+    def __init__(self, device: Device, *layouts: Layout) -> None:
+        # of iterations that differ
+        different = {id(layout): layout for layout in layouts}.values()
+        self.layout = [*itertools.chain(*different)]
+        self._numbered = [part.recordable for part in self.layout if part.recordable.formulas]
+        steps = [step for part in itertools.chain(*layouts) for step in part.recordable.steps]
+        steps += itertools.chain(*(part.recordable.copies for part in layouts[-1]))
         self._repetition = Repetition(device, steps, alone=False)
         self._packed: list[bytes] = []  # the values that the recording has
         self._round = b""  # values of the round that compiled code may repeat
@@ -614,157 +631,3 @@ class PartFusion:
             if waits and part.shows:
                 break
         return end
-
-
-class Judge(Protocol):
-    """Judges the condition of a loop, with the other ranks (`RowProgram`)."""
-
-    done_parts: int
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the condition has ended the loop."""
-
-    def judge(self, step: int, count: int = 1, stride: int = 1, kept: Array | None = None) -> int:
-        """Judges as `RowProgram.judge` does."""
-
-
-@final
-class QueuedIterations:
-    """Iterations of fused parts, queued on the device.
-
-    Results of many iterations stay on the device until the end; for those of few, it is waited for.
-
-    Args:
-        context: what the parts refer to.
-        fuse: returns the parts, whose results a ring keeps; None if the host must act in between.
-        judging: returns what judges the condition of the loop, and launches a recording of a period
-            before, if there is one; None if there is no condition.
-    """
-
-    def __init__(
-        self,
-        context: SequenceContext,
-        fused: FusedParts,
-        fuse: Callable[[ResultRing], FusedParts | None],
-        judging: Callable[[Recording | None], Judge] | None = None,
-    ) -> None:
-        self._context, self._fused, self._fuse, self._judging = context, fused, fuse, judging
-        self._judge = None if judging is None else judging(None)
-        # the recording of a period, and what launches and judges it
-        self._served: tuple[Recording, Judge] | None = None
-        control, rank = context.place.control, context.place.rank
-        self._results: Array = control.results[rank, : context.program.entry_bytes]
-        # what keeps results, and the parts that it is for; made when results are kept first
-        self._kept: tuple[ResultRing, FusedParts] | None = None
-
-    def run(self, first: int, iterations: range, period: int, history: Array | None) -> None:
-        """Runs iterations, as `RowProgram.run` does."""
-        self._context.board.position[AT] = -1
-        if not iterations.start:
-            self.done_parts = 0
-        if self._judge is None or not period:
-            self._run_all(first, iterations, period, history)
-            done = iterations.stop
-        else:
-            done = self._run_judged(self._judge, first, iterations, period, history)
-        self._context.board.position[ITERATION] = first + done - 1
-
-    def _run_all(self, first: int, iterations: range, period: int, history: Array | None) -> None:
-        done, end = iterations.start, iterations.stop
-        is_kept = history is not None and period <= MOST_PERIOD and not done % period
-        if history is not None and is_kept:
-            kept = self._keeping()
-            if kept is not None:
-                ring, fused = kept
-                lines = history[done // period :]
-                ring.begin(len(lines), period)
-                _run(fused, first, iterations)
-                ring.take(lines)
-                return
-        while done < end:
-            after = min(done - done % period + period, end) if period else end
-            _run(self._fused, first, range(done, after), goes_on=after < end)
-            if history is not None and after % period == 0:
-                history[after // period - 1] = self._results
-            done = after
-
-    def _run_judged(
-        self, judge: Judge, first: int, iterations: range, period: int, history: Array | None
-    ) -> int:
-        """Runs iterations until the condition ends the loop; returns the number of those done."""
-        done, end = iterations.start, iterations.stop
-        while done < end:
-            after = min(done - done % period + period, end)
-            is_whole = after - done == period
-            if is_whole:
-                self._fused.as_whole(period)
-            _run(self._fused, first, range(done, after), goes_on=after < end)
-            done = after
-            if done % period:
-                break
-            kept = None if history is None else history[done // period - 1 :]
-            if kept is not None:
-                kept[0] = self._results
-            judge.judge(first + done - 1)
-            if judge.is_over:
-                break
-            # the recording has the numbers of this round
-            served = self._serving(period) if is_whole and end - done >= period else None
-            if served is None:
-                continue
-            served.done_parts = judge.done_parts
-            lines = None if kept is None else kept[1:]
-            step, count = first + done + period - 1, (end - done) // period
-            done += period * served.judge(step, count, period, lines)
-            judge.done_parts = served.done_parts
-            if served.is_over:
-                break
-        return done
-
-    def _serving(self, period: int) -> Judge | None:
-        """Returns what launches the recording of a period and judges; None while Python does."""
-        recording = self._fused.as_whole(period)
-        if recording is None or self._judging is None or spans.active is not None:
-            return None
-        if self._served is None or self._served[0] is not recording:
-            self._served = recording, self._judging(recording)
-        return self._served[1]
-
-    @property
-    def done_parts(self) -> int:
-        """The parts that the rank has counted in this round, for the condition."""
-        return 0 if self._judge is None else self._judge.done_parts
-
-    @done_parts.setter
-    def done_parts(self, count: int) -> None:
-        if self._judge is not None:
-            self._judge.done_parts = count
-
-    def _keeping(self) -> tuple[ResultRing, FusedParts] | None:
-        """Returns what keeps results on the device; None if there is no such thing."""
-        if self._kept is None:
-            ring = self._context.place.device.result_ring(self._results)
-            fused = None if ring is None else self._fuse(ring)
-            if ring is not None and fused is not None:
-                self._kept = ring, fused
-        return self._kept
-
-    def may_repeat(self, first: int, count: int) -> bool:
-        """Whether compiled code may repeat a round that returns nothing and keeps no results."""
-        return count == 1
-
-    def again(self, packed: bytes) -> Again | None:
-        """Returns the `Again` that repeats a round whose values are packed, as `FusedParts.again`
-        does.
-        """
-        first = int.from_bytes(packed[:8], "little", signed=True)
-        program, values = self._context.program, self._context.place.control.values
-        return self._fused.again(program.number, values, packed, first)
-
-
-def _run(fused: FusedParts, first: int, iterations: range, *, goes_on: bool = False) -> None:
-    """Runs some of the iterations from the first on; notes it if the rank is traced."""
-    begin, count = first + iterations.start, len(iterations)
-    run = partial(fused.run, begin, count, goes_on=goes_on)
-    spans.run_one(run, f"{count} iterations", at=begin)

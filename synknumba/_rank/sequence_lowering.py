@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -102,22 +103,27 @@ class Lowering(FormulaRows):
     Args:
         context: what the parts refer to.
         fusion: finds parts that are launched together; None if compiled code runs steps.
+        recordings: of `stride` iterations, by the turns of the last ones; launched before parts.
+        stride: number of iterations for which the rows of one are run.
     """
 
-    def __init__(self, context: SequenceContext, fusion: PartFusion | None) -> None:
+    def __init__(
+        self,
+        context: SequenceContext,
+        fusion: PartFusion | None,
+        recordings: Mapping[int, Recording] = MappingProxyType({}),
+        stride: int = 1,
+    ) -> None:
         super().__init__(context.numbers, context.program.scalars)
         self._context, self._fusion, self._is_native = context, fusion, fusion is None
         self._parts: list[Part | None] = []
-        self._recording: Recording | None = None
+        self._recordings, self._stride = recordings, stride
         self._python: dict[int, tuple[Action, int]] = {}
         self._state: Array = np.zeros(table.STATE_WORDS, np.int64)
         self._clock: Array = np.zeros(2, np.int64)  # buffer of notes
 
-    def lower(self, parts: Parts, recording: Recording | None = None) -> Lowered:
-        """Returns the rows of parts, before which each iteration launches a recording; an exception
-        is about the part in progress.
-        """
-        self._recording = recording
+    def lower(self, parts: Parts) -> Lowered:
+        """Returns the rows of parts; an exception is about the part in progress."""
         self._declare(parts)
         self._fill_state()
         begins = self._add_iterations(parts)
@@ -150,7 +156,7 @@ class Lowering(FormulaRows):
             table.RANK: place.rank,
             table.PAUSES: place.control.patience.pauses,
             table.YIELDS: place.control.patience.rank,
-            table.STRIDE: 1,
+            table.STRIDE: self._stride,
             table.POSITION: board.address
             + 8 * sequence.position_word(place.world_size, place.rank),
         }
@@ -184,15 +190,18 @@ class Lowering(FormulaRows):
         program, begins = self._context.program, []
         endings = program.ends or [None] * len(program.starts)
         turns = zip(program.turns(parts), program.starts, program.carried, endings, strict=True)
-        for turn, start, carried, ending in turns:
+        for number, (turn, start, carried, ending) in enumerate(turns):
             begins.append(len(self._rows))
-            if self._recording is not None:
-                self._add_recording(self._recording)
+            if number in self._recordings:
+                self._add_recording(self._recordings[number])
             self._add(turn, start)
             cell = 0 if ending is None else self._add_ending(ending)
             self._add_carried(carried)
             self._row(table.END, len(self._rows) + 1, cell)
-        self._rows[-1][1] = 0
+            if self._stride % len(program.starts) == 0:  # the next is of the same turn
+                self._rows[-1][1] = begins[-1]
+        if self._stride % len(program.starts):
+            self._rows[-1][1] = 0
         return begins
 
     def _add_recording(self, recording: Recording) -> None:

@@ -53,22 +53,20 @@ class RowProgram:
         words[table.TIMES] = words[table.ITERATION] + 1
         self._go_on(table.run(*self._addresses))
 
-    def judge(self, step: int, count: int = 1, stride: int = 1, kept: Array | None = None) -> int:
-        """Judges the condition of a loop whose parts are run elsewhere, behind the iteration of
-        this number; if the rows launch a recording of a period, of `count` periods of `stride`
-        iterations. Returns how many were judged.
+    def judge(self, step: int, count: int = 1, kept: Array | None = None) -> int:
+        """Judges the condition of a loop whose parts are run elsewhere, or in recordings of periods
+        that the rows launch. Returns how many periods were judged.
 
         Args:
             step: number of the iteration with which the first period ends.
             count: how many periods.
-            stride: length of a period.
             kept: shape (count, bytes), gets this rank's small results after each period.
         """
         words, begins = self._words, self._lowered.begins
         self._step[0] = self._context.board.position[sequence.ITERATION] = step
         words[table.AT], words[table.BEGAN] = begins[step % len(begins)], 0
         words[table.ITERATION], words[table.TIMES] = 0, count
-        words[table.PERIOD], words[table.STRIDE] = 1, stride
+        words[table.PERIOD] = 1
         self._keep(kept)
         self._go_on(table.run(*self._addresses))
         return int(words[table.ITERATION])

@@ -24,7 +24,8 @@ import numpy as np
 from synknumba._device import Recording
 from synknumba._rank.collective_routine import StagedRoutine
 from synknumba._rank.function_routine import FunctionRoutine
-from synknumba._rank.fused_parts import PartFusion, QueuedIterations
+from synknumba._rank.fused_parts import PartFusion
+from synknumba._rank.queued_iterations import QueuedIterations
 from synknumba._rank.repeated_rounds import RepeatedRounds, begin_turns
 from synknumba._rank.routine import Place, Repeated
 from synknumba._rank.sequence_context import (
@@ -103,8 +104,13 @@ def _execution(context: SequenceContext) -> Execution:
     return Execution(rows, RepeatedRounds(context, rows, turns), fusion, turns)
 
 
-def _judge(context: SequenceContext, fusion: PartFusion, recording: Recording | None) -> RowProgram:
-    return RowProgram(context, Lowering(context, fusion).lower((), recording))
+def _judge(
+    context: SequenceContext,
+    fusion: PartFusion,
+    recordings: Mapping[int, Recording],
+    period: int,
+) -> RowProgram:
+    return RowProgram(context, Lowering(context, fusion, recordings, period).lower(()))
 
 
 @final
