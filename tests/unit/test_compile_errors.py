@@ -301,6 +301,24 @@ def test_rows_of_a_matrix_that_stand_for_numbers(function, under, reason):
     assert len(message.splitlines()) == 4
 
 
+def between(x, lo, hi, total):
+    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+        if lo < x[i] < hi:
+            total[i] = x[i]
+
+
+def test_arguments_in_another_order():
+    kernel = synk.parallel(outputs={"total": synk.output("gather")})(cuda.jit(between))
+    with pytest.raises(synk.KernelError) as caught:
+        kernel(-4.0, 4.0, X)
+    message = str(caught.value)
+    assert marked(message) == "x.shape"
+    assert (
+        "\nx is a number here, and between uses x.shape. Pass an array as x: the parameters are "
+        "x, lo, hi, total, in this order. SYNKNUMBA"
+    ) in message
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -372,6 +372,12 @@ def _another_name(reason: str, source: Source, node: ast.AST | None) -> str | No
             f"The span of rows that synk.arange passes has no elements; use "
             f"{value}.start and {value}.stop."
         )
+    if _NUMBER.fullmatch(missing[2]) and value in source.params:
+        parameters = ", ".join(source.params)
+        return (
+            f"{value} is a number here, and {source.name} uses {value}.{missing[1]}. Pass an array "
+            f"as {value}: the parameters are {parameters}, in this order."
+        )
     if "array(" not in missing[2]:
         return None
     return _did_you_mean(missing[1], _ARRAY_MEMBERS, f"{value}.")
