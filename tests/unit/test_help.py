@@ -14,7 +14,7 @@ WITH_EXAMPLES = ("synknumba", "synknumba.optim", "synknumba.train", "synknumba.r
 # names whose example is elsewhere, and where
 EXAMPLES = {
     "synknumba.optim.Updater": "synknumba.optim.updater",
-    "synknumba.train.TrainFunction": "synknumba.train.make_train_function",
+    "synknumba.train.TrainFunction": "synknumba.train.step",
 }
 # whose parameters are those of `uniform`
 LIKE_UNIFORM = """
