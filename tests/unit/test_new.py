@@ -56,7 +56,8 @@ def test_a_new_program_passes_its_test(program, here, capsys):
     assert main(["new", program]) == 0
     assert capsys.readouterr().out == (
         f"wrote {program}.py and test_{program}.py\n"
-        f"next: python {program}.py, then python -m pytest test_{program}.py\n"
+        f"next: python {program}.py, then pip install pytest, and "
+        f"python -m pytest test_{program}.py\n"
     )
     done = python(here, "-m", "pytest", f"test_{program}.py")
     assert done.returncode == 0, done.stdout + done.stderr
