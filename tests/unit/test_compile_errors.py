@@ -307,6 +307,15 @@ def between(x, lo, hi, total):
             total[i] = x[i]
 
 
+def test_too_few_indices():
+    def adds(x, y):
+        cuda.atomic.add(y, 0, x[0])
+
+    kernel = synk.parallel(outputs={"y": synk.output("sum", shape=(2, 2))})(cuda.jit(adds))
+    with pytest.raises(synk.KernelError, match=r"\nUse 2 indices, or an array of another shape"):
+        kernel(X)
+
+
 def test_arguments_in_another_order():
     kernel = synk.parallel(outputs={"total": synk.output("gather")})(cuda.jit(between))
     with pytest.raises(synk.KernelError) as caught:
