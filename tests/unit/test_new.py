@@ -87,7 +87,8 @@ def test_new_overwrites_nothing(name, here, capsys):
 
 def test_examples_are_copied(here, capsys):
     assert main(["examples"]) == 0
-    names = {path.relative_to(EXAMPLES) for path in EXAMPLES.rglob("*.py")}
+    sources = [*EXAMPLES.rglob("*.py"), EXAMPLES / "README.md"]
+    names = {path.relative_to(EXAMPLES) for path in sources}
     assert len(names) > 20
     for name in names:
         assert (here / "examples" / name).read_bytes() == (EXAMPLES / name).read_bytes()
