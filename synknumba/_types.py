@@ -335,6 +335,14 @@ def unknown_keyword(
     )
 
 
+def times_refusal(called: str) -> str:
+    """Returns what to write in place of `times=` at what is called once."""
+    return (
+        f"times= is an option of sequences: call {called} in a function decorated with "
+        "@synk.sequence, and pass times= to that"
+    )
+
+
 def _misfit(function: Callable[..., Any], options: Iterable[str], error: TypeError) -> str:
     """Returns what is wrong with the arguments of a call that has raised `error`."""
     parameters = inspect.signature(function).parameters
@@ -343,7 +351,10 @@ def _misfit(function: Callable[..., Any], options: Iterable[str], error: TypeErr
         for name, parameter in parameters.items()
         if parameter.kind is not parameter.POSITIONAL_ONLY
     ]
+    takes_variables = "vars" in names
     for name in options:
+        if name == "times" and takes_variables:
+            return times_refusal(function.__name__)
         if name not in names:
             return (
                 f"{function.__name__} has no option {name}=; it has "
@@ -353,7 +364,7 @@ def _misfit(function: Callable[..., Any], options: Iterable[str], error: TypeErr
         [parameter.replace(annotation=parameter.empty) for parameter in parameters.values()]
     )
     advice = ""
-    if "vars" in names:
+    if takes_variables:
         advice = f"; several variables are one argument: {function.__name__}([u, v])"
     return f"{error}; write {function.__name__}{plain}{advice}"
 

@@ -656,7 +656,8 @@ def set_value(vars: Any, values: Any, rank: Any = None, batch: Batch = None) -> 
     target = vars
     if _is_behind(vars, values):
         target, values, rank = values, rank, vars
-    if isinstance(values, int | None) and np.ndim(rank):
+    has_scalar = values is None or isinstance(values, int | float)
+    if has_scalar and (isinstance(rank, Variable) or np.ndim(rank)):
         raise ArgumentError(
             f"set_value: rank is {class_text(rank)}; write set_value(vars, values, rank)"
         )

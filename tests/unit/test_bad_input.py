@@ -99,8 +99,12 @@ def test_arguments_in_another_order(world):
     u, v = synk.variable(np.ones(10)), synk.variable(np.ones(10))
     with refused(synk.ArgumentError, "takes 1 positional", "one argument: exchange([u, v])"):
         synk.exchange(u, v)
+    with refused(synk.ArgumentError, "call exchange in a function decorated with @synk.sequence"):
+        synk.exchange(v, times=3)
     with refused(synk.ArgumentError, "rank is an ndarray; write set_value(vars, values, rank)"):
         synk.set_value(v, 1, X)
+    with refused(synk.ArgumentError, "rank is a Variable; write set_value(vars, values, rank)"):
+        synk.set_value(0, 1.0, v)
     with refused(synk.ArgumentError, "rank is an ndarray; write set_value(vars, values, rank)"):
         synk.set_value(X, v)
 
