@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import cache
 from inspect import getclosurevars
 from pathlib import Path
+from types import FunctionType
 from typing import Any, final
 
 import numba
@@ -24,6 +25,7 @@ from numba.core.serialize import dumps
 from synknumba.simt.internals import (
     Fingerprint,
     KernelStore,
+    PrivateCompiler,
     directory,
     host,
     is_ours,
@@ -47,6 +49,7 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
         # functions in each process, from 1.
         function.__qualname__ = f"{function.__qualname__}_{stored.digest[:16]}"
         dispatcher = numba.njit(**_OPTIONS)(function)
+        dispatcher._compiler.pipeline_class = PrivateCompiler  # noqa: SLF001
         dispatcher._cache = stored  # noqa: SLF001  # where `enable_caching` puts Numba's own
         for signature in signatures:
             dispatcher.compile(signature)
@@ -65,8 +68,7 @@ class _Stored(NullCache):  # type: ignore[misc]  # Numba has no types
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        held = [_text(value) for value in getclosurevars(function).nonlocals.values()]
-        parts = _common(), _content(function.__code__.co_filename), function.__qualname__, held
+        parts = _common(), _content(function.__code__.co_filename), _text(function)
         self.digest = Fingerprint(*parts).hexdigest()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -124,5 +126,11 @@ def _content(path: str) -> bytes:
 
 
 def _text(value: Any) -> str:
-    """Returns the text of a closure's value: a number, a class, or a function of the same file."""
-    return str(getattr(getattr(value, "py_func", value), "__qualname__", repr(value)))
+    """Returns the text of what a closure holds: a number, a class, or a function of the same file
+    with what its closure holds.
+    """
+    value = getattr(value, "py_func", value)
+    if not isinstance(value, FunctionType):
+        return str(getattr(value, "__qualname__", repr(value)))
+    held = map(_text, getclosurevars(value).nonlocals.values())
+    return f"{value.__qualname__}({', '.join(held)})"

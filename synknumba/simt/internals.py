@@ -13,6 +13,7 @@ from synknumba.simt._lower.signatures import Signature as Signature
 from synknumba.simt._lower.signatures import Signatures as Signatures
 from synknumba.simt._lower.signatures import declared_signatures as declared_signatures
 from synknumba.simt._machine.cache import CacheInfo as CacheInfo
+from synknumba.simt._machine.codegen import PrivateCompiler as PrivateCompiler
 from synknumba.simt._machine.codegen import jit_problem as jit_problem
 from synknumba.simt._machine.fingerprint import Fingerprint as Fingerprint
 from synknumba.simt._machine.fingerprint import NotComparableError as NotComparableError

@@ -5,9 +5,17 @@ import itertools
 import pytest
 from numba import types
 from numba.core.bytecode import FunctionIdentity
+from numba.extending import register_jitable
 
 from synknumba._wire.compiled import compiled
 from synknumba._wire.native import address_of
+from synknumba.simt.internals import emitted
+
+
+@emitted("void()")
+def stay_a_call(builder):
+    """Keeps LLVM from inlining the function that calls this."""
+    builder.function.attributes.add("noinline")
 
 
 @pytest.fixture(params=[1, 2], ids=["compiled", "loaded"])
@@ -18,8 +26,13 @@ def scales(request, tmp_path, monkeypatch):
     monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path))
 
     def make(factor):
-        def scale(x: int) -> int:
+        @register_jitable
+        def times(x: int) -> int:
+            stay_a_call()
             return factor * x
+
+        def scale(x: int) -> int:
+            return times(x)
 
         monkeypatch.setattr(FunctionIdentity, "_unique_ids", itertools.count(10**6))
         return compiled("int64(int64)")(scale)

@@ -1,8 +1,7 @@
 """Compiles a launch function to machine code with Numba, with three extensions for kernels.
 
 - Unique symbols. A kernel loaded from the cache shares the process with others of the same name,
-  and LLVM resolves two
-  functions of one name to the first.
+  and LLVM resolves two functions of one name to the first.
 - Vector math. Calls such as `exp` in loops may become calls of a vector library (see
   `_machine.vector_math`).
 - Interleaving. Loops that draw random numbers process several vectors side by side.
@@ -140,19 +139,19 @@ class Compiled:
     environments: tuple[Any, ...] = ()
 
 
-@final
-class KernelLibrary(JITCodeLibrary):
-    """Code library of a kernel: private symbols, vector math and interleaving."""
+class PrivateLibrary(JITCodeLibrary):
+    """Code library whose callees have names of their own.
+
+    Numba numbers functions in each process, from 1, so a callee that another process has compiled
+    and stored may have the name of another function here.
+    """
 
     _final_module: llvm.ModuleRef
 
     def _optimize_final_module(self) -> None:
-        features = self.codegen.magic_tuple()[2]
-        module = with_interleaving(with_vector_math(self._final_module), features)
-        for function in module.functions:
+        for function in self._final_module.functions:
             if function.linkage is llvm.Linkage.linkonce_odr and not function.is_declaration:
                 function.linkage = llvm.Linkage.internal  # a callee; no other module links to it
-        self._final_module = module
         super()._optimize_final_module()
         # LLVM's loader resolves internal functions by name too. Code loaded later would bind to
         # these instead of its own functions of that name, with a wrong signature: LLVM may have
@@ -160,6 +159,16 @@ class KernelLibrary(JITCodeLibrary):
         for function in self._final_module.functions:
             if function.linkage is llvm.Linkage.internal and not function.is_declaration:
                 function.name = f"{self.name}.{function.name}"
+
+
+@final
+class KernelLibrary(PrivateLibrary):
+    """Code library of a kernel: private symbols, vector math and interleaving."""
+
+    def _optimize_final_module(self) -> None:
+        features = self.codegen.magic_tuple()[2]
+        self._final_module = with_interleaving(with_vector_math(self._final_module), features)
+        super()._optimize_final_module()
 
     def _finalize_final_module(self) -> None:
         super()._finalize_final_module()
@@ -226,13 +235,26 @@ class DeviceLibrary(JITCodeLibrary):
         return 0
 
 
-class _KernelCompiler(Compiler):
-    """Numba's compiler, emitting into a `KernelLibrary`."""
+class PrivateCompiler(Compiler):
+    """Numba's compiler, emitting into a `PrivateLibrary`."""
+
+    library_class = PrivateLibrary
 
     def define_pipelines(self) -> Any:
-        library = KernelLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        library = self.library_class(
+            self.state.targetctx.codegen(), self.state.func_id.func_qualname
+        )
         library.enable_object_caching()
         self.state.library = library
+        return super().define_pipelines()
+
+
+class _KernelCompiler(PrivateCompiler):
+    """Numba's compiler, emitting into a `KernelLibrary`."""
+
+    library_class = KernelLibrary
+
+    def define_pipelines(self) -> Any:
         self.state.targetctx = with_few_checks(self.state.targetctx)
         return [with_fewer_passes(manager) for manager in super().define_pipelines()]
 
