@@ -13,6 +13,8 @@ P in the cells and velocities on their faces, in units of the cells and of the s
 A_eff counts these four twice. ParallelStencil updates V and P by one kernel each, which read V
 and P again; here one kernel makes the step, from a set of arrays to another, and computes the
 velocities on the far faces of its cell, too. Walls are rigid: faces at the boundary have V = 0.
+
+As in ParallelStencil's programs, neighbours get the outer rows while inner ones are computed.
 """
 
 from typing import Any
@@ -22,30 +24,32 @@ from numba import cuda
 
 import synknumba as synk
 
+THREADS = 128  # of a block, along z
 by_cells = synk.parallel(
-    block=128,
-    grid=lambda shapes: (
-        -(-shapes["u"][2] // 128),
-        shapes["u"][1],
-        shapes["u"][0],
-    ),
+    block=THREADS, grid=lambda shapes: (-(-shapes["u"][2] // THREADS), *shapes["u"][1::-1])
 )
 
 
 @by_cells
 @cuda.jit
-def diffuse(u, capacity, new, rate):
+def diffuse(u, capacity, new, own, is_outer, rate):
     """Advances the temperature, one thread per cell; those at the boundary stay.
 
     Args:
         u: float64, shape (rows, n, n), temperature, with halos.
         capacity: the same, C.
         new: temperature of the next time step.
+        own: `synk.OWN`.
+        is_outer: whether the first and the last row are meant, or those between.
         rate: Δt λ over the square of a cell's edge.
     """
     z = np.uint32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x)
     y, x = np.uint32(cuda.blockIdx.y), np.uint32(cuda.blockIdx.z)
     rows, n, last = np.uint32(u.shape[0] - 1), np.uint32(u.shape[1] - 1), np.uint32(u.shape[2] - 1)
+    if is_outer:
+        x = np.uint32(own.stop - 1 if x else own.start)
+    elif x <= own.start or x >= own.stop - 1:
+        return
     if 0 < x < rows and 0 < y < n and 0 < z < last:
         here = u[x, y, z]
         around = u[x - 1, y, z] + u[x + 1, y, z] + u[x, y - 1, z] + u[x, y + 1, z]
@@ -53,11 +57,16 @@ def diffuse(u, capacity, new, rate):
         new[x, y, z] = here + rate * capacity[x, y, z] * (around - 6.0 * here)
 
 
+def outer(u: synk.Variable) -> tuple[int, int, int]:
+    """The grid for two rows."""
+    return -(-u.shape[2] // THREADS), u.shape[1], 2
+
+
 @synk.sequence
 def heat(u, capacity, new, rate):
     """Advances the temperature by one time step."""
-    synk.exchange(u)
-    diffuse(u, capacity, new, rate)
+    diffuse[outer(u), THREADS](u, capacity, new, synk.OWN, True, rate)
+    synk.exchange(new, during=lambda: diffuse(u, capacity, new, synk.OWN, False, rate))
     synk.swap(u, new)
 
 
@@ -73,7 +82,7 @@ def heat_by_numpy(u: np.ndarray, capacity: np.ndarray, rate: float, steps: int) 
 
 @by_cells
 @cuda.jit
-def propagate(u, vx, vy, vz, new, new_vx, new_vy, new_vz, own, ratio):
+def propagate(u, vx, vy, vz, new, new_vx, new_vy, new_vz, own, is_outer, ratio):
     """Advances pressure and velocities, one thread per cell.
 
     Args:
@@ -86,12 +95,17 @@ def propagate(u, vx, vy, vz, new, new_vx, new_vy, new_vz, own, ratio):
         new_vy: along y.
         new_vz: along z.
         own: `synk.OWN`.
+        is_outer: as of `diffuse`.
         ratio: r, of the time step to that in which sound crosses a cell.
     """
     z = np.uint32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x)
     y, x = np.uint32(cuda.blockIdx.y), np.uint32(cuda.blockIdx.z)
     rows, n, last = np.uint32(u.shape[0] - 1), np.uint32(u.shape[1] - 1), np.uint32(u.shape[2] - 1)
-    if x < own.start or x >= own.stop or z > last:
+    if is_outer:
+        x = np.uint32(own.stop - 1 if x else own.start)
+    elif x <= own.start or x >= own.stop - 1:
+        return
+    if z > last:
         return
     p = u[x, y, z]
     left = right = front = back = low = high = 0.0
@@ -114,8 +128,9 @@ def propagate(u, vx, vy, vz, new, new_vx, new_vy, new_vz, own, ratio):
 @synk.sequence
 def sound(u, vx, vy, vz, new, new_vx, new_vy, new_vz, ratio):
     """Advances pressure and velocities by one time step."""
-    synk.exchange([u, vx])
-    propagate(u, vx, vy, vz, new, new_vx, new_vy, new_vz, synk.OWN, ratio)
+    fields = (u, vx, vy, vz, new, new_vx, new_vy, new_vz, synk.OWN)
+    propagate[outer(u), THREADS](*fields, True, ratio)
+    synk.exchange([new, new_vx], during=lambda: propagate(*fields, False, ratio))
     synk.swap(u, new)
     synk.swap(vx, new_vx)
     synk.swap(vy, new_vy)
