@@ -34,13 +34,13 @@ def thresholds(beta: float) -> tuple[int, int]:
 
 
 @cuda.jit(device=True)
-def decide(turns, undecided, one, none, bits, at_one, at_none, level):
+def decide(turns, undecided, by_one, by_none, bits, at_one, at_none, level):
     """Compares one more bit of the random numbers with those of the thresholds."""
     below = NONE
     if (at_one >> level) & 1:
-        below |= one
+        below |= by_one
     if (at_none >> level) & 1:
-        below |= none
+        below |= by_none
     return turns | (undecided & below & ~bits), undecided & ~(bits ^ below)
 
 
@@ -76,15 +76,19 @@ def update(spins, others, own, first, rows, at_one, at_none, seed, sweep, colour
         c, d = spin ^ here, spin ^ beside
         either, other = a | b, c | d
         turns = (a & b) | (c & d) | (either & other)  # two neighbours or more oppose it
-        one, none = (either | other) & ~turns, ~(either | other)
+        by_one, by_none = (either | other) & ~turns, ~(either | other)
         undecided, level = ~turns, BITS
         draw = ((2 * sweep + colour) * words + w) * EVERY_CALL
         while undecided != NONE and level > 0:
             r0, r1, r2, r3 = synk.random.bits4(seed, row, draw)
             bits = (np.uint64(r0) << HALF) | np.uint64(r1)
-            turns, undecided = decide(turns, undecided, one, none, bits, at_one, at_none, level - 1)
+            turns, undecided = decide(
+                turns, undecided, by_one, by_none, bits, at_one, at_none, level - 1
+            )
             bits = (np.uint64(r2) << HALF) | np.uint64(r3)
-            turns, undecided = decide(turns, undecided, one, none, bits, at_one, at_none, level - 2)
+            turns, undecided = decide(
+                turns, undecided, by_one, by_none, bits, at_one, at_none, level - 2
+            )
             level -= 2
             draw += 1
         spins[i, w] = spin ^ turns

@@ -456,12 +456,12 @@ def flow_by_numpy(f, c, weights, numbers, steps):
         steps: how many.
     """
     viscosity, radius, speed = numbers
-    opposite = [(c == -one).all(1).argmax() for one in c]
+    opposite = [(c == -velocity).all(1).argmax() for velocity in c]
     x, y, z = np.indices(f.shape[1:])
     n = f.shape[2]
     solid = (x - n) ** 2 + (y - n / 2) ** 2 + (z - n / 2) ** 2 < radius**2
     for _ in range(steps):
-        f = np.stack([np.roll(part, one, (0, 1, 2)) for part, one in zip(f, c, strict=True)])
+        f = np.stack([np.roll(*pair, (0, 1, 2)) for pair in zip(f, c, strict=True)])
         excess = f.sum(0)
         u = np.tensordot(c.T, f, 1) / (1 + excess)
         if speed:
