@@ -100,12 +100,13 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     """A parser with the options that all benchmarks have."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--ranks", type=int, nargs="+", help="world sizes")
+    parser.add_argument("--ranks", "--gpus", type=int, nargs="+", help="world sizes")
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="how long each row is measured (default: 1)"
     )
     parser.add_argument(
         "--json",
+        "--out",
         type=Path,
         metavar="FILE",
         help="write the results there, with the machine and the versions",

@@ -1,4 +1,4 @@
-"""The bodies of nbody.py and what is right; imports nothing but NumPy."""
+"""The bodies of nbody.py, what is right, and the limit of a card; imports nothing but NumPy."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ SOFTENING = 0.1
 # of a float32 pair: 3 differences, 6 fused multiply-adds and 3 products; its square root goes to
 # another unit
 INSTRUCTIONS = 12
+LANES = 128  # float32 units of a multiprocessor, since compute capability 8.6 and in 9.0
 CHECKED = 64  # targets that are compared with NumPy
 CLOSE = {"float32": 2e-6, "float64": 1e-12}
 
@@ -16,6 +17,15 @@ def bodies_of(count: int, dtype: str) -> tuple[Any, Any]:
     """Positions, shape (count, 3), and masses."""
     rng = np.random.default_rng(0)
     return rng.normal(size=(count, 3)).astype(dtype), rng.random(count).astype(dtype)
+
+
+def pairs_a_second() -> float:
+    """Of a card whose float32 units start an instruction in every cycle, at its highest clock."""
+    import cupy
+
+    attributes = cupy.cuda.Device().attributes
+    cycles = attributes["MultiProcessorCount"] * attributes["ClockRate"] * 1e3
+    return cycles * LANES / INSTRUCTIONS
 
 
 def check(what: str, got: Any, places: Any, masses: Any) -> None:

@@ -10,10 +10,9 @@ import cupy
 import numpy as np
 from _common import summarise
 from _gpu_call_peers import Row, Settings, print_rows, rows_of, time_steps
-from _nbody import INSTRUCTIONS, SOFTENING, bodies_of, check
+from _nbody import INSTRUCTIONS, SOFTENING, bodies_of, check, pairs_a_second
 
 THREADS, EACH, TILE = 128, 4, 512
-LANES = 128  # float32 units of a multiprocessor, since compute capability 8.6 and in 9.0
 KERNEL = cupy.RawKernel(
     f"""
 extern "C" __global__ void accelerations(
@@ -67,13 +66,6 @@ extern "C" __global__ void accelerations(
     "accelerations",
     options=("--use_fast_math",),
 )
-
-
-def pairs_a_second() -> float:
-    """Of a card whose float32 units start an instruction in every cycle, at its highest clock."""
-    attributes = cupy.cuda.Device().attributes
-    cycles = attributes["MultiProcessorCount"] * attributes["ClockRate"] * 1e3
-    return cycles * LANES / INSTRUCTIONS
 
 
 class Part:

@@ -77,7 +77,7 @@ def measure_step(ranks: int, device: Any, seconds: float) -> Iterator[Result]:
     """The perceptron."""
     gradient: Callable[..., Any] = by_torch if device == "cuda" and find_spec("torch") else by_numpy
     with synk.fork(ranks, device=device):
-        step = synk.train.make_train_function(gradient, start(), synk.optim.adam(RATE))
+        step = synk.train.step(gradient, start(), synk.optim.adam(RATE))
         x, labels = (synk.scatter(synk.variable(one)) for one in problem())
         assert np.allclose([step(x, labels) for _ in range(4)], losses_by_numpy(4), rtol=2e-3)
         count = CALLS if device == "cuda" else 1
@@ -120,7 +120,7 @@ def measure_host_rows(ranks: int, seconds: float) -> Iterator[Result]:
     rng = np.random.default_rng(2)
     order = np.concatenate([rng.permutation(len(table[0])).reshape(12, len(x)) for _ in range(5)])
     with synk.fork(ranks, device="cuda"):
-        step = synk.train.make_train_function(by_torch, start(), synk.optim.adam(RATE))
+        step = synk.train.step(by_torch, start(), synk.optim.adam(RATE))
         few = len(order)
         first, *rest = (
             step.epoch(*table, order=order, every=every)[-1] for every in (1, 1, few, few)
@@ -139,7 +139,7 @@ def measure_batches(ranks: int, seconds: float) -> Iterator[Result]:
     x, labels = problem()
     with synk.fork(ranks, device="cpu"):
         layers = [one[:64] if one.shape[0] == 784 else one for one in start()]
-        step = synk.train.make_train_function(by_numpy, layers, synk.optim.adam(RATE))
+        step = synk.train.step(by_numpy, layers, synk.optim.adam(RATE))
         rows = synk.data(np.ascontiguousarray(x[:, :64])), synk.data(labels)
         order = np.random.default_rng(2).permutation(len(x))[:4000].reshape(20, 200)
         (timing,) = time_in_turns([lambda: step.epoch(*rows, order=order)], seconds)

@@ -17,7 +17,7 @@ which differed in where the data were; here it is an option:
 --where serial   in this process, without ranks: the same gradient, and the same optimiser as pure functions
 
 The gradient is written once, for the rows that a rank has, with NumPy's functions, which are CuPy's
-for arrays of CuPy. `make_train_function` adds up the gradients of all ranks and makes the
+for arrays of CuPy. `synk.train.step` adds up the gradients of all ranks and makes the
 optimiser's step. An epoch is one round, for which `step.epoch` gets the row numbers of all
 minibatches. The first losses are compared with serial ones, of the same minibatches.
 
@@ -421,9 +421,7 @@ class OnRanks:
     def __init__(self, network: Network, digits: Digits, args: argparse.Namespace) -> None:
         self.place = {"host": on_host, "ranks": on_ranks}[args.where](network, digits, args)
         start = network.start(*digits.x.shape[1:], np.random.default_rng(args.seed))
-        self.step = synk.train.make_train_function(
-            self.place.gradient, start, synk.optim.adam(args.rate)
-        )
+        self.step = synk.train.step(self.place.gradient, start, synk.optim.adam(args.rate))
         self.classes = synk.function(
             lambda x, params: network.forward(x, *params)[-1].argmax(1), outputs="gather"
         )

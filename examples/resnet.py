@@ -199,7 +199,7 @@ def train(ranks, args):
     with synk.fork(ranks, device=args.device) as world:
         count = world.world_size * args.batch
         x, y = images(count, args.size, args.images)
-        step = synk.train.make_train_function(
+        step = synk.train.step(
             gradient, start(args.depth, CLASSES), synk.optim.nesterov_momentum(RATE)
         )
         there = [synk.scatter(synk.variable(one)) for one in (x, y)]

@@ -21,7 +21,7 @@ The kernel adds one number per feature and class to the gradient of its rank. If
 there were 650 additions for each of 1,797 rows, of which those to one element wait for each other.
 Here a block adds up the rows of a tile first: its threads compute a score each, then a row's
 probabilities each, and then a slope each, over the tile's rows, which lie in shared memory.
-`make_train_function` adds up the ranks' gradients; all rows are in each step, and stay on the
+`synk.train.step` adds up the ranks' gradients; all rows are in each step, and stay on the
 ranks.
 
 Needs scikit-learn, and matplotlib for the picture: pip install 'synknumba[examples]'.
@@ -155,7 +155,7 @@ def main() -> None:
     ratio = (args.decay / most) ** 0.5
     with synk.fork(args.ranks, device=args.device) as world:
         decay = synk.optim.decay_weights(args.decay, mask=(True, False))  # of W, not of b
-        step = synk.train.make_train_function(
+        step = synk.train.step(
             gradient,
             (np.zeros((features, CLASSES)), np.zeros(CLASSES)),
             synk.optim.chain(

@@ -208,6 +208,13 @@ def as_flag(value: object, what: str) -> bool:
     raise ArgumentError(f"{what} must be True or False, got {value!r}")
 
 
+def as_name(value: object) -> str | None:
+    """Returns a name for messages; raises `ArgumentError` for anything but a string or None."""
+    if value is None or isinstance(value, str):
+        return value
+    raise ArgumentError(f"name must be a string, got {value!r}")
+
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _SHOWN_BITS = 1000
@@ -220,7 +227,10 @@ def known_options(function: _F) -> _F:
 
     @functools.wraps(function)
     def _checked(*args: Any, **options: Any) -> Any:
-        if "sliceable" in options and "rows" not in options:
+        as_name(options.get("name"))
+        if "sliceable" in options:
+            if "rows" in options:
+                raise ArgumentError("rows= and sliceable= are the same option; pass rows= alone")
             options["rows"] = options.pop("sliceable")
         try:
             return function(*args, **options)
@@ -325,6 +335,14 @@ def unknown_keyword(
     )
 
 
+def times_refusal(called: str) -> str:
+    """Returns what to write in place of `times=` at what is called once."""
+    return (
+        f"times= is an option of sequences: call {called} in a function decorated with "
+        "@synk.sequence, and pass times= to that"
+    )
+
+
 def _misfit(function: Callable[..., Any], options: Iterable[str], error: TypeError) -> str:
     """Returns what is wrong with the arguments of a call that has raised `error`."""
     parameters = inspect.signature(function).parameters
@@ -333,7 +351,10 @@ def _misfit(function: Callable[..., Any], options: Iterable[str], error: TypeErr
         for name, parameter in parameters.items()
         if parameter.kind is not parameter.POSITIONAL_ONLY
     ]
+    takes_variables = "vars" in names
     for name in options:
+        if name == "times" and takes_variables:
+            return times_refusal(function.__name__)
         if name not in names:
             return (
                 f"{function.__name__} has no option {name}=; it has "
@@ -342,7 +363,10 @@ def _misfit(function: Callable[..., Any], options: Iterable[str], error: TypeErr
     plain = inspect.Signature(
         [parameter.replace(annotation=parameter.empty) for parameter in parameters.values()]
     )
-    return f"{error}; write {function.__name__}{plain}"
+    advice = ""
+    if takes_variables:
+        advice = f"; several variables are one argument: {function.__name__}([u, v])"
+    return f"{error}; write {function.__name__}{plain}{advice}"
 
 
 class Extremum(NamedTuple):

@@ -195,7 +195,8 @@ def philox4x32(
         Four uint32.
 
     Example:
-        >>> [hex(word) for word in philox4x32(0, 0, 0, 0, 0, 0)]
+        >>> import synknumba as synk
+        >>> [hex(word) for word in synk.random.philox4x32(0, 0, 0, 0, 0, 0)]
         ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
     c0, c1, c2, c3 = (
@@ -242,7 +243,8 @@ def threefry2x64(counter0: Integers, counter1: Integers, key0: Integers, key1: I
         Two uint64.
 
     Example:
-        >>> [hex(word) for word in threefry2x64(0, 0, 0, 0)]
+        >>> import synknumba as synk
+        >>> [hex(word) for word in synk.random.threefry2x64(0, 0, 0, 0)]
         ['0xc2b6e3a8c2c69865', '0x6f81ed42f350084d']
     """
     k0, k1 = _word64(key0), _word64(key1)
@@ -272,7 +274,8 @@ def bits4(seed: Integers, index: Integers, draw: Integers) -> Any:
     """Returns four random uint32: Philox of the plain counter (index, draw).
 
     Example:
-        >>> [int(word) for word in bits4(7, 0, 0)]
+        >>> import synknumba as synk
+        >>> [int(word) for word in synk.random.bits4(7, 0, 0)]
         [4099963437, 3221879260, 490388034, 367897730]
     """
     w0, w1, w2, w3 = _block(seed, index, draw, _BITS4)
@@ -305,7 +308,9 @@ def uniform(seed: Integers, index: Integers, draw: Integers) -> Any:
         draw: the number of previous draws of this row from this function.
 
     Example:
-        >>> uniform(7, np.arange(3), 0).round(4)
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> synk.random.uniform(7, np.arange(3), 0).round(4)
         array([0.1988, 0.6585, 0.5938])
     """
     w0, w1, _, _ = _block(seed, index, draw, _UNIFORM)
@@ -317,7 +322,9 @@ def uniform32(seed: Integers, index: Integers, draw: Integers) -> Any:
     """Returns a float32 in [0, 1): one of the 2^24 multiples of 2^-24, with equal probability.
 
     Example:
-        >>> uniform32(7, np.arange(3), 0).round(3)
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> synk.random.uniform32(7, np.arange(3), 0).round(3)
         array([0.446, 0.125, 0.161], dtype=float32)
     """
     w0, _, _, _ = _block(seed, index, draw, _UNIFORM32)
@@ -329,7 +336,8 @@ def uniform2(seed: Integers, index: Integers, draw: Integers) -> Any:
     """Returns two float64 distributed as in `uniform`, at the cost of one.
 
     Example:
-        >>> [round(float(number), 3) for number in uniform2(7, 0, 0)]
+        >>> import synknumba as synk
+        >>> [round(float(number), 3) for number in synk.random.uniform2(7, 0, 0)]
         [0.376, 0.333]
     """
     w0, w1, w2, w3 = _block(seed, index, draw, _UNIFORM2)
@@ -341,7 +349,8 @@ def uniform4(seed: Integers, index: Integers, draw: Integers) -> Any:
     """Returns four float32 distributed as in `uniform32`, at the cost of one.
 
     Example:
-        >>> [round(float(number), 3) for number in uniform4(7, 0, 0)]
+        >>> import synknumba as synk
+        >>> [round(float(number), 3) for number in synk.random.uniform4(7, 0, 0)]
         [0.566, 0.812, 0.292, 0.346]
     """
     w0, w1, w2, w3 = _block(seed, index, draw, _UNIFORM4)
@@ -380,7 +389,9 @@ def normal(seed: Integers, index: Integers, draw: Integers) -> Any:
     10^-17).
 
     Example:
-        >>> normal(7, np.arange(3), 0).round(3)
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> synk.random.normal(7, np.arange(3), 0).round(3)
         array([-0.791,  1.122,  0.333])
     """
     w0, w1, w2, w3 = _block(seed, index, draw, _NORMAL)
@@ -393,7 +404,9 @@ def normal32(seed: Integers, index: Integers, draw: Integers) -> Any:
     10^-11).
 
     Example:
-        >>> normal32(7, np.arange(3), 0).round(3)
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> synk.random.normal32(7, np.arange(3), 0).round(3)
         array([ 1.63 , -0.166,  0.888], dtype=float32)
     """
     w0, w1, _, _ = _block(seed, index, draw, _NORMAL32)
@@ -405,7 +418,8 @@ def normal2(seed: Integers, index: Integers, draw: Integers) -> Any:
     """Returns two float64 distributed as in `normal`, at little more than the cost of one.
 
     Example:
-        >>> [round(float(number), 3) for number in normal2(7, 0, 0)]
+        >>> import synknumba as synk
+        >>> [round(float(number), 3) for number in synk.random.normal2(7, 0, 0)]
         [1.844, -2.046]
     """
     w0, w1, w2, w3 = _block(seed, index, draw, _NORMAL2)
@@ -417,7 +431,8 @@ def normal4(seed: Integers, index: Integers, draw: Integers) -> Any:
     """Returns four float32 distributed as in `normal32`, at little more than the cost of two.
 
     Example:
-        >>> [round(float(number), 3) for number in normal4(7, 0, 0)]
+        >>> import synknumba as synk
+        >>> [round(float(number), 3) for number in synk.random.normal4(7, 0, 0)]
         [1.602, 3.135, -0.132, -1.31]
     """
     w0, w1, w2, w3 = _block(seed, index, draw, _NORMAL4)
@@ -431,7 +446,9 @@ def exponential(seed: Integers, index: Integers, draw: Integers) -> Any:
     """Returns a float64 from the exponential distribution with mean 1, in [0, 36.8].
 
     Example:
-        >>> exponential(7, np.arange(3), 0).round(3)
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> synk.random.exponential(7, np.arange(3), 0).round(3)
         array([0.295, 0.734, 1.586])
     """
     w0, w1, _, _ = _block(seed, index, draw, _EXPONENTIAL)
@@ -492,7 +509,9 @@ def randint(seed: Integers, index: Integers, draw: Integers, low: Integers, high
         ValueError: `high` ≤ `low`, in Python.
 
     Example:
-        >>> randint(7, np.arange(5), 0, 1, 7)
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> synk.random.randint(7, np.arange(5), 0, 1, 7)
         array([3, 3, 2, 2, 3])
     """
     _check_bounds(low, high)

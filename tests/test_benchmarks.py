@@ -49,6 +49,11 @@ RUNS = [
     ),
     ("first_launches.py", "--repeats 1 --kernels alphas saxpy", {"alphas", "saxpy"}),
     ("generators.py", "--seconds 0.01", {"synknumba: simt kernel", "numba: njit loop", "numpy"}),
+    (
+        "headline.py",
+        "--quick --gpus 1 3 --seconds 0.01",
+        {"synknumba", "FluidX3D", "ParallelStencil, 2-D ice", "Romero et al."},
+    ),
     ("machines.py", "--ranks 2 --seconds 0.01 --repeats 1 --bytes 1e6", {"synknumba"}),
     (
         "many_ranks.py",

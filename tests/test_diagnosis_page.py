@@ -12,10 +12,9 @@ PAGE = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
 
 
 def plain(text):
-    """Without line breaks, process ids and folders."""
-    return re.sub(
-        r'(File "|\()/[^"()]*/', r"\1", re.sub(r"pid \d+", "pid N", " ".join(text.split()))
-    )
+    """Without line breaks, process ids and folders, and in which code a rank waits for others."""
+    text = " ".join(text.split()).replace("runs compiled code, or waits", "waits")
+    return re.sub(r'(File "|\()/[^"()]*/', r"\1", re.sub(r"pid \d+", "pid N", text))
 
 
 def test_the_error_of_a_rank_that_died(tmp_path, run_program):
@@ -35,8 +34,14 @@ def test_the_error_of_a_sequence_that_hangs(tmp_path, run_program):
         r"### In a sequence.*?```python\n(.*?)```\s+```\n(.*?)```", PAGE, re.DOTALL
     ).groups()
     assert "iteration 3 of 5 of doubled" in shown
-    done = run_program(program, tmp_path / "hang.py")
-    assert plain(shown) in plain(done.stderr)
+    for seconds in (1, 5, 25):  # on a busy machine ranks may not hang there within one
+        limit = f"timeout={seconds}"
+        longer = program.replace("timeout=1", limit)
+        done = run_program(longer, tmp_path / "hang.py")
+        wanted = plain(shown.replace("timeout=1", limit))
+        if wanted in plain(done.stderr):
+            break
+    assert wanted in plain(done.stderr)
 
 
 PRINTING = re.search(

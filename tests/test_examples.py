@@ -11,6 +11,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+import synknumba as synk
 from tests.environment import ROOT, environment
 from tests.quick import whole
 
@@ -23,6 +24,7 @@ SMALL = {
     "histogram.py": "--rows 20011",
     "heat.py": "--cells 40 --steps 200",
     "wave.py": "--cells 32",
+    "lattice_boltzmann.py": "--size 12 --steps 20",
     "ising_divided.py": "--side 16 --warm-up 50 --measurements 150 --temperatures 1.8 3",
     "conjugate_gradients.py": "--cells 24",
     "replica_exchange.py": "--levels 4 --ladders 16 --steps 400",
@@ -57,6 +59,11 @@ RUNS = [
     ("histogram.py", f"{SMALL['histogram.py']} --device cpu --ranks 3", "every count is NumPy's"),
     ("heat.py", f"{SMALL['heat.py']} --device cpu --ranks 3", "agrees with the closed form"),
     ("wave.py", f"{SMALL['wave.py']} --device cpu --ranks 3", "agree with the closed forms"),
+    (
+        "lattice_boltzmann.py",
+        f"{SMALL['lattice_boltzmann.py']} --device cpu --ranks 3",
+        r"vortices are halved, but for \d\.\de-02",
+    ),
     (
         "ising_divided.py",
         f"{SMALL['ising_divided.py']} --device cpu --ranks 3",
@@ -214,6 +221,7 @@ def param(name, args, printed):
             "conjugate_gradients.py",
             "variables.py",
             "heat.py",  # which saves its picture in the quick suite
+            "lattice_boltzmann.py",  # whose steps are compared with NumPy's there
         }
         or "--tutorial" in args
         or "--model cnn" in args
@@ -437,6 +445,69 @@ def test_gradients_of_digits_are_differences(digits, model):
         )
 
 
+def flow_by_numpy(f, c, weights, numbers, steps):
+    """Populations after time steps of the lattice Boltzmann method, in float64.
+
+    Args:
+        f: float64, shape (19, planes, n, n), without the weights.
+        c: their velocities, shape (19, 3).
+        weights: shape (19,).
+        numbers: viscosity, radius of the sphere, speed at x = 0.
+        steps: how many.
+    """
+    viscosity, radius, speed = numbers
+    opposite = [(c == -velocity).all(1).argmax() for velocity in c]
+    x, y, z = np.indices(f.shape[1:])
+    n = f.shape[2]
+    solid = (x - n) ** 2 + (y - n / 2) ** 2 + (z - n / 2) ** 2 < radius**2
+    for _ in range(steps):
+        f = np.stack([np.roll(*pair, (0, 1, 2)) for pair in zip(f, c, strict=True)])
+        excess = f.sum(0)
+        u = np.tensordot(c.T, f, 1) / (1 + excess)
+        if speed:
+            excess[0], u[:, 0] = 0, np.array([speed, 0, 0])[:, None, None]
+        along = np.tensordot(c, u, 1)
+        equal = excess + (1 + excess) * (3 * along + 4.5 * along**2 - 1.5 * (u * u).sum(0))
+        equal *= weights[:, None, None, None]
+        after = f + (equal - f) / (3 * viscosity + 0.5)
+        if speed:
+            after[:, 0] = equal[:, 0]
+        f = np.where(solid, f[opposite], after)
+    return f
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks"),
+    [
+        ("cpu", 3),
+        pytest.param("cuda", 1, marks=pytest.mark.gpu),
+        pytest.param("cuda", 2, marks=pytest.mark.multi_gpu),
+    ],
+)
+@pytest.mark.parametrize("numbers", [(0.03, 2.4, 0.07), (0.2, 0.0, 0.0)])
+def test_flow_of_lattice_boltzmann_is_that_of_numpy(device, ranks, numbers):
+    """A sphere and fluid that enters, or periodic flow without it."""
+    example, rng = module_of("lattice_boltzmann"), np.random.default_rng(0)
+    with synk.fork(ranks, device=device):
+        arrays = example.place(0.1 * rng.random((18, 6, 2)))
+        start = populations_of(*arrays[:2])
+        example.step(*arrays, *numbers, times=7)
+        found = populations_of(*arrays[:2])
+        u = example.velocity(*arrays[:2])
+    want = flow_by_numpy(start.astype(float), example.C, example.W.astype(float), numbers, 7)
+    assert abs(want - start).max() > 1e-3
+    np.testing.assert_allclose(found, want, atol=5e-8)
+    middle = want[..., 3]
+    flow = np.tensordot(example.C[:, :2].T, middle, 1) / (1 + middle.sum(0))
+    np.testing.assert_allclose(np.moveaxis(u, -1, 0), flow, atol=1e-7)
+
+
+def populations_of(f, moving):
+    """Those of an array that stay in their plane, and those that move; shape (19, planes, n, n)."""
+    still, moving = (synk.gather(part, nd_up=0) for part in (f, moving))
+    return np.moveaxis(np.concatenate([still, moving[::2], moving[1::2]], 1), 1, 0)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -446,6 +517,7 @@ def test_gradients_of_digits_are_differences(digits, model):
             "ising.py",
             "histogram.py",
             "wave.py",
+            "lattice_boltzmann.py",
             "ising_divided.py",
             "conjugate_gradients.py",
             "replica_exchange.py",
@@ -479,6 +551,7 @@ def test_an_example_saves_its_picture(name, tmp_path):
         ("histogram.py", "--device cuda"),
         ("heat.py", "--device cuda"),
         ("wave.py", "--device cuda"),
+        ("lattice_boltzmann.py", "--size 64 --device cuda"),
         ("ising_divided.py", "--device cuda"),
         ("conjugate_gradients.py", "--device cuda"),
         ("replica_exchange.py", "--device cuda"),

@@ -23,7 +23,9 @@ from tests.test_pages import BLOCKS, OWN_OUTPUT, missing_packages
 
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if gallery.GALLERY not in page.parents)
+LIST_OF_EXAMPLES = ROOT / "examples" / "README.md"
 TEXTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+TEXTS.append(LIST_OF_EXAMPLES)
 FENCED = re.compile(r"^(?P<fence>`{3,}|:{3,}).*?^(?P=fence)$", re.MULTILINE | re.DOTALL)
 GENERATED = {"gallery/index"}  # by `make docs`
 
@@ -79,13 +81,13 @@ def test_links_lead_somewhere():
 def leads_somewhere(page, target):
     path, _, anchor = target.partition("#")
     file = Path(page.parent, path).resolve() if path else page
-    if gallery.GALLERY in file.parents:
-        return file.name == "index.md"
     return file.exists() and (not anchor or anchor in slugs(file))
 
 
 def test_links_on_the_site():
-    """Files of the repository that the site has are linked there; others are named."""
+    """Files of the repository that the site has are linked there; others are named. Pages link to
+    files, and not to what `make docs` writes, which a clone has not.
+    """
     code = "\n```\n[x](../y)\n```\n"
     text = (
         f"[heat](../examples/heat.py), [`tests`](../tests/quick.py), "
@@ -151,9 +153,19 @@ def test_guides_are_short_and_show_what_they_say(name):
     assert [title for title, body in questions.items() if "```" not in body] == []
 
 
+def read_list_of_examples():
+    """The names and titles that the list beside the examples has, in its order."""
+    rows = re.findall(
+        r"^\| \[(.+?)\]\((.+?)\.py\)", LIST_OF_EXAMPLES.read_text("utf-8"), re.MULTILINE
+    )
+    return [(Path(file).name, title) for title, file in rows]
+
+
 def test_every_example_is_in_the_gallery():
     shown = {name: example for part in gallery.SECTIONS.values() for name, example in part.items()}
     assert sorted(shown) == gallery.examples()
+    titles = {name: example.title for name, example in shown.items()}
+    assert read_list_of_examples() == list(titles.items())
     for name, example in shown.items():
         draws = '"--picture"' in gallery.source_of(name).read_text(encoding="utf-8")
         assert draws == (example.crop != (0, 0, 0)), name

@@ -50,7 +50,7 @@ FIELDS = {
     **dict.fromkeys(("first_launch", "cached_launch", "njit_first_call"), "s"),
     "ns": "ns",
     **dict.fromkeys(("ratio", "scaling", "of_copy", "share", "efficiency", "simulator_factor"), ""),
-    **dict.fromkeys(("each", "samples", "rows", "size", "mib", "pairs_per_s"), ""),
+    **dict.fromkeys(("each", "samples", "rows", "size", "mib", "pairs_per_s", "rate"), ""),
 }
 BENCHMARKS = {"ports": "ms", "weights": "ms"} | dict.fromkeys(
     ("startup", "first_launches", "check", "respawn"), "s"
@@ -68,6 +68,7 @@ PATHS = {
     "first_launches": ("simt",),
     "generators": ("random.py", "simt"),
     "gpu_sequences": ("_sequence", "_wire", "_rank", "_device", "_comm"),
+    "headline": ("_sequence", "_wire", "_rank", "_device", "_comm", "kernels", "random.py"),
     "machines": ("_machines", *_CALL, "_comm"),
     "many_ranks": (*_CALL, "_rowwise", "_ops", "_comm", "_world", "simt"),
     "minibatch": ("_host", *_CALL, "_device"),

@@ -3,7 +3,8 @@ objects in docstrings.
 
 On a page, a link to an example leads to its page in the gallery, one to the kernel library to its
 reference, and one to a text at the top of the repository to its page here. Links to other files of
-the repository, as tests, become names: the site has no address of the repository.
+the repository, as tests, become names: the site has no address of the repository. Tables of
+contents, which only the site shows, are in comments `<!-- of the site … -->`.
 """
 
 import posixpath
@@ -24,6 +25,7 @@ LINK = re.compile(
     r"\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)",
     re.DOTALL,
 )
+OF_THE_SITE = re.compile(r"^<!-- of the site\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"^(```|~~~|:::).*?^\1[`~:]*$", re.MULTILINE | re.DOTALL)
 PAGES = {
     "README.md": "docs/index.md",
@@ -78,7 +80,7 @@ def rewrite(text: str, here: str, shown_at: str) -> str:
 
 def _read(app: Any, docname: str, source: list[str]) -> None:
     here = f"docs/{docname}.md"
-    source[0] = rewrite(source[0], here, here)
+    source[0] = rewrite(OF_THE_SITE.sub(r"\1", source[0]), here, here)
 
 
 # MyST's `parent` has no folder

@@ -29,7 +29,7 @@ def train(x, y, epochs=20, batch=100):
     steps = epochs * (len(x) // batch)
     optimizer = synk.optim.adam(synk.optim.cosine(0.05, steps))  # a rate that falls to 0
     start = np.zeros(x.shape[1]), np.zeros(1)
-    step = synk.train.make_train_function(gradient, start, optimizer)
+    step = synk.train.step(gradient, start, optimizer)
     step.check(x, y)  # compares the slopes with differences of the loss
     order = synk.batches(len(x), batch, seed=0, epochs=epochs, drop_last=True)
     losses = [step(x, y, batch=rows) for rows in order]

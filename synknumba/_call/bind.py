@@ -46,6 +46,7 @@ from synknumba._types import (
     class_text,
     count_text,
     shown,
+    times_refusal,
     unknown_keyword,
 )
 from synknumba._variables.state import VariableState
@@ -208,10 +209,7 @@ class Binder:
         elif name == "progress":
             message = refusal(self.name)
         elif name == "times":
-            message = (
-                f"times= is an option of sequences: call {self.name} in a function decorated with "
-                "@synk.sequence, and pass times= to that"
-            )
+            message = times_refusal(self.name)
         else:
             message = unknown_keyword(self.name, name, self.passed, self._reserved)
         raise ArgumentError(message)

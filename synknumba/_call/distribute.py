@@ -182,16 +182,21 @@ def result_class(function: str, names: tuple[str, ...]) -> Callable[..., Any]:
         title = "result"
     cls = namedtuple(title, names)  # type: ignore[misc]
 
+    def missing(key: str) -> str:
+        return f"{function} has no output {key!r}; its results are {', '.join(names)}"
+
     def item(self: tuple[Any, ...], key: Any) -> Any:
         if not isinstance(key, str):
             return tuple.__getitem__(self, key)
         if key not in names:
-            raise ArgumentError(
-                f"{function} has no output {key!r}; its results are {', '.join(names)}"
-            )
+            raise ArgumentError(missing(key))
         return tuple.__getitem__(self, names.index(key))
 
+    def attribute(self: tuple[Any, ...], key: str) -> Any:
+        raise AttributeError(missing(key), name=key, obj=self)
+
     cls.__getitem__ = item  # type: ignore[method-assign,assign]
+    cls.__getattr__ = attribute  # type: ignore[attr-defined]
     cls.__reduce__ = lambda self: (_make_result, (function, names, tuple(self)))  # type: ignore[method-assign,assign,arg-type]
     return cls
 

@@ -166,7 +166,10 @@ def _conclude(checks: Checks, seconds: float) -> None:
     if not calls and not checks.left_out:
         lines.append("the script has called no kernel")
     else:
-        lines.append(f"{count_text(calls, 'call')} of {count_text(kernels, 'kernel')} checked")
+        checked = f"{count_text(calls, 'call')} of {count_text(kernels, 'kernel')} checked"
+        if calls and not sites:
+            checked += ": nothing found"
+        lines.append(checked)
     for (name, reason), skipped in checks.left_out.items():
         lines.append(f"{count_text(skipped, 'call')} of {name} not checked: {reason}")
     alone = max(seconds - checks.seconds, 1e-9)

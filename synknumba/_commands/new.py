@@ -44,5 +44,5 @@ def _run(args: argparse.Namespace) -> int:
     for name in (program, test):
         write(name, partial(shutil.copyfile, SOURCE / "new" / name, name))
     print(f"wrote {program} and {test}")
-    print(f"next: python {program}, then python -m pytest {test}")
+    print(f"next: python {program}, then pip install pytest, and python -m pytest {test}")
     return SUCCESS

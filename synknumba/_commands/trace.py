@@ -89,7 +89,10 @@ def _run(args: argparse.Namespace) -> int:
         code = launch.run(args.script, args.arguments, None, is_module=args.is_module)
     finally:
         write(output, recording.stop)
-    sys.stderr.write(f"synknumba trace: wrote {output}\n")
+    sys.stderr.write(
+        f"synknumba trace: wrote {output}; open it in ui.perfetto.dev, or see "
+        f"synknumba trace --summary {output}\n"
+    )
     _tell(recording.records(), args)
     return code
 

@@ -24,7 +24,9 @@ def matmul(a: Any, b: Any) -> Any:
         DeviceError: cuBLAS is missing, or has failed.
 
     Example:
-        >>> matmul(np.array([[1.0, 2.0]]), np.array([3.0, 4.0]))
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> synk.matmul(np.array([[1.0, 2.0]]), np.array([3.0, 4.0]))
         array([11.])
     """
     cupy = sys.modules.get("cupy")

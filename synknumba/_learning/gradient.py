@@ -30,9 +30,18 @@ from synknumba._ops.launch import LaunchConfig
 from synknumba._ops.tree import LEAF, Structure, paths, unflatten
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._rowwise.generate import define
-from synknumba._types import Array, Block, Grid
+from synknumba._types import Array, Block, Grid, class_text
 from synknumba._variables.variable import Variable, state_of, vector_of
 from synknumba._world.open_world import current_world
+
+
+def check_is_function(gradient: object) -> None:
+    """Raises `ArgumentError` for what is neither a function nor a kernel."""
+    if not callable(gradient) and type(gradient).__name__ not in KERNEL_DECORATORS:
+        raise ArgumentError(
+            f"train.step needs a gradient, a function or a kernel, before the parameters; got "
+            f"{class_text(gradient)}"
+        )
 
 
 @final
@@ -55,14 +64,8 @@ class Gradient:
         grid: Grid,
     ) -> None:
         if isinstance(gradient, Function | Distributed):
-            raise ArgumentError(
-                "make_train_function takes the gradient undecorated: it decorates it itself"
-            )
+            raise ArgumentError("train.step takes the gradient undecorated: it decorates it itself")
         is_kernel = type(gradient).__name__ in KERNEL_DECORATORS
-        if not callable(gradient) and not is_kernel:
-            raise ArgumentError(
-                f"make_train_function needs a gradient, a function or a kernel; got {gradient!r}"
-            )
         if not is_kernel and (block is not None or grid is not None):
             raise ArgumentError(
                 "block= and grid= are those of a kernel, and the gradient is a "

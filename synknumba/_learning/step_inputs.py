@@ -165,7 +165,7 @@ class StepInputs:
                 raise ArgumentError(
                     f"{name} is a variable with {halo}, whose rows beside a rank's own would count "
                     f"twice in a step of {self.roles.name}; name it in "
-                    f'make_train_function(…, rows=("{name}",)), or scatter it without halo=. '
+                    f'synk.train.step(…, rows=("{name}",)), or scatter it without halo=. '
                     "A gradient that reads neighbours' rows needs synk.OWN as one more input, and "
                     f"{counted}, whose rows are counted, in rows="
                 )

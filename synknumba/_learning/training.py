@@ -1,5 +1,5 @@
-"""`make_train_function`: the gradient of a loss and an optimiser become a training step on all
-ranks, in one round.
+"""`train.step`: the gradient of a loss and an optimiser become a training step on all ranks, in
+one round.
 
     rows ──gradient──> sums over a rank's rows: gradient, loss, count ──all_reduce──> sums over all ──updater──> step
 
@@ -32,7 +32,7 @@ from synknumba._errors import (
 from synknumba._host import stopping
 from synknumba._host.casting import as_index
 from synknumba._host.data import Data
-from synknumba._learning.gradient import Gradient
+from synknumba._learning.gradient import Gradient, check_is_function
 from synknumba._learning.orders import RowNumbers, check_order, read_order
 from synknumba._learning.step_inputs import StepInputs, bind
 from synknumba._learning.transform import Optimizer, check_descends, check_optimizer
@@ -86,7 +86,7 @@ class _Epoch:
 
 @final
 class TrainFunction:
-    """A training step. Made by `make_train_function`; call it as
+    """A training step. Made by `train.step`; call it as
     `step(*batch, batch=None, num_slices=1)`.
 
     Attributes:
@@ -429,7 +429,7 @@ class TrainFunction:
                 f"the weights{which} by {name} do not add up to a number above 0, so there is no "
                 "mean, the step was not made, and the parameters are as before. Leave out batches "
                 "whose rows all have the weight 0, or pass "
-                'on_nonfinite="skip" to make_train_function'
+                'on_nonfinite="skip" to train.step'
             )
         problem = f"the gradient{which} by {name} has a NaN or an infinity"
         if not self._has_finite_params():
@@ -444,7 +444,7 @@ class TrainFunction:
             f"{problem}, so this step was not made, and {unchanged}. If "
             "the inputs have no NaN or infinity, lower the learning rate, put "
             "clip_by_global_norm before the optimiser, or "
-            'pass on_nonfinite="skip" to make_train_function to leave out such steps'
+            'pass on_nonfinite="skip" to train.step to leave out such steps'
         )
 
     def _has_finite_params(self) -> bool:
@@ -528,7 +528,7 @@ def _train_sequence(
 
 
 @known_options
-def make_train_function(
+def step(
     gradient: Callable[..., Any],
     params: Any,
     optimizer: Optimizer,
@@ -591,17 +591,17 @@ def make_train_function(
         ...     return (error**2).sum(), 2 * x.T @ error
         >>> x = np.random.default_rng(0).normal(size=(100, 3))
         >>> with synk.fork(2, device="cpu"):
-        ...     step = synk.train.make_train_function(gradient, np.zeros(3), synk.optim.nesterov_momentum(0.05))
+        ...     step = synk.train.step(gradient, np.zeros(3), synk.optim.nesterov_momentum(0.05))
         ...     losses = [step(x, x @ np.arange(3.0)) for _ in range(200)]
         ...     step.params.get_value().round(3) + 0
         array([0., 1., 2.])
-    """  # noqa: E501
-    check_optimizer("make_train_function", optimizer)
-    check_descends("make_train_function", optimizer)
+    """
+    check_is_function(gradient)
+    check_optimizer("train.step", optimizer)
+    check_descends("train.step", optimizer)
     if on_nonfinite not in {"raise", "skip", None}:
         raise ArgumentError(
-            f'make_train_function needs on_nonfinite as "raise", "skip" or '
-            f"None, got {on_nonfinite!r}"
+            f'train.step needs on_nonfinite as "raise", "skip" or None, got {on_nonfinite!r}'
         )
     variable = _vector(params)
     for option, value in (("inputs", inputs), ("broadcast", broadcast), ("rows", rows)):
@@ -620,7 +620,7 @@ def _vector(params: Any) -> Variable:
     if not isinstance(params, Variable):
         _refuse_numbers(params)
         params = vector(params, name="params")
-    check_vector("make_train_function", "params", params)
+    check_vector("train.step", "params", params)
     variable: Variable = params
     return variable
 
@@ -632,7 +632,7 @@ def _refuse_in_sequences() -> None:
     recorder = tracing.current
     if recorder is not None and recorder.is_here:
         raise ArgumentError(
-            f"{tracing.where()}: a step of make_train_function is a sequence of its own, whose "
+            f"{tracing.where()}: a step of train.step is a sequence of its own, whose "
             f"loss the script looks at, so it cannot be part of {recorder.name}. step.epoch(…, "
             "order=…) makes many steps in one round; in a loop of your own, call what "
             "synk.optim.updater(optimizer, params, gradient) returns"

@@ -381,7 +381,7 @@ def _parameters(params: Any) -> tuple[list[Any], Structure]:
         if isinstance(leaf, Variable):
             raise ArgumentError(
                 f"params{path} is a Variable: init and update are functions of arrays. For "
-                "variables on the ranks use synk.train.make_train_function, or optimizer's "
+                "variables on the ranks use synk.train.step, or optimizer's "
                 "synk.optim.updater(optimizer, params, gradient)"
             )
         if isinstance(leaf, Data):

@@ -159,7 +159,7 @@ def updater(
     *,
     on_nonfinite: Literal["skip"] | None = None,
 ) -> Updater:
-    """Makes an optimiser's steps on the ranks, for a loop of one's own; `make_train_function` has
+    """Makes an optimiser's steps on the ranks, for a loop of one's own; `train.step` has
     one inside.
 
     Each call launches one kernel over all parameters, or two to four more with clipping by the norm

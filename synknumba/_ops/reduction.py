@@ -18,6 +18,7 @@ defined by the user has its own identity, and is evaluated by a kernel generated
 """
 
 import inspect
+from collections.abc import Iterable
 from itertools import count as counter
 from itertools import pairwise
 from typing import Any, get_args
@@ -29,6 +30,9 @@ from synknumba._errors import ReductionError
 from synknumba._types import Array, NamedOp, Op, UserOp, nearest
 
 _OPS: tuple[str | None, ...] = (*get_args(NamedOp), None)
+_OTHER_NAMES = {
+    "add": "sum", "+": "sum", "mul": "prod", "multiply": "prod", "average": "mean"
+}  # fmt: skip
 _op_numbers = counter()
 
 UFUNCS: dict[str, np.ufunc] = {
@@ -58,6 +62,12 @@ _REFUSED = {  # (op, dtype kind): alternative; kinds as in numpy.dtype.kind
 }
 
 
+def nearest_op(op: object, ops: Iterable[str | None]) -> str:
+    """Returns the question whether an op was meant, by another name or a misspelt one."""
+    meant = repr(_OTHER_NAMES.get(str(op), op))
+    return nearest(meant, map(repr, ops))
+
+
 def as_op(op: Any, name: str, identity: Any = None) -> Op:
     """Converts a user's argument to an op: a name, None, or a function of two numbers, possibly
     decorated, with an identity.
@@ -75,10 +85,9 @@ def as_op(op: Any, name: str, identity: Any = None) -> Op:
         return op  # type: ignore[return-value]
     function = getattr(op, "py_func", op)
     if not inspect.isfunction(function):
-        names = list(map(repr, _OPS))
         raise ReductionError(
-            f"{name}: op must be one of {', '.join(names)}, or a Python function of two numbers; "
-            f"got {op!r}{nearest(repr(op), names)}"
+            f"{name}: op must be one of {', '.join(map(repr, _OPS))}, or a Python function of two "
+            f"numbers; got {op!r}{nearest_op(op, _OPS)}"
         )
     parameters = inspect.signature(function).parameters.values()
     plain = inspect.Parameter.POSITIONAL_OR_KEYWORD

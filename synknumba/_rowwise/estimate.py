@@ -65,9 +65,10 @@ class Estimate(Quantity):
     A NaN makes mean and variance NaN; an infinite value makes the mean infinite, as in a sum, and
     the variance NaN. If rows have several values, only the column that contains it is affected.
 
-    >>> Estimate.from_values([1.0, 2.0, 6.0, 7.0])
+    >>> import synknumba as synk
+    >>> synk.Estimate.from_values([1.0, 2.0, 6.0, 7.0])
     Estimate(mean=4.0, variance=8.666666666666666, stderr=1.4719601443879744, count=4)
-    >>> a, b = Estimate.from_values([1.0, 2.0, 4.0]), Estimate.from_values([2.5, 3.5])
+    >>> a, b = synk.Estimate.from_values([1.0, 2.0, 4.0]), synk.Estimate.from_values([2.5, 3.5])
     >>> print(a + b, 10 * a, a / b, f"{a:.3f}")
     2.60(53) 23.3(8.8) 0.78(32) 2.333 ± 0.882
     """

@@ -92,7 +92,11 @@ class ArgumentBinder:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise ArgumentError(f"{self.name}{self.signature}: {error}") from None
+            message = f"{self.name}{self.signature}: {error}"
+            extra = args[len(self.passed) :]
+            if extra and isinstance(extra[0], int):
+                message += f"; the number of iterations is times={extra[0]}"
+            raise ArgumentError(message) from None
         bound.apply_defaults()
         return flatten(dict(bound.arguments))
 

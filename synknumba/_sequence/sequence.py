@@ -52,7 +52,7 @@ from synknumba._sequence.schedule import (
 from synknumba._sequence.symbolic_results import handle_of
 from synknumba._sequence.until import Until
 from synknumba._tracing import Number
-from synknumba._types import Args, Array, Kwargs, class_text
+from synknumba._types import Args, Array, Kwargs, as_name, class_text, nearest
 from synknumba._variables.variable import Variable, state_of
 from synknumba._world.call_in_flight import GOES_ON, Flight
 from synknumba._world.engine import Engine
@@ -93,7 +93,7 @@ class Sequence(Generic[P, R]):
     def __init__(self, function: Callable[P, R], name: str | None = None) -> None:
         self.py_func = function
         self.__name__ = str(getattr(function, "__name__", type(function).__name__))
-        self.name = name or self.__name__
+        self.name = as_name(name) or self.__name__
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
         signature_names(function, "the sequence", OPTIONS)
@@ -593,6 +593,11 @@ def sequence(function: Any = _NOTHING, /, *, name: str | None = None, **options:
     if options or function is _NOTHING or not callable(function):
         if name is not None and function is _NOTHING and not options:
             return partial(sequence, name=name)
+        for option in options:
+            if option not in OPTIONS:
+                raise ArgumentError(
+                    f"sequence has no option {option}=; it has name{nearest(option, ['name'], '=')}"
+                )
         message = "write @synk.sequence without parentheses above the function"
         if options:
             text = ", ".join(f"{name}={value!r}" for name, value in dict[str, Any](options).items())

@@ -6,12 +6,15 @@ from typing import Any, cast, final
 
 import numpy as np
 
+from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError, DataError, PartitionError, ReductionError, WorldError
 from synknumba._host import this_process
 from synknumba._host.casting import as_index
+from synknumba._host.data import Data
 from synknumba._ops.halo import Halo
+from synknumba._ops.reduction import nearest_op
 from synknumba._ops.tree import Structure, describe, flatten, parts_like, shape_text, unflatten
-from synknumba._types import Array, CollectiveOp, Shape, as_flag, class_text, nearest
+from synknumba._types import Array, CollectiveOp, Shape, as_flag, class_text
 from synknumba._variables.state import VariableState, rows_fit
 from synknumba._variables.variable import Branch, Variable, accepted, state_of
 from synknumba._world.open_world import current_world
@@ -149,8 +152,7 @@ class VariableGroup:
             )
         if not isinstance(op, str) or op not in _OPS:
             raise ReductionError(
-                f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}"
-                f"{nearest(repr(op), map(repr, _OPS))}"
+                f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}{nearest_op(op, _OPS)}"
             )
         op_name = cast("CollectiveOp", SAME_OPS.get(op, op))
         for state in self.states:
@@ -233,8 +235,11 @@ def _state_of_leaf(leaf: Any, what: str) -> VariableState:
             'array and combine it by an op, as outputs="sum", or assign it to a variable by '
             'updates=, as updates={"new": (variable, "sum")}'
         )
+    got = class_text(leaf)
+    if tracing.current is not None and isinstance(leaf, Data):  # made of the script's array
+        got = "an array"
     raise ArgumentError(
-        f"{what} needs a Variable, or a dict, list or tuple of them; got {class_text(leaf)}; "
+        f"{what} needs a Variable, or a dict, list or tuple of them; got {got}; "
         "synk.variable(x) makes one of an array"
     )
 

@@ -21,7 +21,7 @@ from synknumba._errors import ArgumentError, PartitionError
 from synknumba._ops import rows as rows_module
 from synknumba._ops.halo import Halo
 from synknumba._ops.rows import Partition, Rows
-from synknumba._types import Array, Batch, CollectiveOp, Shape, known_options
+from synknumba._types import Array, Batch, CollectiveOp, Shape, class_text, known_options
 from synknumba._variables.collective_arguments import (
     VariableGroup,
     check_alike,
@@ -463,7 +463,7 @@ def reduce_scatter(
     return vars if dest is None else dest
 
 
-_NOTHING: Any = object()
+_NOTHING: Any = Ellipsis  # as signatures in messages show it
 
 
 @known_options
@@ -656,6 +656,11 @@ def set_value(vars: Any, values: Any, rank: Any = None, batch: Batch = None) -> 
     target = vars
     if _is_behind(vars, values):
         target, values, rank = values, rank, vars
+    has_scalar = values is None or isinstance(values, int | float)
+    if has_scalar and (isinstance(rank, Variable) or np.ndim(rank)):
+        raise ArgumentError(
+            f"set_value: rank is {class_text(rank)}; write set_value(vars, values, rank)"
+        )
     group = VariableGroup.of(target, "set_value")
     new_arrays = group.matched(values)
     if batch is not None:

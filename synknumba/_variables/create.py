@@ -83,12 +83,13 @@ def vector(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = None
     """
     tracing.refuse("synk.vector()")
     flattened = _make(tree, name, dtype, flat=True)
-    kinds = sorted(set(map(str, state_of(flattened).dtypes())))
+    dtypes = state_of(flattened).dtypes()
+    kinds = sorted(set(map(str, dtypes)))
     if len(kinds) > 1:
-        raise DataError(
-            f"vector needs arrays of one dtype, got {', '.join(kinds)}; "
-            f"convert them, or pass dtype="
-        )
+        advice = "convert them, or pass dtype="
+        if all(dtype.kind in "biufc" for dtype in dtypes):
+            advice += f'"{np.result_type(*dtypes)}"'
+        raise DataError(f"vector needs arrays of one dtype, got {', '.join(kinds)}; {advice}")
     return _place_now(flattened)
 
 

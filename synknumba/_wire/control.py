@@ -115,9 +115,10 @@ class Patience:
 # core (ROOMY), since waking a core takes 0.3 ms on some machines, else about 1 ms (CROWDED). When
 # crowded, a coordinator that spins while ranks work would take part of a rank's core, so it sleeps
 # after 100 µs; with room, after about 10 ms. Even with room, a rank may be woken on the
-# coordinator's core, so no process keeps a core for longer than 100 µs.
+# coordinator's core, if others are busy, and stay there: then each call waits until both processes
+# have paused in turn, so no process keeps a core for longer than 10 µs. Quick calls end before.
 CROWDED = Patience(pauses=0, rank=2000, coordinator=200)
-ROOMY = Patience(pauses=2000, rank=40_000, coordinator=20_000)
+ROOMY = Patience(pauses=200, rank=40_000, coordinator=20_000)
 
 
 def align(nbytes: int, to: int = 64) -> int:

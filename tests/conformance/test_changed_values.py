@@ -120,7 +120,7 @@ def test_the_gradient_of_a_training_step(monkeypatch):
     def gradient(x, w):
         return SCALE * x.sum(), np.zeros(1)
 
-    step = synk.train.make_train_function(gradient, np.zeros(1), synk.optim.sgd(0.1))
+    step = synk.train.step(gradient, np.zeros(1), synk.optim.sgd(0.1))
     for scale in (2.0, 3.0, 2.0):
         monkeypatch.setitem(globals(), "SCALE", scale)
         assert step(X) == pytest.approx(scale * X.mean())

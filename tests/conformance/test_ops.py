@@ -113,6 +113,10 @@ def test_several_results_are_a_tuple_with_names(world):
         match=f"all_any has no output 'none'; its results are {', '.join(result._fields)}",
     ):
         result["none"]
+    with pytest.raises(
+        AttributeError, match=f"all_any has no output 'none'; .*{result._fields[0]}"
+    ):
+        result.none  # noqa: B018
     with pytest.raises(IndexError):
         result[2]
 

@@ -286,7 +286,7 @@ def test_an_epoch(two, tqdm):
         return (error**2).sum(), 2 * x.T @ error
 
     x = np.random.default_rng(0).normal(size=(64, 2))
-    step = synk.train.make_train_function(gradient, np.zeros(2), synk.optim.sgd(0.1))
+    step = synk.train.step(gradient, np.zeros(2), synk.optim.sgd(0.1))
     step.epoch(x, x @ [1.0, 2.0], order=synk.batches(64, 16, seed=0).order(0), progress=True)
     only(tqdm, 4)
 

@@ -90,7 +90,7 @@ QUICK = (
 )
 def test_steps_of_the_serial_twin(world, name):
     optimizer = OPTIMISERS[name]()
-    step = synk.train.make_train_function(network, PARAMS, optimizer)
+    step = synk.train.step(network, PARAMS, optimizer)
     batches = [one for n in (6, 11, 1, 6) for one in rows_of(n, 3, seed=n)]
     losses = [step(x, y) for x, y in batches]
     wanted, params, state = by_numpy(optimizer, PARAMS, batches)
@@ -110,7 +110,7 @@ def test_float32_and_replicas_after_many_steps(world):
         "c": PARAMS["c"].astype(np.float32),
     }
     optimizer = optim.chain(optim.clip_by_global_norm(0.5), optim.adamw(0.01))
-    step = synk.train.make_train_function(network, params, optimizer)
+    step = synk.train.step(network, params, optimizer)
     ((x, y),) = rows_of(90, 1)
     x, y = x.astype(np.float32), y.astype(np.float32)
     order = np.random.default_rng(1).permuted(np.tile(np.arange(90), (100, 1)), axis=1)[:, :30]
@@ -139,7 +139,7 @@ def test_data_parallel_tables_steps(world, rows):
         return network(inputs["x"], inputs["y"][0], params)
 
     optimizer = optim.nesterov_momentum(0.05)
-    step = synk.train.make_train_function(nested, PARAMS, optimizer)
+    step = synk.train.step(nested, PARAMS, optimizer)
     params, state = PARAMS, optimizer.init(PARAMS)
     for x, y in rows_of(count, 10, seed=3):
         loss = step({"x": x, "y": [y]})
@@ -151,7 +151,7 @@ def test_data_parallel_tables_steps(world, rows):
 @pytest.mark.parametrize("slices", [2, 5])
 def test_slices(world, slices):
     optimizer, batches = optim.adam(0.05), rows_of(13, 4)
-    step = synk.train.make_train_function(network, PARAMS, optimizer)
+    step = synk.train.step(network, PARAMS, optimizer)
     losses = [step(x, y, num_slices=slices) for x, y in batches]
     wanted, params, _ = by_numpy(optimizer, PARAMS, batches)
     assert_allclose(losses, wanted, rtol=1e-12)
@@ -169,7 +169,7 @@ def test_rows_that_batch_selects(world, how):
     }[how]
     picked = np.arange(40)[:11] if how == "count" else np.arange(40)[rows]
     optimizer = optim.momentum(0.05)
-    step = synk.train.make_train_function(network, PARAMS, optimizer)
+    step = synk.train.step(network, PARAMS, optimizer)
     data = synk.data(x), synk.data(y)
     losses = [step(*data, batch=rows) for _ in range(3)]
     wanted, params, _ = by_numpy(optimizer, PARAMS, [(x[picked], y[picked])] * 3)
@@ -197,7 +197,7 @@ def test_gradients_by_kernels(world, slices):
         return (error**2).sum(), (2 * x.T @ error, np.array([2 * error.sum()]))
 
     start, optimizer = (np.zeros(4), np.zeros(1)), optim.adam(0.1)
-    step = synk.train.make_train_function(line, start, optimizer)
+    step = synk.train.step(line, start, optimizer)
     params, state = start, optimizer.init(start)
     for x, y in rows_of(7, 5) + rows_of(1, 2):
         loss = step(x, y, num_slices=slices)
@@ -253,7 +253,7 @@ def test_weights_of_rows(world, how, options):
     mask = mask > 0 if how == "returned" else mask / np.float32(4) if options else mask
     function, more = GIVES_WEIGHTS[how]
     optimizer = optim.chain(optim.clip_by_global_norm(0.5), optim.sgd(0.3))
-    step = synk.train.make_train_function(function, np.zeros(2), optimizer, **more)
+    step = synk.train.step(function, np.zeros(2), optimizer, **more)
     given = [x, y, mask]
     if "there" in options:
         given = [synk.scatter(synk.variable(one)) for one in given]
@@ -277,7 +277,7 @@ def test_a_batch_without_weight_makes_no_step(world, how):
     ((x, y),) = rows_of(12, 1)
     mask = np.ones((12, 2))
     for on_nonfinite in ("raise", "skip"):
-        step = synk.train.make_train_function(
+        step = synk.train.step(
             function, np.zeros(2), optim.adam(0.1), on_nonfinite=on_nonfinite, **more
         )
         step(x[:, :2].copy(), y, mask)
@@ -300,7 +300,7 @@ def test_data_on_the_ranks(world):
     """Variables of rows, which stay where they are."""
     ((x, y),) = rows_of(23, 1)
     optimizer = optim.momentum(0.05)
-    step = synk.train.make_train_function(network, PARAMS, optimizer)
+    step = synk.train.step(network, PARAMS, optimizer)
     there = [synk.scatter(synk.variable(one)) for one in (x, y)]
     losses = [step(*there) for _ in range(3)]
     wanted, params, _ = by_numpy(optimizer, PARAMS, [(x, y)] * 3)
@@ -328,7 +328,7 @@ def test_minibatches_of_data_on_the_ranks(world):
     ]
     there = [synk.scatter(synk.variable(one)) for one in (x, y)]
     optimizer = optim.adam(0.05)
-    step = synk.train.make_train_function(chosen, PARAMS, optimizer)
+    step = synk.train.step(chosen, PARAMS, optimizer)
     losses = [step(np.concatenate(one), *there) for one in own[:2]]
     losses += list(
         step.epoch(np.concatenate([*own[2], *own[3]]), *there, order=np.arange(22).reshape(2, 11))
@@ -348,7 +348,7 @@ def test_sliceable_data_of_which_a_rank_has_none(world, slices):
     there = [synk.scatter(synk.variable(one)) for one in (x, y)]
     batches = [(x, y)]
     optimizer = optim.sgd(0.05)
-    step = synk.train.make_train_function(network, PARAMS, optimizer, rows=("x", "y"))
+    step = synk.train.step(network, PARAMS, optimizer, rows=("x", "y"))
     losses = [step(*there, num_slices=slices)]
     for emptied in range(world.world_size - 1, 0, -1):
         for one in there:
@@ -371,7 +371,7 @@ def test_gradients_that_are_not_finite(world):
     bad[5, 0] = 1000
     wanted, params, state = by_numpy(optimizer, PARAMS, batches)
     for how in ("raise", "skip"):
-        step = synk.train.make_train_function(spoiled, PARAMS, optimizer, on_nonfinite=how)
+        step = synk.train.step(spoiled, PARAMS, optimizer, on_nonfinite=how)
         for number, (x, y) in enumerate(batches):
             if number == 2 and how == "raise":
                 before = step.params.get_value()
@@ -385,7 +385,7 @@ def test_gradients_that_are_not_finite(world):
             assert_allclose(step(x, y), wanted[number], rtol=1e-12)
         assert_like(step.params.get_value(), params, rtol=1e-11)
         assert (step.steps, step.skipped) == (state.steps, 1)
-    through = synk.train.make_train_function(spoiled, PARAMS, optimizer, on_nonfinite=None)
+    through = synk.train.step(spoiled, PARAMS, optimizer, on_nonfinite=None)
     through(bad, batches[0][1])
     assert np.isnan(through.params.get_value()["c"]).all()
 
@@ -394,7 +394,7 @@ def test_an_epoch_stops_at_the_step_that_is_not_finite(world):
     ((x, y),) = rows_of(20, 1)
     x[13, 0] = 1000
     order = np.array([[0, 1, 2], [3, 4, 5], [6, 13, 7], [8, 9, 10]])
-    step = synk.train.make_train_function(spoiled, PARAMS, optim.sgd(0.1))
+    step = synk.train.step(spoiled, PARAMS, optim.sgd(0.1))
     with pytest.raises(synk.NonFiniteError, match="the gradient of step 3 of 4 by spoiled"):
         step.epoch(synk.data(x), synk.data(y), order=order)
     _, params, _ = by_numpy(optim.sgd(0.1), PARAMS, [(x[rows], y[rows]) for rows in order[:2]])
@@ -410,7 +410,7 @@ def test_an_epoch_stops_at_the_step_that_is_not_finite(world):
         with pytest.raises(synk.NonFiniteError, match=f"the gradient of step {told} by spoiled"):
             step.epoch(synk.data(x), synk.data(y), order=order[lines], every=2)
         assert step.steps == 5 + lines.index(2)
-        step = synk.train.make_train_function(spoiled, PARAMS, optim.sgd(0.1))
+        step = synk.train.step(spoiled, PARAMS, optim.sgd(0.1))
         step.epoch(synk.data(x), synk.data(y), order=order[[0, 1, 3, 0, 1]])
 
 
@@ -419,7 +419,7 @@ def test_submitted_steps(world):
     data = synk.data(x), synk.data(y)
     batches = list(synk.batches(60, 7, seed=3))
     optimizer = optim.adam(0.05)
-    step = synk.train.make_train_function(network, PARAMS, optimizer)
+    step = synk.train.step(network, PARAMS, optimizer)
     losses, future = [], step.submit(*data, batch=batches[0])
     for rows in batches[1:]:
         following = step.submit(*data, batch=rows)
@@ -432,7 +432,7 @@ def test_submitted_steps(world):
     assert_like(step.params.get_value(), params, rtol=1e-11)
     bad = x.copy()
     bad[0, 0] = 1000
-    refused = synk.train.make_train_function(spoiled, PARAMS, optimizer)
+    refused = synk.train.step(spoiled, PARAMS, optimizer)
     refused(x, y)
     with pytest.raises(synk.NonFiniteError, match="the gradient by spoiled"):
         refused.submit(bad, y).result()
@@ -475,12 +475,12 @@ def test_resumed_training_has_the_bits_of_the_uninterrupted_run(world, tmp_path)
     def train(step, batches):
         return [step(*data, batch=rows) for rows in batches]
 
-    whole = synk.train.make_train_function(network, PARAMS, optimizer)
+    whole = synk.train.step(network, PARAMS, optimizer)
     losses = train(whole, batches)
-    first = synk.train.make_train_function(network, PARAMS, optimizer)
+    first = synk.train.step(network, PARAMS, optimizer)
     assert train(first, list(batches)[:5]) == losses[:5]
     synk.save(tmp_path / "training", {"training": first.state, "batches": 5})
-    second = synk.train.make_train_function(network, PARAMS, optimizer)
+    second = synk.train.step(network, PARAMS, optimizer)
     done = synk.load(tmp_path / "training", like={"training": second.state, "batches": 0})[
         "batches"
     ]
@@ -511,7 +511,7 @@ def test_gradients_by_jax(world):
     ((x, y),) = rows_of(30, 1)
     x, y = x.astype(np.float32), y.astype(np.float32)
     start = np.zeros(4, np.float32), np.zeros(1, np.float32)
-    step = synk.train.make_train_function(by_jax, start, optim.nesterov_momentum(0.05))
+    step = synk.train.step(by_jax, start, optim.nesterov_momentum(0.05))
     losses = [step(x, y) for _ in range(60)]
     design = np.column_stack([x, np.ones(len(x))])
     best, residual, *_ = np.linalg.lstsq(design, y)

@@ -96,7 +96,7 @@ def slopes(x, params):
 def test_ranks_without_rows_in_a_training_step(fork_row, weights):
     x = np.arange(1.0, 1.0 + 2 * len(weights))
     with fork_row(weights=weights):
-        step = synk.train.make_train_function(slopes, {"w": np.ones(1)}, synk.optim.sgd(1.0))
+        step = synk.train.step(slopes, {"w": np.ones(1)}, synk.optim.sgd(1.0))
         wanted = 1.0
         for n in range(1, len(x) + 1):
             assert step(x[:n]) == pytest.approx(wanted * x[:n].mean())

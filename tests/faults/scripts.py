@@ -241,6 +241,12 @@ def scribes(parent: int) -> list[int]:
     return [pid for pid in children if _told(pid, "comm") == "synk-scribe\n" and lives(pid)]
 
 
+def await_scribes(parent: int) -> list[int]:
+    """Waits for them, which have their name some time after the fork; ranks do not wait."""
+    poll(lambda: scribes(parent), "the scribe has its name")
+    return scribes(parent)
+
+
 def _told(pid: int, file: str) -> str:
     """What the system tells of a process; nothing of one that has ended meanwhile."""
     try:

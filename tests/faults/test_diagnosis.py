@@ -18,7 +18,7 @@ from numba import cuda
 import synknumba as synk
 from synknumba._host import stacks
 from synknumba._world.processes import Processes
-from tests.faults.scripts import lives, poll, scribes
+from tests.faults.scripts import await_scribes, lives, poll
 from tests.quick import whole
 
 ROWS = np.arange(1001.0)
@@ -257,7 +257,7 @@ def test_a_script_that_is_killed_while_nobody_reads_leaves_nothing(start):
     )
     holder = int(script.expect(r"holder (\d+)")[1])
     try:
-        poll(lambda: scribes(script.pid), "the scribe is there")
+        await_scribes(script.pid)
         time.sleep(0.3)
         script.kill(signal.SIGKILL)
         script.process.wait()
@@ -271,8 +271,7 @@ def test_a_script_that_is_killed_while_nobody_reads_leaves_nothing(start):
 
 
 def kill_scribe():
-    poll(lambda: scribes(os.getpid()), "there is a scribe")
-    (pid,) = scribes(os.getpid())
+    (pid,) = await_scribes(os.getpid())
     os.kill(pid, signal.SIGKILL)
     poll(lambda: not lives(pid), "it has ended")
 
@@ -334,8 +333,7 @@ def test_last_words_of_before_a_scribe_was_killed_are_told():
 @pytest.mark.whole
 def test_a_scribe_that_is_stopped_holds_nothing_up():
     with synk.fork(2, device="cpu") as world:
-        poll(lambda: scribes(os.getpid()), "there is a scribe")
-        (pid,) = scribes(os.getpid())
+        (pid,) = await_scribes(os.getpid())
         os.kill(pid, signal.SIGSTOP)
         complain(synk.RANK, 10)
     assert not lives(pid)
@@ -371,8 +369,7 @@ def test_a_scribe_is_killed_where_there_are_no_descriptors_for_another(start):
         check_world()
         say("right again")
     """)
-    poll(lambda: scribes(script.pid), "the scribe")
-    script.tell(str(*scribes(script.pid)))
+    script.tell(str(*await_scribes(script.pid)))
     script.expect("dropped 28")
     script.expect("right again")
     script.finish()
@@ -385,6 +382,8 @@ def test_dump_tells_where_each_rank_is():
     told = io.StringIO()
     with synk.fork(3, device="cpu") as world:
         total(ROWS)
+        # a rank has sent its result before it waits for the next call
+        poll(lambda: "--- rank 0, 1, 2" in dumped(world), "all wait at one place")
         world.dump(told)
         assert "3 cpu ranks, open>, between calls" in told.getvalue()
         assert "rank 0, 1, 2" in told.getvalue()

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.faults.scripts import await_work, scribes
+from tests.faults.scripts import await_scribes, await_work
 from tests.quick import whole
 
 # How a script ends by itself with the world open, and its exit status.
@@ -162,8 +162,7 @@ def test_a_job_that_is_warned_saves(start, when):
         say("saved", *world.pids)
     """)
     ranks = script.ranks()
-    carriers = scribes(script.pid)
-    assert carriers
+    carriers = await_scribes(script.pid)
     for sig in WARNINGS:
         for pid in (*ranks, *carriers, script.pid):
             os.kill(pid, sig)
@@ -174,7 +173,7 @@ def test_a_job_that_is_warned_saves(start, when):
 def test_a_job_that_ends_by_sigterm(start):
     """Without a handler: the script's exit status is that of the signal, and all end with it."""
     script, ranks = start_phase(start, "kernel")
-    for pid in (*scribes(script.pid), *ranks, script.pid):
+    for pid in (*await_scribes(script.pid), *ranks, script.pid):
         os.kill(pid, signal.SIGTERM)
     script.finish(-signal.SIGTERM)
 

@@ -22,7 +22,7 @@ import pytest
 
 import synknumba as synk
 from synknumba._host import inherited, this_process
-from tests.faults.scripts import lives, poll, scribes
+from tests.faults.scripts import await_scribes, lives, poll
 from tests.quick import whole
 
 ROWS = np.arange(100.0)
@@ -230,7 +230,7 @@ def test_ranks_have_no_descriptors_of_each_other():
             assert sum(link.startswith("pipe:") for link in links) <= 3, (
                 "the lifeline, stderr and perhaps stdout"
             )
-        (scribe,) = scribes(os.getpid())
+        (scribe,) = await_scribes(os.getpid())
         # it drops them while the ranks start, which do not wait for it
         deadline = time.monotonic() + 20
         while left := _memory_files(scribe):

@@ -144,7 +144,7 @@ def test_epochs_end_between_steps(tmp_path):
 
         def trained(*, every=1, bad=None):
             target = rows @ [1.0, -2.0, 3.0]
-            step = synk.train.make_train_function(gradient, np.zeros(3), synk.optim.adam(0.05))
+            step = synk.train.step(gradient, np.zeros(3), synk.optim.adam(0.05))
             order = synk.batches(rows, 10, seed=0, drop_last=True).order(0)
             if bad is not None:
                 target[order[bad, 0]] = np.nan
@@ -161,7 +161,7 @@ def test_epochs_end_between_steps(tmp_path):
             assert parts == whole, (parts, whole)
             assert len(whole[1][0]) == 14
             assert "step 42 of 100" in whole[2][0]
-            step = synk.train.make_train_function(gradient, np.zeros(3), synk.optim.adam(0.05))
+            step = synk.train.step(gradient, np.zeros(3), synk.optim.adam(0.05))
             order = synk.batches(rows, 10, seed=0).order(0)
 
             class Striking:  # a signal comes while the first part is made

@@ -34,7 +34,7 @@ def steps_by_numpy(count):
 @pytest.mark.parametrize("how", ["a rank dies", *whole("Ctrl-C")])
 def test_training_goes_on_from_a_checkpoint(tmp_path, how):
     with synk.fork(2, device="cpu", respawn=True) as world:
-        step = synk.train.make_train_function(gradient, np.zeros(3), synk.optim.adam(0.1))
+        step = synk.train.step(gradient, np.zeros(3), synk.optim.adam(0.1))
         step(X, Y)
         synk.save(tmp_path / "state", step.state)
         step(X, Y)

@@ -95,6 +95,64 @@ def test_unequal_rows(world):
         both(synk.arange(10), X[:7])
 
 
+def test_arguments_in_another_order(world):
+    u, v = synk.variable(np.ones(10)), synk.variable(np.ones(10))
+    with refused(synk.ArgumentError, "takes 1 positional", "one argument: exchange([u, v])"):
+        synk.exchange(u, v)
+    with refused(synk.ArgumentError, "call exchange in a function decorated with @synk.sequence"):
+        synk.exchange(v, times=3)
+    with refused(synk.ArgumentError, "rank is an ndarray; write set_value(vars, values, rank)"):
+        synk.set_value(v, 1, X)
+    with refused(synk.ArgumentError, "rank is a Variable; write set_value(vars, values, rank)"):
+        synk.set_value(0, 1.0, v)
+    with refused(synk.ArgumentError, "rank is an ndarray; write set_value(vars, values, rank)"):
+        synk.set_value(X, v)
+
+    @synk.sequence
+    def step(a, b):
+        synk.swap(a, b)
+
+    with refused(synk.ArgumentError, "step(a, b): too many", "iterations is times=20"):
+        step(u, v, 20)
+    with refused(synk.ArgumentError, "swap needs a Variable", "got an array"):
+        step(X, X)
+
+
+def test_an_option_by_two_names():
+    with refused(synk.ArgumentError, "rows= and sliceable= are the same option; pass rows= alone"):
+        synk.function(rows=("x",), sliceable=("x",))
+
+
+def test_options_of_a_sequence():
+    with refused(synk.ArgumentError, "no option nme=", "Did you mean name=?"):
+        synk.sequence(nme="x")
+    with refused(synk.ArgumentError, "pass times=3 to the call"):
+        synk.sequence(times=3)
+
+
+def test_names_that_are_no_strings():
+    decorators = (synk.sequence, synk.function, synk.parallel, synk.expectation, synk.vectorize)
+    for decorator in decorators:
+        with refused(synk.ArgumentError, "name must be a string, got 3"):
+            decorator(name=3)(lambda x: None)
+    for make in (synk.data, synk.variable):
+        with refused(synk.ArgumentError, "name must be a string, got 3"):
+            make(X, name=3)
+
+
+@pytest.mark.parametrize("shape", [-1, 100.0, (3, -1), "x"])
+def test_the_shape_of_an_output(shape):
+    with refused(synk.ReductionError, "tuple of non-negative integers", f"got {shape!r}"):
+        synk.output("sum", shape=shape)
+
+
+def test_a_vector_of_two_dtypes():
+    with refused(synk.DataError, "float32, int64; convert", 'pass dtype="float64"'):
+        synk.vector({"a": np.ones(2, "i8"), "b": np.ones(2, "f4")})
+    with refused(synk.DataError, "got <U1, float64; convert"):
+        synk.vector([np.ones(2), np.array(["a"])])
+
+
 def test_a_missing_argument(world):
     with refused(synk.ArgumentError, "axpy_sum is missing the argument y"):
         axpy_sum(1.0, X)

@@ -57,6 +57,14 @@ def total_by(op, **options):
     return total_of
 
 
+def test_ops_by_other_names():
+    for op, meant in (("add", "sum"), ("mul", "prod"), ("average", "mean"), ("maxx", "max")):
+        with pytest.raises(synk.ReductionError, match=f"got '{op}'. Did you mean '{meant}'"):
+            synk.output(op, shape=())
+        with pytest.raises(synk.ReductionError, match=f"got '{op}'. Did you mean '{meant}'"):
+            synk.all_reduce(synk.variable(X), op)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def world():
     with synk.fork(2, device="cpu") as world:

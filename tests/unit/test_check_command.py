@@ -109,7 +109,7 @@ def test_a_script_without_errors(script):
     assert lines[3] == str([0.0] * 4 + [3.0] * 4)
     assert lines[4] == "[0.0, 1.0, 2.0, 3.0]"
     assert "Error" not in done.stderr
-    assert "synknumba check: 9 calls of 5 kernels checked\n" in done.stderr
+    assert "synknumba check: 9 calls of 5 kernels checked: nothing found\n" in done.stderr
     assert re.search(
         r"\d\.\d s, of which \d\.\d s checking: \d+\.\d times as long as without", done.stderr
     )

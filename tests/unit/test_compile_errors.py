@@ -301,6 +301,33 @@ def test_rows_of_a_matrix_that_stand_for_numbers(function, under, reason):
     assert len(message.splitlines()) == 4
 
 
+def between(x, lo, hi, total):
+    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+        if lo < x[i] < hi:
+            total[i] = x[i]
+
+
+def test_too_few_indices():
+    def adds(x, y):
+        cuda.atomic.add(y, 0, x[0])
+
+    kernel = synk.parallel(outputs={"y": synk.output("sum", shape=(2, 2))})(cuda.jit(adds))
+    with pytest.raises(synk.KernelError, match=r"\nUse 2 indices, or an array of another shape"):
+        kernel(X)
+
+
+def test_arguments_in_another_order():
+    kernel = synk.parallel(outputs={"total": synk.output("gather")})(cuda.jit(between))
+    with pytest.raises(synk.KernelError) as caught:
+        kernel(-4.0, 4.0, X)
+    message = str(caught.value)
+    assert marked(message) == "x.shape"
+    assert (
+        "\nx is a number here, and between uses x.shape. Pass an array as x: the parameters are "
+        "x, lo, hi, total, in this order. SYNKNUMBA"
+    ) in message
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -14,7 +14,7 @@ WITH_EXAMPLES = ("synknumba", "synknumba.optim", "synknumba.train", "synknumba.r
 # names whose example is elsewhere, and where
 EXAMPLES = {
     "synknumba.optim.Updater": "synknumba.optim.updater",
-    "synknumba.train.TrainFunction": "synknumba.train.make_train_function",
+    "synknumba.train.TrainFunction": "synknumba.train.step",
 }
 # whose parameters are those of `uniform`
 LIKE_UNIFORM = """
@@ -77,11 +77,13 @@ def test_docstrings_list_parameters_results_and_errors(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_docstrings_have_an_example(name):
-    """Which doctest runs; of an exception docs/errors.md has one."""
+    """Which doctest runs, and which can be pasted; of an exception docs/errors.md has one."""
     if is_error(NAMES[name]):
         return
     shown = NAMES[EXAMPLES.get(name, name)]
-    assert ">>> " in shown.__doc__
+    assert re.search(r">>> (import|from) synknumba\b", shown.__doc__)
+    if re.search(r"^ *(>>>|\.\.\.) .*\bnp\.", shown.__doc__, re.MULTILINE):
+        assert ">>> import numpy as np\n" in shown.__doc__
 
 
 def test_help_of_the_package_is_a_map():

@@ -56,7 +56,8 @@ def test_a_new_program_passes_its_test(program, here, capsys):
     assert main(["new", program]) == 0
     assert capsys.readouterr().out == (
         f"wrote {program}.py and test_{program}.py\n"
-        f"next: python {program}.py, then python -m pytest test_{program}.py\n"
+        f"next: python {program}.py, then pip install pytest, and "
+        f"python -m pytest test_{program}.py\n"
     )
     done = python(here, "-m", "pytest", f"test_{program}.py")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -86,7 +87,8 @@ def test_new_overwrites_nothing(name, here, capsys):
 
 def test_examples_are_copied(here, capsys):
     assert main(["examples"]) == 0
-    names = {path.relative_to(EXAMPLES) for path in EXAMPLES.rglob("*.py")}
+    sources = [*EXAMPLES.rglob("*.py"), EXAMPLES / "README.md"]
+    names = {path.relative_to(EXAMPLES) for path in sources}
     assert len(names) > 20
     for name in names:
         assert (here / "examples" / name).read_bytes() == (EXAMPLES / name).read_bytes()

@@ -46,7 +46,7 @@ def test_a_data_loader_that_draws_while_a_sequence_is_recorded():
     loader.start()
     try:
         synk.sequence(body_of)(np.ones(4), synk.variable(np.zeros(4)))
-        step = synk.train.make_train_function(
+        step = synk.train.step(
             lambda x, w: (float((x @ w).sum()), x.sum(0)), synk.vector(np.ones(3)), optim.sgd(0.1)
         )
         assert step(np.ones((4, 3))) == pytest.approx(3.0)

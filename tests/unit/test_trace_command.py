@@ -118,7 +118,7 @@ def test_what_is_written_is_told(folder, capsys, monkeypatch):
     assert main(["trace", "-o", "run.json", "script.py"]) == 0
     told = capsys.readouterr().err
     assert "SYNKNUMBA_TRACE is not used, as the trace goes to run.json" in told
-    assert "wrote run.json" in told
+    assert "wrote run.json; open it in ui.perfetto.dev" in told
     assert (folder / "ran").exists()
     assert not (folder / "other.json").exists()
     assert main(["trace", "--plot", "t.svg", "trace.json"]) == 0

@@ -17,7 +17,7 @@ from synknumba import optim
 
 X, Y = np.ones((6, 2)), np.ones(6)
 SGD = optim.sgd(0.1)
-make = synk.train.make_train_function
+make = synk.train.step
 
 
 def gradient(x, y, w):
@@ -88,7 +88,7 @@ BAD = [
     (lambda: make(gradient, np.zeros(2), optim.adam), r"call it, as in adam\(1e-3\)"),
     (
         lambda: make("gradient", np.zeros(2), SGD),
-        "needs a gradient, a function or a kernel; got 'gradient'",
+        "a function or a kernel, before the parameters; got a str",
     ),
     (lambda: make(synk.function(gradient), np.zeros(2), SGD), "takes the gradient undecorated"),
     (lambda: make(synk.parallel(kernel), np.zeros(2), SGD), "takes the gradient undecorated"),
@@ -187,6 +187,10 @@ BAD = [
         lambda: optim.chain([SGD, SGD]),
         r"chain takes each optimiser as an argument of its own; write chain\(\*optimizers\)",
     ),
+    (
+        lambda: make(np.zeros(2), gradient, SGD),
+        "train.step needs a gradient, .* before the parameters; got an ndarray",
+    ),
     (lambda: make(gradient, synk.variable(np.zeros(2)), SGD), "made by synk.vector"),
     (lambda: make(gradient, np.zeros(2, int), SGD), "of float32 or float64, got int64"),
     (
@@ -195,7 +199,7 @@ BAD = [
     ),
     (
         lambda: make(gradient, np.zeros(2), SGD, learning_rate=1),
-        "make_train_function has no option learning_rate=",
+        "step has no option learning_rate=",
     ),
     (lambda: make(lambda *all: all, np.zeros(2), SGD, inputs=("x", "x")), "inputs name 'x' twice"),
     (

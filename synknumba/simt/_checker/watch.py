@@ -300,6 +300,9 @@ def _atomic_advice(places: tuple[Access, Access]) -> str | None:
     except SyntaxError:  # a part of a statement, or the head of one
         return None
     match body:
+        case [ast.If(body=body)]:  # on one line
+            pass
+    match body:
         case [ast.AugAssign(ast.Subscript(array, index), op, value)] if type(op) in _ATOMICS:
             pass
         case [
@@ -322,8 +325,15 @@ def _advice(before: Any, now: Any) -> str:
     first, second = before.thread, now.thread
     if first.block != second.block:
         return "blocks run in any order: use cuda.atomic, a grid barrier, or a second launch"
-    if before.line == now.line and before.what == now.what == "write":
-        return "two threads write different values: give each its own element, or use cuda.atomic"
+    if before.line == now.line:
+        if before.what == now.what == "write":
+            return (
+                "two threads write different values: give each its own element, or use cuda.atomic"
+            )
+        return (
+            "use cuda.atomic where several threads change one element; what another thread writes, "
+            "read on a line before, with cuda.syncthreads() in between"
+        )
     same_warp = first.number // WARP_SIZE == second.number // WARP_SIZE
     warp = atomics = ""
     if same_warp:

@@ -372,6 +372,12 @@ def _another_name(reason: str, source: Source, node: ast.AST | None) -> str | No
             f"The span of rows that synk.arange passes has no elements; use "
             f"{value}.start and {value}.stop."
         )
+    if _NUMBER.fullmatch(missing[2]) and value in source.params:
+        parameters = ", ".join(source.params)
+        return (
+            f"{value} is a number here, and {source.name} uses {value}.{missing[1]}. Pass an array "
+            f"as {value}: the parameters are {parameters}, in this order."
+        )
     if "array(" not in missing[2]:
         return None
     return _did_you_mean(missing[1], _ARRAY_MEMBERS, f"{value}.")
@@ -522,7 +528,10 @@ def _reason(text: str) -> _Reason:
     messages = raised(text)
     for message, file in messages.items():
         if any(path in file for path in _OURS):
-            return _Reason(message, _OTHER_TYPES, _is_a_call)
+            way_out = _OTHER_TYPES
+            if count := says(message, "indices"):
+                way_out = f"Use {_indices(int(count[1]))}, or an array of another shape."
+            return _Reason(message, way_out, _is_a_call)
     callee, signature = says(text, "no implementation"), says(text, "signature")
     if is_call_without_code and callee and signature:
         return _no_implementation(callee[1], types_in(signature[1]), text, messages)

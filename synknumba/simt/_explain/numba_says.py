@@ -32,6 +32,7 @@ _TEXTS: Final = {
     "launch in a kernel": r"getitem\(type\((?:CPU|CUDA)Dispatcher\(<function (\w+) ",
     "no attribute": r"Unknown attribute '(\w+)' of type (.+)",
     "name": r"name '(\w+)'|attribute '(\w+)'|Variable '(\w+)'|[Uu]nify .* for '(\w+)",
+    "indices": r"^cuda\.atomic\.\w+ needs (\d+) integer ind",
     "not a number": r"\b(cuda\.[\w.]+) needs a number, not (.*)$",  # of `check_number`
     "overload for GPUs": r"^\s*Overload in function '_cpu_overload\.",
 }

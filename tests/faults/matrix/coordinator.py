@@ -28,7 +28,7 @@ from synknumba._host.deaths import settle
 from synknumba._world import open_world, rounds
 from tests.faults.matrix import acts, meddling, shortages  # noqa: F401  # for what they add to ACTS
 from tests.faults.matrix.acting import ACTS
-from tests.faults.matrix.cases import START_SECONDS, TIMEOUT, Case
+from tests.faults.matrix.cases import COMPILED_PHASES, START_SECONDS, TIMEOUT, Case
 from tests.faults.matrix.phases import (
     BOARD,
     LARGE,
@@ -151,9 +151,27 @@ def _fault(case: Case, calls: Calls) -> Outcome:
 
 
 def _start(case: Case) -> synk.World:
-    return synk.fork(
-        case.world_size, device="cpu", timeout=TIMEOUT if case.error == "CallTimeout" else None
-    )
+    if case.error != "CallTimeout":
+        return synk.fork(case.world_size, device="cpu")
+    world = synk.fork(case.world_size, device="cpu", timeout=TIMEOUT)
+    _count_time_from_fault(case, open_world.open_world().ranks)
+    return world
+
+
+def _count_time_from_fault(case: Case, ranks: rounds.Rounds) -> None:
+    """Lets the time limit begin once the fault has struck, and only ranks that will never answer
+    are at work: a busy machine may need longer than that for whatever comes before.
+    """
+    counted, rounds.LOOK_SECONDS = rounds.LOOK_SECONDS, 0.0
+    silent = set(case.fault.ranks)
+    if case.fault.phase in COMPILED_PHASES:  # whose kernel has no end
+        silent = set(range(case.world_size))
+
+    def look() -> None:
+        if BOARD.struck and silent.issuperset(ranks.at_work()):
+            rounds.LOOK_SECONDS = counted
+
+    ranks.look = look
 
 
 def _make_call(case: Case, calls: Calls, world: synk.World) -> None:
@@ -227,8 +245,9 @@ def _look_after(case: Case, calls: Calls, outcome: Outcome, pids: tuple[int, ...
 
 def _trouble(case: Case, calls: Calls) -> Outcome:
     trouble = TROUBLES[case.fault.what]
-    world = synk.fork(case.world_size, device="cpu", timeout=trouble.timeout)
+    world = synk.fork(case.world_size, device="cpu")
     calls.total()
+    world.timeout = trouble.timeout
     pids = world.pids
     BOARD.strike()
     outcome = _attempt(case, lambda: ACTS[case.fault.what](calls, case.fault.ranks))

@@ -16,7 +16,7 @@ import synknumba as synk
 from synknumba._world.open_world import open_world
 from tests.faults.matrix.acting import act, here, mask
 from tests.faults.matrix.phases import BOARD, ROWS, total
-from tests.faults.scripts import scribes
+from tests.faults.scripts import await_scribes
 
 # ---- calls within calls --------------------------------------------------------------------------
 
@@ -105,12 +105,12 @@ def complain(x):
 
 @act("the scribe is killed")
 def _(calls, ranks):
-    (scribe,) = scribes(os.getpid())
+    (scribe,) = await_scribes(os.getpid())
     os.kill(scribe, signal.SIGKILL)
     for _ in range(20):
         assert complain(calls.numbers) == ROWS.sum()
     calls.slow()
-    assert len(scribes(os.getpid())) == 1
+    assert len(await_scribes(os.getpid())) == 1
 
 
 # ---- time ----------------------------------------------------------------------------------------

@@ -675,6 +675,10 @@ def adds_to_one_element(x, total):
     total[0] += x[cuda.grid(1)]
 
 
+def adds_on_the_line_of_its_condition(x, total):
+    if cuda.grid(1) < x.size: total[0] += x[cuda.grid(1)]  # fmt: skip  # noqa: E701
+
+
 def adds_in_two_dimensions(x, total):
     total[0, x.size - x.size] = total[0, x.size - x.size] + 2 * x[cuda.grid(1)]
 
@@ -701,6 +705,7 @@ def subtracts_from_shared(x, total):
             "cuda.atomic.add(total, (0, x.size - x.size), 2 * x[cuda.grid(1)])",
         ),
         (subtracts_from_shared, 1, 1, "cuda.atomic.sub(s, 0, x[cuda.grid(1)])"),
+        (adds_on_the_line_of_its_condition, 1, 1, "cuda.atomic.add(total, 0, x[cuda.grid(1)])"),
     ],
 )
 def test_the_advice_for_sums_is_an_atomic_operation(
@@ -711,6 +716,15 @@ def test_the_advice_for_sums_is_an_atomic_operation(
     assert {finding.advice for finding in findings} == {
         f"several threads change one element: write {call}"
     }
+
+
+def test_the_advice_for_one_line_is_no_barrier_within_it() -> None:
+    def largest(x, total):
+        total[0] = max(total[0], x[cuda.grid(1)])
+
+    findings = findings_of(largest, 1, 8, np.arange(8.0), np.zeros(1))
+    assert findings
+    assert all("use cuda.atomic" in finding.advice for finding in findings)
 
 
 def test_memory_that_nothing_was_written_to() -> None:
