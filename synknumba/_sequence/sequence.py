@@ -3,8 +3,8 @@
     s(u, 0.5, times=1000) ──known arguments──> SequencePlan.run ── one round ──> results, stacked
         └── new arguments ──> Body.record ──> SequencePlan, sent to the ranks
 
-With `until=`, or with results that are not small, a round ends at each kept result; without, the
-ranks keep small results in a segment, and one round does all.
+With an `until=` that the script judges, or with results that are not small, a round ends at each
+kept result; without, the ranks keep small results in a segment, and one round does all.
 """
 
 import inspect
@@ -142,9 +142,10 @@ class Sequence(Generic[P, R]):
             times: number of iterations, 1 if it is left out; 0 runs nothing.
             every: period of kept results: those of iterations every − 1, 2·every − 1, … are stacked
                 along a new first axis. None returns the results of the last iteration.
-            until: function of the results of a kept iteration (of each, if every is None), called
-                in the script: the loop ends when it returns true, or after `times` iterations,
-                which must be given. It does not change what `every` returns.
+            until: function of the results of a kept iteration (of each, if every is None): the
+                loop ends when it returns true, or after `times` iterations, which must be given.
+                It does not change what `every` returns. Where it compares numbers, it is called
+                once, and the ranks judge; else it is called in the script (`plan` tells).
             progress: whether to draw a bar over the iterations, as far as the slowest rank; "auto"
                 draws it on a terminal and in a notebook, after half a second. None for the default,
                 which `synk.options` sets.
@@ -214,7 +215,7 @@ class Sequence(Generic[P, R]):
         """
         if until is not None:
             raise ArgumentError(
-                f"{self.name}: until= is judged in the script at each kept result, and submit() "
+                f"{self.name}: until= may be judged in the script at kept results, and submit() "
                 f"returns before the first; call {self.name}(...), or submit it with times= and "
                 "every="
             )

@@ -8,15 +8,11 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numba import cuda
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
-from synknumba._rank import sequence_routine
 from tests.conformance.conftest import LINKED, PRIVATE, REPLAYED, REPLAYED_LINKED, ROWS
-from tests.quick import examples, whole
 
 RANKS = "the ranks"  # judge, as plan() says
 
@@ -583,115 +579,3 @@ def test_one_condition_after_another(world):
         assert_array_equal(
             found, values[count - 1] if every is None else values[every - 1 : count : every]
         )
-
-
-# ---- any condition
-
-NUMBERS = ("a", "b", "STEP", "tol", "k", "2.5", "3", "0.0", "-1")
-
-
-def expressions(quantity):
-    """Numbers that are computed from numbers."""
-    return st.one_of(
-        st.tuples(quantity, st.sampled_from(["+", "-", "*"]), quantity).map(
-            lambda each: f"({' '.join(each)})"
-        ),
-        st.tuples(quantity, st.sampled_from(["a", "b"])).map(
-            lambda each: f"({each[0]} / {each[1]})"
-        ),
-        quantity.map(lambda each: f"abs({each})"),
-        quantity.map(lambda each: f"(-{each})"),
-        st.tuples(st.sampled_from(["minimum", "maximum"]), quantity, quantity).map(
-            lambda each: f"np.{each[0]}({each[1]}, {each[2]})"
-        ),
-        st.tuples(st.sampled_from(["sqrt", "exp", "sin", "arctan"]), quantity).map(
-            lambda each: f"np.{each[0]}({each[1]})"
-        ),
-    )
-
-
-QUANTITIES = st.recursive(st.sampled_from(NUMBERS), expressions, max_leaves=4)
-# the left one has a result, so that Python compares none of its own numbers
-COMPARISONS = st.one_of(
-    st.tuples(
-        st.sampled_from(["a", "b", "(a + {})", "({} * b)", "np.maximum(a, {})", "({} - a / b)"]),
-        QUANTITIES,
-        st.sampled_from(["<", "<=", ">", ">=", "==", "!="]),
-        QUANTITIES,
-    ).map(lambda each: f"({each[0].format(each[1])} {each[2]} {each[3]})"),
-    st.tuples(
-        st.sampled_from(["<", "<=", ">", ">=", "==", "!="]),
-        st.sampled_from(["0.1", "tol", "k", "STEP", "np.float64(0.1)", "c"]),
-    ).map(lambda each: f"(c {each[0]} {each[1]})"),
-)
-CONDITIONS = st.recursive(
-    COMPARISONS,
-    lambda condition: st.one_of(
-        st.tuples(condition, st.sampled_from(["&", "|"]), condition).map(
-            lambda each: f"({' '.join(each)})"
-        ),
-        condition.map(lambda each: f"~{each}"),
-    ),
-    max_leaves=4,
-)
-FLOATS = st.sampled_from([0.0, -0.0, 1.0, -2.5, 0.1, 1e-300, 1e300, np.inf, np.nan, 3.0])
-TIMES = 5
-
-
-@synk.sequence
-def three(n, a, b, c):
-    advance(n)
-    return look64(a, synk.STEP), look_int(b, synk.STEP), look32(c, synk.STEP)
-
-
-def condition_of(text, step, tol, k):
-    """The function whose source this is; `step` is what STEP stands for."""
-    namespace = {"np": np, "STEP": step, "tol": tol, "k": k}
-    exec(f"def holds(results):\n    a, b, c = results\n    return {text}\n", namespace)
-    return namespace["holds"]
-
-
-@pytest.mark.parametrize("uses_tables", [True, *whole(False)])
-def test_any_condition(monkeypatch, uses_tables):
-    """Compiled code, and Python on the ranks, judge what Python's evaluation judges."""
-    if not uses_tables:
-        monkeypatch.setattr(sequence_routine, "runs_natively", lambda device: False)
-
-    @settings(max_examples=examples(150, quick=40))
-    @given(
-        text=CONDITIONS,
-        a=st.lists(FLOATS, min_size=TIMES, max_size=TIMES),
-        b=st.lists(st.integers(-4, 4), min_size=TIMES, max_size=TIMES),
-        c=st.lists(FLOATS.filter(lambda x: not 1e38 < x < np.inf), min_size=TIMES, max_size=TIMES),
-        tol=FLOATS,
-        k=st.integers(-3, 3),
-        every=st.sampled_from([None, 1, 2]),
-    )
-    def check(text, a, b, c, tol, k, every):
-        kinds = (a, np.float64), (b, np.int64), (c, np.float32)
-        columns = [np.array(values, dtype) for values, dtype in kinds]
-        for variable, values in zip(variables, columns, strict=True):
-            variable.set_value(values)
-        variables[0].set_value(columns[0] / 2)  # the sum of two
-        if "STEP" in text:
-            every = None
-        with np.errstate(all="ignore"):
-            wanted = TIMES
-            for step in range((every or 1) - 1, TIMES, every or 1):
-                judge = condition_of(text, np.int64(step), tol, k)
-                if judge(tuple(values[step] for values in columns)):
-                    wanted = step + 1
-                    break
-            holds = condition_of(text, synk.STEP, tol, k)
-            assert three.plan(n, *variables, times=TIMES, until=holds).judged_by == RANKS
-            n.set_value(np.zeros(1, np.int64))
-            found = three(n, *variables, times=TIMES, until=holds, every=every)
-        assert n.get_value() == wanted
-        kept = wanted - 1 if every is None else slice(every - 1, wanted, every)
-        for result, values in zip(found, columns, strict=True):
-            assert_array_equal(result, values[kept])
-
-    with synk.fork(2, device="cpu"):
-        n = counter()
-        variables = [synk.variable(np.zeros(TIMES, dtype)) for dtype in ("f8", "i8", "f4")]
-        check()
