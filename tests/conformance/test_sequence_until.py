@@ -452,6 +452,34 @@ def test_inner_sequences(world):
         assert v.get_value() == 0.125**count
 
 
+@pytest.mark.parametrize("every", [None, 1, 2])
+@pytest.mark.parametrize("last", [1, 2, 3, 5])
+def test_functions_that_are_recorded(world, last, every):
+    """Also where the loop ends in the iterations that are tried out before."""
+
+    @synk.function(record=True)
+    def halve(v):
+        v *= 0.5
+
+    @synk.sequence
+    def body(n, v):
+        advance(n)
+        halve(v)
+        synk.all_reduce(v, "max")
+        return total(v)
+
+    size = world.world_size
+    limit = size * 0.5**last
+    for _ in range(2):
+        v = synk.variable(np.ones(1))
+        count, found = run(body, [v], lambda r: r <= limit, times=6, every=every)
+        assert count == expected_count(
+            0.5 ** np.arange(1, 7), lambda r: r <= 0.5**last, 6, every or 1
+        )
+        assert v.get_value() == 0.5**count
+        assert np.atleast_1d(found)[-1] == size * 0.5**count
+
+
 TOLERANCE = 0.5
 
 
