@@ -7,12 +7,12 @@ benchmarks/results/cpu-2core-sequences.json
 
 Rows, on 100 float64 for each rank: an empty kernel; a Python function that does nothing, without
 and with a number that each iteration computes anew; a kernel, an all_reduce, a kernel and the sum
-of its results; the same with every iteration judged by until=; and one round of a sequence with an
-empty kernel, beside one call of that kernel. Then steps of
-Jacobi's method for the Laplace equation on n × n points, float64, rows divided among the ranks,
-which exchange a row with each neighbour and swap two arrays; and sweeps of an Ising model on 64 ×
-64 sites, two kernels with an exchange after each. Microseconds an iteration; the minimum counts
-where other programs share the cores.
+of its results; the same with every iteration judged by until=, by the ranks and by the script; and
+one round of a sequence with an empty kernel, beside one call of that kernel. Then steps of Jacobi's
+method for the Laplace equation on n × n points, float64, rows divided among the ranks, which
+exchange a row with each neighbour and swap two arrays; and sweeps of an Ising model on 64 × 64
+sites, two kernels with an exchange after each. Microseconds an iteration; the minimum counts where
+other programs share the cores.
 """
 
 import json
@@ -193,8 +193,14 @@ def measure(ranks: int, seconds: float) -> Iterator[Result]:
                 lambda: step(x),
             ),
             (
-                "the same, until=",
-                lambda: steps(x, times=CALLS, until=lambda t: t < 0),
+                "the same, until= by the ranks",
+                lambda: steps(x, times=TIMES, until=lambda t: t < 0),
+                TIMES,
+                lambda: step(x),
+            ),
+            (
+                "the same, until= by the script",
+                lambda: steps(x, times=CALLS, until=lambda t: bool(t < 0)),
                 CALLS,
                 lambda: step(x),
             ),

@@ -109,6 +109,23 @@ def _of_floats(ufunc: np.ufunc, of_ints: Callable[..., Any] | None) -> Callable[
     return compute
 
 
+def _comparing(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], int]:
+    """Returns a comparison, 1 if it is true and else 0: of ints exactly, of others as float64."""
+
+    def verdict(left: Any, right: Any) -> int:
+        if not (isinstance(left, int) and isinstance(right, int)):
+            left, right = as_float(left), as_float(right)
+        return int(compare(left, right))
+
+    return verdict
+
+
+def _as_single(value: Any) -> float:
+    """Returns the nearest float32, as NumPy converts what it compares with one."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(as_float(value)))
+
+
 # Python raises where NumPy has inf: for a division by 0, and a float beside an int beyond its
 # range.
 OPERATORS: Mapping[str, Callable[..., Any]] = {
@@ -121,5 +138,9 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "**": _as_numpy(_power, np.power),
     "neg": operator.neg,
     "abs": operator.abs,
+    "<": _comparing(operator.lt),
+    "<=": _comparing(operator.le),
+    "==": _comparing(operator.eq),
+    "float32": _as_single,
     **{name: _of_floats(ufunc, _OF_INTS.get(name)) for name, ufunc in FUNCTIONS.items()},
 }

@@ -288,6 +288,7 @@ def of_sequence(plan: Any) -> str:
         ("arguments", ", ".join(plan.arguments)),
         ("times", f"{iterations} in {count_text(plan.rounds, 'round')}"),
         ("a round ends", plan.round_ends or ""),
+        ("until= is judged by", plan.judged_by),
         ("ranks", str(plan.world_size)),
         ("swapped", swapped),
         ("on GPUs", plan.gpu_text.partition(": ")[2]),

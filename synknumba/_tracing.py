@@ -28,6 +28,14 @@ _SIGNS: Mapping[Any, str] = {
     np.negative: "neg",
     np.absolute: "abs",
 }
+_COMPARISONS: Mapping[Any, str] = {
+    np.less: "<",
+    np.less_equal: "<=",
+    np.equal: "==",
+    np.greater: ">",
+    np.greater_equal: ">=",
+    np.not_equal: "!=",
+}
 # what to write in place of an operation, a method or a function of NumPy
 _HINTS: Mapping[str, str] = {
     **dict.fromkeys(("&", "bitwise_and"), "write n % 2 ** k for the last k bits of n"),
@@ -51,6 +59,9 @@ _HINTS: Mapping[str, str] = {
     "ceil": "write -(-n // 1) in place of ceil(n)",
 }
 _KEEP_INTS = {"minimum", "maximum"}
+_ROUNDED = {"float16", str(np.dtype(np.longdouble))} - {
+    "float64"
+}  # kinds that are not compared here
 _MOST_DEPTH = 256  # of a formula: ranks recurse, two frames a level, and Python allows 1000
 _MOST_OPERATIONS = (
     10_000  # of a formula: 0.1 ms compiled, 20 ms in Python; n = n + n, repeated, doubles them
@@ -68,6 +79,10 @@ class Recorder(Protocol):
     @property
     def is_here(self) -> bool:
         """Whether this thread runs the body of the sequence."""
+
+    @property
+    def judges(self) -> bool:
+        """Whether the condition of a loop is traced, in which numbers can be compared."""
 
     @property
     def depth(self) -> int:
@@ -190,6 +205,15 @@ def _computing(sign: str) -> tuple[Any, Any]:
     return method, reflected
 
 
+def _comparing(sign: str) -> Any:
+    """Returns the method of a number for a comparison."""
+
+    def method(self: "Number", right: Any) -> Any:
+        return _compared(sign, self, right)
+
+    return method
+
+
 class Unknown:
     """Stands for a value that a sequence will have on the ranks."""
 
@@ -244,6 +268,39 @@ class Unknown:
 def refuse_value(value: Unknown) -> NoReturn:
     """Raises `ArgumentError` where the body needs a value that only the ranks compute."""
     value._refuse_operation("")  # noqa: SLF001  # of this module
+
+
+@final
+class Condition(Unknown):
+    """A comparison of numbers, or several of them joined by `&`, `|` and `~`.
+
+    Attributes:
+        formula: gives 1 where it holds, else 0.
+    """
+
+    label = "a condition"
+
+    def __init__(self, formula: Formula) -> None:
+        self.formula = formula
+
+    def _joined(self, sign: str, other: Any) -> "Condition":
+        if isinstance(other, Condition):
+            return Condition((sign, self.formula, other.formula))
+        if isinstance(other, bool | np.bool_):
+            return Condition((sign, self.formula, ("value", int(other))))
+        return self._refuse()
+
+    def __and__(self, other: Any) -> "Condition":
+        return self._joined("minimum", other)
+
+    def __or__(self, other: Any) -> "Condition":  # type: ignore[override]  # it is not refused here
+        return self._joined("maximum", other)
+
+    __rand__ = __and__
+    __ror__ = __or__  # type: ignore[assignment]  # as well
+
+    def __invert__(self) -> "Condition":
+        return Condition(("-", ("value", 1), self.formula))
 
 
 class UnknownArray(Unknown):
@@ -340,6 +397,8 @@ class Number(Unknown):
         if method != "__call__" or options:
             self._refuse()
         name = ufunc.__name__
+        if ufunc in _COMPARISONS:
+            return _compared(_COMPARISONS[ufunc], *operands)
         if FUNCTIONS.get(name) is ufunc:
             are_int = _are_int(name, *operands)
             return self._made(name, *operands, is_int=name in _KEEP_INTS and all(are_int))
@@ -440,6 +499,9 @@ class Number(Unknown):
     __floordiv__, __rfloordiv__ = _computing("//")
     __mod__, __rmod__ = _computing("%")
     __pow__, __rpow__ = _computing("**")
+    __lt__, __le__, __eq__ = _comparing("<"), _comparing("<="), _comparing("==")
+    __gt__, __ge__, __ne__ = _comparing(">"), _comparing(">="), _comparing("!=")
+    __hash__ = None  # type: ignore[assignment]
 
     def __neg__(self) -> "Number":
         return self._made("neg", self, is_int=self.is_int)
@@ -449,6 +511,45 @@ class Number(Unknown):
 
     def __abs__(self) -> "Number":
         return self._made("abs", self, is_int=self.is_int)
+
+
+def _compared(sign: str, left: Any, right: Any) -> Condition:
+    """Returns the condition that a comparison is, where it may be one; of float32 and a Python
+    number, NumPy compares float32.
+    """
+    number = left if isinstance(left, Number) else right
+    if current is None or not current.judges:
+        number._refuse_operation("<>" if sign in {"<", ">"} else "")  # noqa: SLF001  # of this module
+    _are_int(sign, left, right)
+    first, second = _formula_of(left), _formula_of(right)
+    kinds = {_kind(left), _kind(right)}
+    if kinds & _ROUNDED:
+        number._refuse_operation("<>")  # noqa: SLF001  # of this module
+    if "float32" in kinds:
+        first, second = _single(left, first), _single(right, second)
+    if sign in {">", ">="}:
+        return Condition((sign.replace(">", "<"), second, first))
+    if sign == "!=":
+        return ~Condition(("==", first, second))
+    return Condition((sign, first, second))
+
+
+def _kind(operand: Any) -> str | None:
+    """Returns the dtype of an operand; None for Python's numbers, and those that are like them."""
+    if isinstance(operand, np.generic):
+        return str(operand.dtype)
+    return operand.dtype if isinstance(operand, Number) else None
+
+
+def _single(operand: Any, formula: Formula) -> Formula:
+    """Returns a number as it is compared with a float32; refuses one that NumPy may take as
+    float64.
+    """
+    if _kind(operand) is not None:
+        return formula
+    if isinstance(operand, Number) and formula[0] not in {"scalar", "step"}:
+        operand._refuse_operation("<>")  # noqa: SLF001  # of this module
+    return ("float32", formula)
 
 
 def _are_int(sign: str, *operands: Any) -> list[bool]:

@@ -12,7 +12,7 @@ its results, and so for all iterations.
 import itertools
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,12 +20,10 @@ from typing import Any, final
 
 from synknumba._device import Device, Recording, ResultRing, Step
 from synknumba._formulas import Formula, fold
-from synknumba._rank import spans
 from synknumba._rank.recordable_parts import (
     Layout,
     Layouts,
     PartSteps,
-    RecordablePart,
     ScheduledPart,
 )
 from synknumba._rank.replay import Repetition
@@ -34,15 +32,13 @@ from synknumba._rank.sequence_context import Parts, SequenceContext
 from synknumba._rank.sequence_rows import PythonOnlyError
 from synknumba._types import Array
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import AT, Formulas, Loop, Part, Wait
+from synknumba._wire.sequence import Formulas, Loop, Part, Wait
 
-SIZES = 64, 8  # recordings are of so many iterations, or of one
+# recordings are of so many iterations, of as many as are often asked for, or of one
+SIZES = 64, 8
 MOST_STEPS = 5000  # in a recording
 WORTH = 4  # a recording of several iterations is made for so many launches
 UNDER_WAY = 2  # recordings that are queued
-# Of kept results that stay on the device: a kernel in each iteration takes 1 µs, a wait for the
-# results of one 14 µs.
-MOST_PERIOD = 16
 MOST_SECONDS = 0.02  # that a recording of several iterations takes
 
 
@@ -225,6 +221,12 @@ class _Recordings:
         self._warm = [False] * len(turns)
         # by turn and count; None if there cannot be one
         self._by_count: dict[tuple[int, int], _RecordedIterations | None] = {}
+        # how often so few iterations were left, such as those of a period
+        self._limits = Counter[int]()
+
+    def are_few(self, count: int) -> bool:
+        """Whether the steps of so many iterations are few enough for a recording."""
+        return count * self._length <= MOST_STEPS * len(self._turns)
 
     def note_run(self, turn: int) -> None:
         """Notes that the steps of a turn were run one by one."""
@@ -246,12 +248,20 @@ class _Recordings:
 
     def _counts(self, turn: int, limit: int) -> Iterator[int]:
         """Yields counts of iterations that a recording may have, largest first."""
-        for size in SIZES if all(self._warm) else ():
-            count = size * len(self._turns)
-            is_long = size * self._length > MOST_STEPS or count * self._queue.seconds > MOST_SECONDS
-            if count > limit or is_long:
+        turns, sizes = len(self._turns), list[int]()
+        if all(self._warm):
+            sizes = [size * turns for size in SIZES]
+            if limit < sizes[0]:
+                self._limits[limit] += 1
+                sizes.append(limit)
+        for count in sorted(sizes, reverse=True):
+            is_long = count * self._queue.seconds > MOST_SECONDS
+            if count > limit or is_long or not self.are_few(count):
                 continue
-            if (turn, count) in self._by_count or self._queue.total + limit >= WORTH * count:
+            is_worth = self._queue.total + limit >= WORTH * count
+            if count == limit:
+                is_worth = self._limits[limit] >= WORTH
+            if (turn, count) in self._by_count or is_worth:
                 yield count
         yield 1
 
@@ -316,10 +326,18 @@ class FusedParts:
             self._turns = [layouts.prefetch.between]
             ends = layouts.prefetch.last, layouts.prefetch.between
             self._ends = [_FinalIteration(device, layout) for layout in ends]
+        # runs that are recordings, by their count and the turn of their last iteration
+        self._whole: dict[tuple[int, int], _FinalIteration] = {}
+        self._count = 0  # of the iterations of such a run
         self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
         self._is_loaded = False  # in this round
         self._queue = _Queue(device, partial(context.board.report, depth))
         self._recordings = _Recordings(self._arguments, self._turns, self._queue)
+
+    @property
+    def turns(self) -> int:
+        """After so many iterations they repeat."""
+        return len(self._turns)
 
     def begin(self) -> None:
         """Called at the beginning of a round."""
@@ -336,6 +354,11 @@ class FusedParts:
         if not self._is_loaded:
             self._load()
         self._queue.begin()
+        if count == self._count:
+            whole = self._whole_run(first, count)
+            self._arguments.write_all(whole.layout, first)
+            whole.run()
+            return
         last = self._last[turn]
         if self._prefetch is not None and (count > 1 or goes_on or self._gathered == first):
             last = self._ends[goes_on]
@@ -348,6 +371,43 @@ class FusedParts:
         last.run()
         self._recordings.note_run(turn)
         self._gathered = first + count if goes_on and self._ends else None
+
+    def as_whole(self, count: int) -> dict[int, Recording]:
+        """Makes each run of so many iterations a recording, if possible; returns those that
+        compiled code can launch, by the turn of their last iteration.
+        """
+        if not self._are_alike(count):
+            return {}
+        self._count = count
+        return {
+            turn: whole.recording
+            for (known, turn), whole in self._whole.items()
+            if known == count and whole.recording is not None and whole.recording.relaunch
+        }
+
+    def _are_alike(self, count: int) -> bool:
+        """Whether runs of so many iterations may be recordings, as they differ in nothing but
+        their turns: those that follow each other in the same turn, or in the next.
+        """
+        turns, depth = len(self._turns), self._arguments.depth
+        is_short = count * self._queue.seconds < MOST_SECONDS and self._recordings.are_few(count)
+        parts = itertools.chain.from_iterable(self._turns)
+        formulas = itertools.chain(*(part.recordable.formulas for part in parts))
+        return (
+            self._prefetch is None
+            and is_short
+            and count % turns in {0, 1 % turns}
+            and not any(_has_step(last, depth) for *_, last in formulas)
+        )
+
+    def _whole_run(self, first: int, count: int) -> "_FinalIteration":
+        turns = len(self._turns)
+        last = (first + count - 1) % turns
+        if (count, last) not in self._whole:
+            layouts = [self._turns[(first + offset) % turns] for offset in range(count)]
+            device = self._arguments.context.place.device
+            self._whole[count, last] = _FinalIteration(device, *layouts)
+        return self._whole[count, last]
 
     def _load(self) -> None:
         """Loads what iterations do not load themselves."""
@@ -374,8 +434,9 @@ class FusedParts:
     def close(self) -> None:
         """Frees the recordings."""
         self._recordings.close()
-        for last in (*self._last, *self._ends):
+        for last in (*self._last, *self._ends, *self._whole.values()):
             last.close()
+        self._whole.clear()
         self._gathered = None
         self._queue.begin()
 
@@ -435,21 +496,17 @@ def _has_step(formula: Formula, depth: int) -> bool:
 
 @final
 class _FinalIteration:
-    """The last iteration of a run, with copies of its results; the arguments of its launches are
-    written before.
+    """The last iteration of a run, or its last ones, with copies of the results; the arguments of
+    the launches are written before.
     """
 
-    def __init__(self, device: Device, layout: Layout) -> None:
-        self.layout = layout
-        self._numbered: list[RecordablePart] = []
-        steps: list[Step] = []
-        copies: list[Step] = []
-        for scheduled in layout:
-            steps += scheduled.recordable.steps
-            copies += scheduled.recordable.copies
-            if scheduled.recordable.formulas:
-                self._numbered.append(scheduled.recordable)
-        steps += copies
+    def __init__(self, device: Device, *layouts: Layout) -> None:
+        # of iterations that differ
+        different = {id(layout): layout for layout in layouts}.values()
+        self.layout = [*itertools.chain(*different)]
+        self._numbered = [part.recordable for part in self.layout if part.recordable.formulas]
+        steps = [step for part in itertools.chain(*layouts) for step in part.recordable.steps]
+        steps += itertools.chain(*(part.recordable.copies for part in layouts[-1]))
         self._repetition = Repetition(device, steps, alone=False)
         self._packed: list[bytes] = []  # the values that the recording has
         self._round = b""  # values of the round that compiled code may repeat
@@ -462,6 +519,11 @@ class _FinalIteration:
             self._repetition.renew(b"")
             self._packed = packed
         self._repetition()
+
+    @property
+    def recording(self) -> Recording | None:
+        """Its recording; None if there is none."""
+        return self._repetition.recording
 
     def again(self, number: int, values: Array, packed: bytes) -> Again | None:
         """Returns the `Again` of a round whose values are packed."""
@@ -569,75 +631,3 @@ class PartFusion:
             if waits and part.shows:
                 break
         return end
-
-
-@final
-class QueuedIterations:
-    """Iterations of fused parts, queued on the device.
-
-    Results of many iterations stay on the device until the end; for those of few, it is waited for.
-
-    Args:
-        context: what the parts refer to.
-        fuse: returns the parts, whose results a ring keeps; None if the host must act in between.
-    """
-
-    def __init__(
-        self,
-        context: SequenceContext,
-        fused: FusedParts,
-        fuse: Callable[[ResultRing], FusedParts | None],
-    ) -> None:
-        self._context, self._fused, self._fuse = context, fused, fuse
-        control, rank = context.place.control, context.place.rank
-        self._results: Array = control.results[rank, : context.program.entry_bytes]
-        # what keeps results, and the parts that it is for; made when results are kept first
-        self._kept: tuple[ResultRing, FusedParts] | None = None
-
-    def run(self, first: int, iterations: range, period: int, history: Array | None) -> None:
-        """Runs iterations, as `RowProgram.run` does."""
-        done, end = iterations.start, iterations.stop
-        self._context.board.position[AT] = -1
-        if history is not None and period <= MOST_PERIOD and not done % period:
-            kept = self._keeping()
-            if kept is not None:
-                ring, fused = kept
-                lines = history[done // period :]
-                ring.begin(len(lines), period)
-                _run(fused, first, range(done, end))
-                ring.take(lines)
-                return
-        while done < end:
-            after = min(done - done % period + period, end) if period else end
-            _run(self._fused, first, range(done, after), goes_on=after < end)
-            if history is not None and after % period == 0:
-                history[after // period - 1] = self._results
-            done = after
-
-    def _keeping(self) -> tuple[ResultRing, FusedParts] | None:
-        """Returns what keeps results on the device; None if there is no such thing."""
-        if self._kept is None:
-            ring = self._context.place.device.result_ring(self._results)
-            fused = None if ring is None else self._fuse(ring)
-            if ring is not None and fused is not None:
-                self._kept = ring, fused
-        return self._kept
-
-    def may_repeat(self, first: int, count: int) -> bool:
-        """Whether compiled code may repeat a round that returns nothing and keeps no results."""
-        return count == 1
-
-    def again(self, packed: bytes) -> Again | None:
-        """Returns the `Again` that repeats a round whose values are packed, as `FusedParts.again`
-        does.
-        """
-        first = int.from_bytes(packed[:8], "little", signed=True)
-        program, values = self._context.program, self._context.place.control.values
-        return self._fused.again(program.number, values, packed, first)
-
-
-def _run(fused: FusedParts, first: int, iterations: range, *, goes_on: bool = False) -> None:
-    """Runs some of the iterations from the first on; notes it if the rank is traced."""
-    begin, count = first + iterations.start, len(iterations)
-    run = partial(fused.run, begin, count, goes_on=goes_on)
-    spans.run_one(run, f"{count} iterations", at=begin)

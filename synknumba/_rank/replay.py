@@ -32,6 +32,7 @@ class Repetition:
 
     Attributes:
         parted: the checks, and the steps.
+        recording: the recorded steps; None if there is none.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Repetition:
         self.parted = checks, steps
         self._packing = packing
         self._runs = 0  # up to 2
-        self._recording: Recording | None = None
+        self.recording: Recording | None = None
         self._scalars: Scalars | None = None  # of the recording; None before `renew`
         self._again: Again | None = None
         self._now = self._one_by_one()
@@ -59,9 +60,9 @@ class Repetition:
             self._runs = 2
             checks, steps = self.parted
             record = partial(self._device.record, steps, alone=self._alone)
-            self._recording = spans.run_one(record, spans.RECORD)
-            if self._recording is not None:
-                self._now = [*checks, self._recording.launch]
+            self.recording = spans.run_one(record, spans.RECORD)
+            if self.recording is not None:
+                self._now = [*checks, self.recording.launch]
         if spans.active is None:
             for step in self._now:
                 step()
@@ -78,7 +79,7 @@ class Repetition:
     @property
     def is_recorded(self) -> bool:
         """Whether the steps are recorded."""
-        return self._recording is not None
+        return self.recording is not None
 
     def again(
         self, number: int, values: Array, packed: bytes, changed: Callable[[], None] = lambda: None
@@ -94,7 +95,7 @@ class Repetition:
             packed: the values of this call, scalars first.
             changed: called after compiled code has rewritten scalars.
         """
-        recording = self._recording
+        recording = self.recording
         if self._again is None and recording is not None and recording.relaunch:
             self._again = Again(
                 number,
@@ -118,7 +119,7 @@ class Repetition:
         """Updates the recording to the scalars now in the launches' argument lists; `packed` are
         their bytes in the values.
         """
-        recording = self._recording
+        recording = self.recording
         if recording is None:
             return
         if self._again is not None:
@@ -134,9 +135,9 @@ class Repetition:
     def close(self) -> None:
         """Frees the recording; later runs are one by one."""
         self.forget()
-        if self._recording is not None:
-            self._recording.close()
-            self._recording = None
+        if self.recording is not None:
+            self.recording.close()
+            self.recording = None
             self._now = self._one_by_one()
 
     def _one_by_one(self) -> list[Step]:

@@ -10,17 +10,18 @@
 Rows refer to memory by address, so a sequence is lowered anew after memory has moved.
 """  # noqa: E501
 
+import itertools
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from synknumba._device import Device, Step, fold_kernel
+from synknumba._device import Device, Recording, Step, fold_kernel
 from synknumba._formulas import Formula
-from synknumba._ops.reduction import SEQUENTIAL_SUM
 from synknumba._rank import spans
 from synknumba._rank.collective_routine import StagedRoutine, Steps
 from synknumba._rank.fused_parts import FusedParts, PartFusion, wait_of
@@ -35,23 +36,20 @@ from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.messages import Returned
 from synknumba._wire.native import Native, NativeCall, NativeCopy, NativeStep
 from synknumba._wire.program import Dynamic
-from synknumba._wire.sequence import CARRIED, Loop, Part, Shared
+from synknumba._wire.sequence import CARRIED, JUDGED, Ending, Loop, Part, Shared
 
 Action: TypeAlias = Callable[[], None]
 # a step, and what compiled code does in its place
 _Ways: TypeAlias = tuple[Step, Sequence[NativeStep] | None]
 _Group: TypeAlias = tuple[Parts, FusedParts | None]
 
-_COMBINATIONS = {  # (op, dtype): operation, type of the parts
-    ("sum", "d"): (table.ADD, table.DOUBLE),
-    ("prod", "d"): (table.MUL, table.DOUBLE),
-    ("sum", "f"): (table.ADD, table.SINGLE),
-    ("prod", "f"): (table.MUL, table.SINGLE),
-    ("sum", "l"): (table.INT_ADD, table.INT),
-    ("prod", "l"): (table.INT_MUL, table.INT),
-    ("min", "l"): (table.INT_MIN, table.INT),
-    ("max", "l"): (table.INT_MAX, table.INT),
+_COMBINATIONS = {  # of parts, by op
+    "sum": table.SUM,
+    "prod": table.PROD,
+    "min": table.LEAST,
+    "max": table.GREATEST,
 }
+_KINDS = {"d": table.DOUBLE, "f": table.SINGLE, "l": table.INT}  # of combined parts, by dtype
 _LETTERS = {"int64": "q", "float64": "d", "float32": "f"}  # of arguments that rows can store
 
 
@@ -105,12 +103,21 @@ class Lowering(FormulaRows):
     Args:
         context: what the parts refer to.
         fusion: finds parts that are launched together; None if compiled code runs steps.
+        recordings: of `stride` iterations, by the turns of the last ones; launched before parts.
+        stride: number of iterations for which the rows of one are run.
     """
 
-    def __init__(self, context: SequenceContext, fusion: PartFusion | None) -> None:
+    def __init__(
+        self,
+        context: SequenceContext,
+        fusion: PartFusion | None,
+        recordings: Mapping[int, Recording] = MappingProxyType({}),
+        stride: int = 1,
+    ) -> None:
         super().__init__(context.numbers, context.program.scalars)
         self._context, self._fusion, self._is_native = context, fusion, fusion is None
         self._parts: list[Part | None] = []
+        self._recordings, self._stride = recordings, stride
         self._python: dict[int, tuple[Action, int]] = {}
         self._state: Array = np.zeros(table.STATE_WORDS, np.int64)
         self._clock: Array = np.zeros(2, np.int64)  # buffer of notes
@@ -121,6 +128,7 @@ class Lowering(FormulaRows):
         self._fill_state()
         begins = self._add_iterations(parts)
         meeting = len(self._rows)
+        self._row(table.FINISH, 0, 0, 0, 1)  # else a judgement may have shown the count already
         self._row(table.MEET)
         self._row(table.END, 0)
         self._kept.append(self._clock)
@@ -149,6 +157,8 @@ class Lowering(FormulaRows):
             table.RANK: place.rank,
             table.PAUSES: place.control.patience.pauses,
             table.YIELDS: place.control.patience.rank,
+            table.STRIDE: self._stride,
+            table.TIMES: 1,  # 0 once the condition has ended the loop
             table.POSITION: board.address
             + 8 * sequence.position_word(place.world_size, place.rank),
         }
@@ -172,37 +182,73 @@ class Lowering(FormulaRows):
                 self._declare(part.parts)
             elif part.combines is not None:
                 self._numbers.has_cell(part.combines.slot, part.combines.dtype)
+        for shared in itertools.chain(*(ending.shares for ending in self._context.program.ends)):
+            self._numbers.has_cell(shared.slot, shared.dtype)
 
     def _add_iterations(self, parts: Parts) -> list[int]:
         """Adds the parts of an iteration; of several where variables swap their memory. Returns
         their first rows.
         """
         program, begins = self._context.program, []
-        turns = zip(program.turns(parts), program.starts, program.carried, strict=True)
-        for turn, start, carried in turns:
+        endings = program.ends or [None] * len(program.starts)
+        turns = zip(program.turns(parts), program.starts, program.carried, endings, strict=True)
+        for number, (turn, start, carried, ending) in enumerate(turns):
             begins.append(len(self._rows))
+            if number in self._recordings:
+                self._add_recording(self._recordings[number])
             self._add(turn, start)
+            cell = 0 if ending is None else self._add_ending(ending)
             self._add_carried(carried)
-            self._row(table.END, len(self._rows) + 1)
-        self._rows[-1][1] = 0
+            self._row(table.END, len(self._rows) + 1, cell)
+            if self._stride % len(program.starts) == 0:  # the next is of the same turn
+                self._rows[-1][1] = begins[-1]
+        if self._stride % len(program.starts):
+            self._rows[-1][1] = 0
         return begins
+
+    def _add_recording(self, recording: Recording) -> None:
+        """Adds rows that launch a recording and wait for it."""
+        behind = len(self._rows) + 2
+        for code, action in (table.RELAUNCH, recording.launch), (table.TAKE, recording.wait):
+            self._python[len(self._rows)] = action, behind
+            self._row(code, recording.relaunch)
+
+    def _add_ending(self, ending: Ending) -> int:
+        """Adds rows that judge whether the loop ends, once in a period; returns the address of the
+        verdict.
+
+        Ranks that share a result for it count as if that were a part.
+        """
+        due = len(self._rows)
+        self._row(table.DUE)
+        for shared in ending.shares:
+            self._add_put(shared)
+        if ending.shares:
+            self._row(table.FINISH, 0, 0, 0, 1)
+            self._row(table.MEET)
+        for shared in ending.shares:
+            self._add_combination(shared)
+        verdict = self._value("q", ending.formula, JUDGED)
+        self._rows[due][1] = len(self._rows)
+        return int(verdict.ctypes.data)
 
     def _add_carried(self, carried: Sequence[tuple[int, Formula]]) -> None:
         """Adds rows that give scalars their values for the next iteration: all are computed
         before the first is replaced.
         """
         moves = [
-            (index, self._next_value(self._context.program.scalars[index], formula))
+            (index, self._value(self._context.program.scalars[index], formula, CARRIED))
             for index, formula in carried
         ]
-        for index, address in moves:
-            self._row(table.MOVE, self._numbers.scalars[index:].ctypes.data, address)
+        for index, value in moves:
+            target = self._numbers.scalars[index:].ctypes.data
+            self._row(table.MOVE, target, value.ctypes.data)
 
-    def _next_value(self, letter: str, formula: Formula) -> int:
-        """Adds rows that compute a number; returns the address of its value."""
+    def _value(self, letter: str, formula: Formula, name: str) -> Array:
+        """Adds rows that compute a number; returns the 8 bytes that get its value."""
         cell = np.zeros(8, np.uint8)
-        self._store_packed(letter, formula, cell, CARRIED)
-        return int(cell.ctypes.data)
+        self._store_packed(letter, formula, cell, name)
+        return cell
 
     def _add(self, parts: Parts, first: int = 0, depth: int = 0, *, counts: bool = True) -> None:
         """Adds the parts of a loop, whose indices begin at `first`; a word of the rank's position
@@ -256,7 +302,7 @@ class Lowering(FormulaRows):
     def _add_loop(self, loop: Loop) -> None:
         """Adds an inner sequence. Where ranks do not meet, its parts do not count."""
         fused = None
-        if self._fusion is not None:
+        if self._fusion is not None and loop.ends is None:
             fused = self._fusion.whole([loop.parts], loop.depth)
         if loop.meets:
             self._row(table.MEET)
@@ -282,7 +328,10 @@ class Lowering(FormulaRows):
         enter = len(self._rows)
         self._row(table.ENTER, step, times.ctypes.data, 0, word)
         self._add(loop.parts, 0, loop.depth, counts=loop.meets)
-        self._row(table.AGAIN, step, times.ctypes.data, enter + 1, word)
+        verdict = 0
+        if loop.ends is not None:
+            verdict = self._value("q", loop.ends, JUDGED).ctypes.data
+        self._row(table.AGAIN, step, times.ctypes.data, enter + 1, word, verdict)
         self._rows[enter][3] = len(self._rows)
 
     # ---- parts
@@ -365,18 +414,18 @@ class Lowering(FormulaRows):
         )
 
     def _add_combination(self, shared: Shared) -> None:
-        dtype, codes = np.dtype(shared.dtype), None
-        if isinstance(shared.op, str):
-            codes = _COMBINATIONS.get((shared.op, dtype.char))
-        is_small = self._context.place.world_size < SEQUENTIAL_SUM
-        if codes is None or not (is_small and dtype.isnative):
+        dtype = np.dtype(shared.dtype)
+        operation, kind = _COMBINATIONS.get(str(shared.op)), _KINDS.get(dtype.char)
+        are_few = self._context.place.world_size <= table.MAX_PARTS
+        if operation is None or kind is None or not (are_few and dtype.isnative):
             self._in_python(partial(self._combine, shared))
             return
         self._row(
             table.COMBINE,
             self._numbers.results[shared.slot :].ctypes.data,
             self._stage(shared, 0, 0),
-            *codes,
+            operation,
+            kind,
             self._between(shared),
             self._context.turns[shared.slot :].ctypes.data,
         )

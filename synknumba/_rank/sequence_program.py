@@ -53,6 +53,29 @@ class RowProgram:
         words[table.TIMES] = words[table.ITERATION] + 1
         self._go_on(table.run(*self._addresses))
 
+    def judge(self, step: int, count: int = 1, kept: Array | None = None) -> int:
+        """Judges the condition of a loop whose parts are run elsewhere, or in recordings of periods
+        that the rows launch. Returns how many periods were judged.
+
+        Args:
+            step: number of the iteration with which the first period ends.
+            count: how many periods.
+            kept: shape (count, bytes), gets this rank's small results after each period.
+        """
+        words, begins = self._words, self._lowered.begins
+        self._step[0] = self._context.board.position[sequence.ITERATION] = step
+        words[table.AT], words[table.BEGAN] = begins[step % len(begins)], 0
+        words[table.ITERATION], words[table.TIMES] = 0, count
+        words[table.PERIOD] = 1
+        self._keep(kept)
+        self._go_on(table.run(*self._addresses))
+        return int(words[table.ITERATION])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the condition of the loop has ended the run."""
+        return not self._words[table.TIMES]
+
     @property
     def done_parts(self) -> int:
         """The parts that the rank has counted in this round."""
@@ -104,9 +127,13 @@ class RowProgram:
         position[sequence.AT] = self._context.program.starts[turn]
         words[table.AT], words[table.BEGAN] = self._lowered.begins[turn], 0
         words[table.ITERATION], words[table.TIMES] = iterations.start, iterations.stop
-        words[table.PERIOD] = 0
+        words[table.PERIOD] = period
+        self._keep(history)
+
+    def _keep(self, history: Array | None) -> None:
+        words = self._words
+        words[table.KEPT] = 0
         if history is not None:
-            words[table.PERIOD] = period
             words[table.KEPT], words[table.KEPT_STRIDE] = history.ctypes.data, history.strides[0]
 
     def _go_on(self, code: int) -> None:
@@ -124,6 +151,8 @@ class RowProgram:
             else:
                 self._handle(code)
             code = table.run(*self._addresses)
+        if self.is_over:
+            self._context.board.position[sequence.AT] = sequence.ENDED
 
     def _handle(self, code: int) -> None:
         at, lowered = self._words[table.AT], self._lowered

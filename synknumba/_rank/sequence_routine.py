@@ -21,9 +21,11 @@ from typing import final
 
 import numpy as np
 
+from synknumba._device import Recording
 from synknumba._rank.collective_routine import StagedRoutine
 from synknumba._rank.function_routine import FunctionRoutine
-from synknumba._rank.fused_parts import PartFusion, QueuedIterations
+from synknumba._rank.fused_parts import PartFusion
+from synknumba._rank.queued_iterations import QueuedIterations
 from synknumba._rank.repeated_rounds import RepeatedRounds, begin_turns
 from synknumba._rank.routine import Place, Repeated
 from synknumba._rank.sequence_context import (
@@ -90,7 +92,8 @@ def _execution(context: SequenceContext) -> Execution:
             fuse = partial(fusion.whole, program.turns(parts), 0)
             fused = fuse()
             if fused is not None:
-                queued = QueuedIterations(context, fused, fuse)
+                judging = partial(_judge, context, fusion) if program.ends else None
+                queued = QueuedIterations(context, fused, fuse, judging)
                 return Execution(queued, queued, fusion, turns)
     try:
         rows = RowProgram(context, Lowering(context, fusion).lower(parts))
@@ -99,6 +102,15 @@ def _execution(context: SequenceContext) -> Execution:
             fusion.close()
         raise
     return Execution(rows, RepeatedRounds(context, rows, turns), fusion, turns)
+
+
+def _judge(
+    context: SequenceContext,
+    fusion: PartFusion,
+    recordings: Mapping[int, Recording],
+    period: int,
+) -> RowProgram:
+    return RowProgram(context, Lowering(context, fusion, recordings, period).lower(()))
 
 
 @final
@@ -168,12 +180,12 @@ class SequenceRoutine(Repeated):
         numbers.take_scalars(self._scalars, first)
         news.begin()
         self._repeatable = None
-        history = self._kept(segment, count // period) if period else None
+        history = self._kept(segment, count // period) if segment >= 0 else None
         progress.part = None
         for number in self._numbers:
             routine = self._context.routines[number]
             if isinstance(routine, FunctionRoutine):
-                routine.writer.keeps = period > 0
+                routine.writer.keeps = history is not None
         try:
             execution = self._execution or self._decide(first)
             begin_turns(execution.turns)
@@ -183,7 +195,8 @@ class SequenceRoutine(Repeated):
                 done = min(count, len(self._context.program.starts))
                 execution = self._try_out(execution.runner, first, done, period, history)
             execution.load()
-            execution.runner.run(first, range(done, count), period, history)
+            if not (done and isinstance(execution.runner, RowProgram) and execution.runner.is_over):
+                execution.runner.run(first, range(done, count), period, history)
             returns = period or news.returned
             if not returns and execution.repeated.may_repeat(first, count):
                 self._repeatable = bytes(self._values)
@@ -217,6 +230,8 @@ class SequenceRoutine(Repeated):
         execution.load()
         rows.run(first, range(tried), period, history)
         self._trials -= 1
+        if rows.is_over:  # on all ranks
+            return execution
         board.show_ready(is_ready=execution.fusion.are_recorded(program.parts))
         rows.meet()
         if not board.are_ready:
@@ -225,8 +240,7 @@ class SequenceRoutine(Repeated):
         self._context = replace(context, parts=program.free)
         self.forget_buffers()
         execution = self._decide(first + tried)
-        if isinstance(execution.runner, RowProgram):
-            execution.runner.done_parts = rows.done_parts
+        execution.runner.done_parts = rows.done_parts
         return execution
 
     def descriptors(self, news: News) -> list[int]:

@@ -18,6 +18,10 @@ _FLOAT_OPERATIONS = {
     "**": table.POW,
     "neg": table.NEG,
     "abs": table.ABS,
+    "float32": table.ROUND,
+    "<": table.LESS,
+    "<=": table.AT_MOST,
+    "==": table.EQUAL,
 }
 _INT_OPERATIONS = {
     "+": table.INT_ADD,
@@ -30,7 +34,11 @@ _INT_OPERATIONS = {
     "abs": table.INT_ABS,
     "minimum": table.INT_MIN,
     "maximum": table.INT_MAX,
+    "<": table.INT_LESS,
+    "<=": table.INT_AT_MOST,
+    "==": table.INT_EQUAL,
 }
+_COMPARISONS = {"<", "<=", "=="}  # give ints
 
 
 class PythonOnlyError(Exception):
@@ -97,14 +105,14 @@ class FormulaRows:
         return numbers.results[operand:].ctypes.data, letter == "d"
 
     def _computed(self, sign: str, operands: Sequence[tuple[int, bool]]) -> tuple[int, bool]:
-        has_float = any(is_float for _, is_float in operands)
+        has_float = sign == "float32" or any(is_float for _, is_float in operands)
         operation = (_FLOAT_OPERATIONS if has_float else _INT_OPERATIONS).get(sign)
         if operation is None:
             return self._of_function(sign, operands)
         addresses = [self._as_float(*operand) if has_float else operand[0] for operand in operands]
         target = self._cell(0)
         self._row(table.OPERATE, target, addresses[0], addresses[-1], operation)
-        return target, has_float or sign == "/"
+        return target, sign not in _COMPARISONS and (has_float or sign == "/")
 
     def _of_function(self, name: str, operands: Sequence[tuple[int, bool]]) -> tuple[int, bool]:
         """Adds a row that computes a function of NumPy."""

@@ -42,10 +42,12 @@ from synknumba._sequence.outer_values import OuterValues, Values
 from synknumba._sequence.plan import SequencePlan
 from synknumba._sequence.recorder import Recorder
 from synknumba._sequence.results import SequenceResults
-from synknumba._sequence.schedule import count_of
+from synknumba._sequence.schedule import ONCE, checked_loop, count_of
 from synknumba._sequence.symbolic_results import ScalarResult, SymbolicResult
+from synknumba._sequence.until import Until
 from synknumba._tracing import Number, Unknown
 from synknumba._types import Args, Kwargs
+from synknumba._wire.sequence import Ending
 from synknumba._world.engine import Engine
 
 _GENERATORS = np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random
@@ -69,8 +71,11 @@ class Body:
         self.name = name
         self._function, self._binder, self._outer = function, binder, outer
 
-    def record(self, world: Engine, arguments: Arguments) -> SequencePlan:
-        """Runs the body to record its calls, and sends them to the ranks.
+    def record(
+        self, world: Engine, arguments: Arguments, until: Until | None = None
+    ) -> SequencePlan:
+        """Runs the body to record its calls, and sends them to the ranks, with the condition
+        `until`, if they can judge it.
 
         Raises:
             ArgumentError: the body changes a value from outside, or draws random numbers.
@@ -85,11 +90,14 @@ class Body:
             if drew():
                 passed = installer.passed
             installer.passed = []
+            ends: tuple[Ending, ...] = ()
+            if until is not None:
+                ends = until.endings(installer, returned, len(arguments.scalars))
             installer.variables.undo_swaps()
             self._check_arrays(installer, arguments)
             if passed or any(map(Values.changed, values)):
                 self._check_again(world.partition, passed, arguments)
-            return SequencePlan(world, installer.finish(), SequenceResults(returned))
+            return SequencePlan(world, installer.finish(ends), SequenceResults(returned))
         except BaseException:
             installer.variables.undo_swaps()
             for plan in installer.plans:
@@ -98,11 +106,16 @@ class Body:
         finally:
             tracing.current = None
 
-    def dry_run(self, dry_run: DryRun, arguments: Arguments) -> Any:
-        """Runs the body to plan its calls; returns what it returns in the first turn."""
+    def dry_run(self, dry_run: DryRun, arguments: Arguments, until: Until | None) -> Any:
+        """Runs the body to plan its calls, and the condition; returns what the body returns in the
+        first turn.
+        """
         tracing.current = dry_run
         try:
-            return self._run_turns(dry_run, arguments)[0]
+            returned = self._run_turns(dry_run, arguments)
+            if until is not None:
+                until.endings(dry_run, returned, len(arguments.scalars))
+            return returned[0]
         finally:
             tracing.current = None
 
@@ -226,9 +239,7 @@ class Body:
             path = " → ".join(body.name for body in cycle)
             raise ArgumentError(f"{where}: {self.name} calls itself ({path}); loop with times=")
         if until is not None:
-            raise ArgumentError(
-                f"{where}: until= is judged in the script; an inner sequence cannot wait for it"
-            )
+            checked_loop(self.name, ONCE if times is ONCE else 1, None, until)
         if every is not None:
             raise ArgumentError(
                 f"{where}: an inner sequence keeps the results of its last iteration; leave "
@@ -245,8 +256,18 @@ class Body:
             recorder.checks.append(InnerTimes(times, self.name, where))
         leaves, structure = self._binder.bind(args, kwargs)
         values = list(map(inner_argument, leaves))  # before: the step is that of the loop outside
-        with recorder.inside(self, times):
-            return self._function(**unflatten(structure, values))
+        with recorder.inside(self, times) as endings:
+            results = self._function(**unflatten(structure, values))
+            if until is not None:
+                condition = Until(until)
+                endings.extend(condition.endings(recorder, [results], None))
+                if condition.why_script:
+                    raise ArgumentError(
+                        f"{where}: the ranks judge until= of {self.name}, an inner sequence, and "
+                        f"this one is the script's: {condition.why_script}; write a comparison of "
+                        "numbers that it returns, as in until=lambda r: r < 1e-6"
+                    )
+        return results
 
 
 # ---- random numbers ------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from synknumba._wire.sequence import (
     SUCCESS,
     Access,
     BodyLines,
+    Ending,
     Formulas,
     Key,
     Part,
@@ -118,8 +119,8 @@ class Installer(Recorder):
         self._uses: Uses = ()
         self._functions: dict[Distributed, int] = {}
 
-    def finish(self) -> InstalledSequence:
-        """Returns what was recorded."""
+    def finish(self, ends: tuple[Ending, ...] = ()) -> InstalledSequence:
+        """Returns what was recorded, with the conditions that end the loop."""
         words, turns = board_words(self.world.world_size, self.slots), self.turns
         parts = self.bodies.parts
         board = Segment(8 * words)
@@ -136,6 +137,7 @@ class Installer(Recorder):
             lines=BodyLines(self.lines, self.places),
             free=free_of_recorded(parts),
             carried=tuple(tuple(carried.items()) for carried in turns.carried),
+            ends=ends,
         )
         self.arrays.find_changing()
         return InstalledSequence(

@@ -15,12 +15,23 @@ from synknumba._host.segment import Segment
 from synknumba._sequence.install import InstalledSequence
 from synknumba._sequence.results import Columns, SequenceResults
 from synknumba._sequence.rounds import RoundLoop
-from synknumba._sequence.schedule import KEPT_BYTES, LAST_ONLY, NEVER, Schedule, schedule
+from synknumba._sequence.schedule import (
+    KEPT_BYTES,
+    LAST_ONLY,
+    NEVER,
+    RANKS,
+    SCRIPT,
+    Round,
+    Schedule,
+    schedule,
+)
 from synknumba._types import Array
 from synknumba._wire.messages import Install, ReturnedInSequence
 from synknumba._wire.program import Transfer, next_number
 from synknumba._wire.results import SPECS_KEPT
 from synknumba._wire.sequence import (
+    AT,
+    ENDED,
     HEAD,
     ITERATION,
     LINE,
@@ -63,6 +74,11 @@ class Board:
     def __call__(self, rank: int) -> str:
         """Returns in words where a rank is."""
         return place_text(self._program, self.times, shown_path(self.positions[rank].tolist()))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the condition that ranks judge has ended the loop."""
+        return bool(self.positions[0, AT] == ENDED)
 
     def begin(self) -> None:
         """Notes that no rank has begun the call."""
@@ -117,7 +133,7 @@ class SequencePlan:
         layout = struct.Struct("<" + HEAD + program.scalars)
         self._pack = partial(layout.pack_into, world.ranks.values.data, 0)
         self._ring: Segment | None = None  # of kept results
-        self._entries = 0  # that a round keeps
+        self._entries = self._period = 0  # of results that a round keeps
         self.forgotten = False
         self.used = 0
         # functions without ops that have returned something new
@@ -134,7 +150,8 @@ class SequencePlan:
             return LAST_ONLY
         nbytes = self.program.entry_bytes * self.world.world_size
         large = self.results.first_large()
-        return schedule(times, every, is_judged=is_judged, large=large, nbytes=nbytes)
+        judge = "" if not is_judged else RANKS if self.program.ends else SCRIPT
+        return schedule(times, every, judge=judge, large=large, nbytes=nbytes)
 
     @property
     def is_current(self) -> bool:
@@ -155,19 +172,17 @@ class SequencePlan:
 
     # ---- rounds
 
-    def run(
-        self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = NEVER
-    ) -> Array | None:
-        """Runs iterations in one round, of `times` in all; with a period, returns the ranks'
-        results that it keeps, uint8, shape (entries, W, bytes).
+    def run(self, iterations: Round, scalars: AnySequence[Any]) -> Array | None:
+        """Runs a round; returns the ranks' results that it keeps, uint8, shape
+        (entries, W, bytes).
         """
-        self._send(first, count, times, scalars, period)
+        self._send(iterations, scalars)
         try:
             if self._round_loop is None:
                 self.world.run(self._number, self.info, self.learn)
             else:
                 self._round_loop.run(self._kept())
-            self.installed.variables.note_iterations(first, count)
+            self.installed.variables.note_iterations(iterations.first, self._end_round())
         # Ctrl-C also after the round: swapped variables may not be swapped here yet
         except BaseException as error:
             self.note_failure(error)
@@ -179,14 +194,11 @@ class SequencePlan:
     def launch(
         self,
         flight: Flight,
-        first: int,
-        count: int,
-        times: int,
+        iterations: Round,
         scalars: AnySequence[Any],
-        period: int,
     ) -> None:
         """Starts a round as `run` does, without waiting for its end; `finish` follows then."""
-        self._send(first, count, times, scalars, period)
+        self._send(iterations, scalars)
         if self._round_loop is not None:
             try:
                 self._round_loop.run(self._kept())
@@ -197,8 +209,7 @@ class SequencePlan:
 
     def finish(self) -> Array | None:
         """Returns what `run` does, for a round that `launch` has started, and that has ended."""
-        board = self.board
-        self.installed.variables.note_iterations(board.first, board.after - board.first)
+        self.installed.variables.note_iterations(self.board.first, self._end_round())
         self._check_returned()
         return self._kept()
 
@@ -208,24 +219,32 @@ class SequencePlan:
 
     def _send(
         self,
-        first: int,
-        count: int,
-        times: int,
+        iterations: Round,
         scalars: AnySequence[Any],
-        period: int,
     ) -> None:
         """Writes the values of a round to shared memory."""
-        entries = self._entries = count // period
+        first, count, times = iterations.first, iterations.count, iterations.times
+        self._period = iterations.period
+        entries = self._entries = count // self._period if iterations.keeps else 0
         ring = self._kept_segment(entries).id if entries else -1
         board, leases = self.board, self.installed.leases
         board.memory[:] = board.clear
         board.times, board.first, board.after = times, first, first + count
         if leases:
             scalars = [*scalars, *[each.choose() for each in leases]]
-        self._pack(first, count, times, period if entries else 0, ring, *scalars)
+        self._pack(first, count, times, self._period, ring, *scalars)
         tally = self.world.tally
         tally.calls += 1
         self.used = tally.calls
+
+    def _end_round(self) -> int:
+        """Returns how many iterations a round has had."""
+        board = self.board
+        if self.program.ends and self._period:
+            board.after = int(board.positions[0, ITERATION]) + 1
+            if self._entries:
+                self._entries = (board.after - board.first) // self._period
+        return board.after - board.first
 
     def _check_returned(self) -> None:
         """Raises `ReductionError` if a function without ops has returned something, which nothing
@@ -314,7 +333,8 @@ class CallRounds:
         scalars: numbers of the call.
         times: number of iterations, at least 1.
         schedule: when rounds end.
-        judge: returns whether the loop ends, given the results of a kept iteration.
+        judge: returns whether the loop ends, given the results of a kept iteration; None if ranks
+            judge, or nobody.
     """
 
     def __init__(
@@ -330,25 +350,21 @@ class CallRounds:
         # where rounds end at kept iterations, their results, and those of the last one
         self._pieces: list[Columns] = []
         self._last: Any = None
-        # first iteration of the round, how many it has, and the period of results that ranks keep
-        self._round = 0, times, schedule.period
-        if schedule.round_ends:
-            self._round = self._round_from(0)
+        self._are_many = bool(schedule.round_ends)
+        self._round = self._round_from(0)
 
     def run(self, show: Callable[[], None]) -> Any:
         """Makes the rounds, and returns the results; calls `show` after each round."""
         while True:
-            first, count, period = self._round
-            memory = self._plan.run(first, count, self._times, self._scalars, period)
+            memory = self._plan.run(self._round, self._scalars)
             show()
             if not self._next_round(memory):
                 return self._results(memory)
 
     def launch(self, flight: Flight) -> None:
         """Starts a round, without waiting for its end."""
-        first, count, period = self._round
-        flight.has_more = first + count < self._times
-        self._plan.launch(flight, first, count, self._times, self._scalars, period)
+        flight.has_more = self._round.first + self._round.count < self._times
+        self._plan.launch(flight, self._round, self._scalars)
 
     def land(self, flight: Flight) -> Any:
         """Returns the results after the last round that was launched; after another, `GOES_ON`
@@ -360,39 +376,42 @@ class CallRounds:
             return GOES_ON
         return self._results(memory)
 
-    def _round_from(self, first: int) -> tuple[int, int, int]:
-        """Returns the next round, if rounds end on the way: up to the next kept iteration, or of
-        several where ranks keep their results.
+    def _round_from(self, first: int) -> Round:
+        """Returns the next round: all iterations, or up to the next kept one, or of several where
+        ranks keep their results.
         """
-        left, period = self._times - first, self._schedule.period
+        times, period, left = self._times, self._schedule.period, self._times - first
+        if not self._are_many:
+            return Round(first, left, times, period, keeps=self._schedule.is_stacked)
         entries = 1
         if self._judge is None:
             entries = min(self._plan.most_entries(period), left // period)
         if entries > 1:
-            return first, entries * period, period
-        return first, min(period, left), NEVER
+            return Round(first, entries * period, times, period, keeps=True)
+        judged = period if self._plan.program.ends else NEVER
+        return Round(first, min(period, left), times, judged)
 
     def _next_round(self, memory: Array | None) -> bool:
         """Keeps the results of a round that has ended; returns whether there is another."""
-        first, count, _ = self._round
-        done, period = first + count, self._schedule.period
-        if self._schedule.round_ends:
-            results = self._plan.results
-            if memory is not None:
-                self._pieces += self._plan.pieces(memory, first, period)
-            elif count == period:
-                self._last = results.collect(done - 1)
-                if self._schedule.is_stacked:
-                    self._pieces.append(results.single(self._last))
-                if self._judge is not None and self._judge(self._last):
-                    return False
-            self._round = self._round_from(done)
-        return done < self._times
+        if not self._are_many:
+            return False
+        first, count, done = self._round.first, self._round.count, self._plan.board.after
+        results, is_over = self._plan.results, self._plan.board.is_over
+        if memory is not None:
+            self._pieces += self._plan.pieces(memory, first, self._round.period)
+        elif count == self._schedule.period:
+            self._last = results.collect(done - 1)
+            if self._schedule.is_stacked:
+                self._pieces.append(results.single(self._last))
+            if self._judge is not None:
+                is_over = self._judge(self._last)
+        self._round = self._round_from(done)
+        return done < self._times and not is_over
 
     def _results(self, memory: Array | None) -> Any:
         results, schedule = self._plan.results, self._schedule
-        if schedule.round_ends:
+        if self._are_many:
             return results.joined(self._pieces) if schedule.is_stacked else self._last
         if memory is not None:
             return results.joined(self._plan.pieces(memory, 0, schedule.period))
-        return results.collect(self._times - 1)
+        return results.collect(self._plan.board.after - 1)

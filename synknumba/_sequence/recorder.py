@@ -48,6 +48,7 @@ from synknumba._wire.sequence import (
     CARRIED,
     SUCCESS,
     Access,
+    Ending,
     Key,
     Loop,
     Part,
@@ -182,6 +183,9 @@ class Recorder(ABC):
         # results that later calls take, by their ids: as numbers, with slots, and as arrays
         self._numbers: dict[int, tuple[SymbolicResult, int]] = {}
         self._arrays: dict[int, tuple[SymbolicResult, Data]] = {}
+        self.judges = False
+        # results that ranks combine for the condition of the outermost loop alone
+        self._judged: list[Shared] = []
         self._here = Here()
 
     @property
@@ -333,12 +337,26 @@ class Recorder(ABC):
             assert result.parts is not None  # it is a result that the caller gets
             dtype = np.dtype(result.parts.dtype)
             shared = Shared(slot, result.parts.offset, dtype, result.op, number.weights())
+            if self.judges and not self.depth:
+                self._judged.append(shared)
+                return slot
             stage = frozenset({("stage", slot)})
             puts = Part(-1, number.label, self.calls, Access(writes=stage), puts=shared)
             access = Access(remote_reads=stage)
             combines = Part(-1, number.label, self.calls, access, combines=shared)
             self.bodies.home_of(number).extend((puts, combines))
         return self._numbers[id(number)][1]
+
+    @contextmanager
+    def judging(self) -> Iterator[list[Shared]]:
+        """Context in which the condition of a loop is traced; gives the results that ranks then
+        combine for it alone. In an inner loop, their combinations are parts.
+        """
+        self.judges, self._judged = True, []
+        try:
+            yield self._judged
+        finally:
+            self.judges = False
 
     def _as_array(self, result: SymbolicResult) -> Data:
         """Makes the ranks combine a result after the call that makes it; returns the memory that
@@ -520,17 +538,26 @@ class Recorder(ABC):
     # ---- inner sequences
 
     @contextmanager
-    def inside(self, body: Any, times: Any) -> Iterator[None]:
-        """Context in which calls become parts of an inner sequence."""
+    def inside(self, body: Any, times: Any) -> Iterator[list[Ending]]:
+        """Context in which calls become parts of an inner sequence; it gives a list for the
+        condition that ends it.
+        """
         formula: Formula = ("value", times)
         if isinstance(times, Number):
             formula = times.formula
+        endings: list[Ending] = []
         with self.bodies.inside(body) as parts:
-            yield
-        loop = Loop(
-            body.name, formula, self.bodies.depth + 1, tuple(ordered(parts)), own_access(parts)
+            yield endings
+        self.bodies.parts.append(
+            Loop(
+                body.name,
+                formula,
+                self.bodies.depth + 1,
+                tuple(ordered(parts)),
+                own_access(parts),
+                ends=endings[0].formula if endings else None,
+            )
         )
-        self.bodies.parts.append(loop)
 
     def _check_outermost(self, action: str, way_out: str) -> None:
         """Raises `ArgumentError` in an inner sequence, for what only the outermost body does."""

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from synknumba import _html
 from synknumba._call.report import PlanReport
+from synknumba._sequence.schedule import RANKS
 from synknumba._types import Shape, count_text
 
 Whom: TypeAlias = Literal["neighbours", "all ranks"]
@@ -22,8 +23,8 @@ class ResultReport:
         is_returned: whether the body returns it.
         is_kept: whether the ranks keep it from iteration to iteration, so that no round ends for
             it.
-        is_passed: whether a later call takes it, as a number or an array, so that the ranks combine
-            it themselves.
+        is_passed: whether a later call takes it, as a number or an array, or the condition of the
+            loop, so that the ranks combine it themselves.
     """
 
     name: str
@@ -47,7 +48,7 @@ class ResultReport:
         elif self.is_returned:
             goes.append("read by the script")
         if self.is_passed:
-            goes.append("combined by the ranks for later calls")
+            goes.append("combined by the ranks")
         where = " and ".join(goes) or "not returned, so it stays on the ranks"
         return f"{self.name}: {what}, {where}"
 
@@ -147,6 +148,7 @@ class SequenceReport:
         rounds: number of rounds, at each of whose ends the script waits for the ranks; at most,
             with `until=` and for results of Python functions.
         round_ends: why there is more than one round; "" for one.
+        judged_by: who judges `until=`, and why if it is the script; "" without it.
         kept_bytes: bytes of the small results of an iteration, on all ranks together.
         carries: whether `synk.carry` replaces numbers at the end of an iteration.
     """
@@ -159,6 +161,7 @@ class SequenceReport:
     times: int
     rounds: int
     round_ends: str
+    judged_by: str
     kept_bytes: int
     carries: bool
 
@@ -171,6 +174,8 @@ class SequenceReport:
         ]
         if self.round_ends:
             lines.append(f"a round ends {self.round_ends}")
+        if self.judged_by:
+            lines.append(f"until= is judged by {self.judged_by}")
         for part in self.parts:
             lines += part.lines("  ")
         lines.append(self.gpu_text)
@@ -201,6 +206,8 @@ class SequenceReport:
         acts += recorded_loops
         if self.carries:
             acts.append("synk.carry")
+        if self.judged_by == RANKS:
+            acts.append("until=")
         if not acts:
             return "on GPUs, over NCCL: all calls of many iterations are one recording"
         return (

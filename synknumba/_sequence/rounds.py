@@ -19,8 +19,10 @@ from synknumba._wire.messages import Returned, ReturnedInSequence
 from synknumba._wire.sequence import (
     AT,
     CARRIED,
+    ENDED,
     HEAD,
     ITERATION,
+    Ending,
     Loop,
     Part,
     SequenceProgram,
@@ -102,10 +104,21 @@ class RoundLoop:
             ]
             for (index, _), value in zip(carried, packed, strict=True):
                 numbers.scalars[index] = np.frombuffer(value, np.int64)[0]
-            if history is not None and (iteration - first + 1) % period == 0:
+            if not period or (iteration - first + 1) % period:
+                continue
+            if history is not None:
                 history[(iteration - first) // period] = self._world.ranks.results[
                     :, : program.entry_bytes
                 ]
+            if program.ends and self._is_over(program.ends[turn]):
+                self._positions[:, AT] = ENDED
+                return
+
+    def _is_over(self, ending: Ending) -> bool:
+        """Returns whether the condition of the loop holds."""
+        for shared in ending.shares:
+            self._combine(shared)
+        return bool(self._numbers.evaluate(ending.formula))
 
     def _do(self, part: Part | Loop) -> None:
         if isinstance(part, Loop):
@@ -113,6 +126,8 @@ class RoundLoop:
                 self._numbers.steps[part.depth] = step
                 for inner in part.parts:
                     self._do(inner)
+                if part.ends is not None and self._numbers.evaluate(part.ends):
+                    break
             return
         if part.puts is not None:  # its ranks' numbers are among the results
             return

@@ -7,9 +7,12 @@ from typing import Any, Final, final
 
 from synknumba._errors import ArgumentError
 from synknumba._host.casting import as_index
+from synknumba._wire.results import SPECS_KEPT
 
 OPTIONS: Final = ("times", "every", "until", "progress")
-NEVER: Final = 1 << 62  # period of results that are not kept
+NEVER: Final = 0  # period of results that are not kept
+RANKS: Final = "the ranks"  # judge `until=`
+SCRIPT: Final = "the script"
 KEPT_BYTES: Final = 64 << 20  # of small results that one round keeps; of more, a round ends at each
 
 
@@ -76,40 +79,67 @@ class Schedule:
         period: of kept results; NEVER if only those of the last iteration are returned.
         round_ends: when a round ends; "" if one round does all.
         is_stacked: whether kept results are returned stacked, and not the last ones alone.
+        entries: how many kept iterations a round has, as far as is known.
     """
 
     period: int
     round_ends: str
     is_stacked: bool = True
+    entries: int = 1
 
     def rounds(self, times: int) -> int:
         """Returns the number of rounds of so many iterations."""
         if not self.round_ends:
             return min(times, 1)
-        return -(-times // self.period)
+        return -(-times // (self.period * self.entries))
 
 
-LAST_ONLY = Schedule(NEVER, "")
+LAST_ONLY = Schedule(NEVER, "", is_stacked=False)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Iterations that ranks make without the script.
+
+    Attributes:
+        first: number of the first.
+        count: how many; at most, where ranks judge `until=`.
+        times: how many all rounds of the call have.
+        period: of kept results, and of the condition that ranks judge; NEVER for none of both.
+        keeps: whether ranks keep results.
+    """
+
+    first: int
+    count: int
+    times: int
+    period: int = NEVER
+    keeps: bool = False
 
 
 def schedule(
-    times: int, every: int | None, *, is_judged: bool, large: str | None, nbytes: int
+    times: int, every: int | None, *, judge: str, large: str | None, nbytes: int
 ) -> Schedule:
     """Returns the rounds of a call.
 
     Args:
         times: number of iterations.
         every: period of kept results, if given.
-        is_judged: whether `until=` is given.
+        judge: RANKS or SCRIPT, who judges `until=`; "" if it is not given.
         large: name of a result that the ranks cannot keep, or of a Python function's, which has to
             be seen first; None if there is none.
         nbytes: bytes of the small results of an iteration, on all ranks.
     """
+    if every is None and not judge:
+        return LAST_ONLY
     if every is None:
-        return Schedule(1, f"{_each(1)}, for until=", is_stacked=False) if is_judged else LAST_ONLY
+        return Schedule(1, _for_until(1) if judge == SCRIPT else "", is_stacked=False)
     period, each = every, _each(every)
-    if is_judged:
-        return Schedule(period, f"{each}, for until=")
+    if judge == SCRIPT or (judge and large is not None):
+        return Schedule(period, _for_until(period))
+    if judge:
+        entries = max(SPECS_KEPT // period, 1)
+        return Schedule(period, f"after {entries * period:,} iterations", entries=entries)
     if large is not None:
         return Schedule(
             period, f"{each}, as ranks keep results known to be small, and {large} is not"
@@ -121,6 +151,10 @@ def schedule(
             f"{each}, as kept results would take {total:,} bytes, and ranks keep {KEPT_BYTES:,}",
         )
     return Schedule(period, "")
+
+
+def _for_until(period: int) -> str:
+    return f"{_each(period)}, for until="
 
 
 def _each(period: int) -> str:

@@ -3,8 +3,8 @@
     s(u, 0.5, times=1000) ──known arguments──> SequencePlan.run ── one round ──> results, stacked
         └── new arguments ──> Body.record ──> SequencePlan, sent to the ranks
 
-With `until=`, or with results that are not small, a round ends at each kept result; without, the
-ranks keep small results in a segment, and one round does all.
+With an `until=` that the script judges, or with results that are not small, a round ends at each
+kept result; without, the ranks keep small results in a segment, and one round does all.
 """
 
 import inspect
@@ -40,8 +40,17 @@ from synknumba._sequence.outer_values import OuterValues
 from synknumba._sequence.plan import CallRounds, SequencePlan
 from synknumba._sequence.plan_cache import KeptSequencePlans
 from synknumba._sequence.report import SequenceReport
-from synknumba._sequence.schedule import ONCE, OPTIONS, checked_loop, schedule
+from synknumba._sequence.schedule import (
+    ONCE,
+    OPTIONS,
+    RANKS,
+    SCRIPT,
+    Round,
+    checked_loop,
+    schedule,
+)
 from synknumba._sequence.symbolic_results import handle_of
+from synknumba._sequence.until import Until
 from synknumba._tracing import Number
 from synknumba._types import Args, Array, Kwargs, as_name, class_text, nearest
 from synknumba._variables.variable import Variable, state_of
@@ -133,9 +142,10 @@ class Sequence(Generic[P, R]):
             times: number of iterations, 1 if it is left out; 0 runs nothing.
             every: period of kept results: those of iterations every − 1, 2·every − 1, … are stacked
                 along a new first axis. None returns the results of the last iteration.
-            until: function of the results of a kept iteration (of each, if every is None), called
-                in the script: the loop ends when it returns true, or after `times` iterations,
-                which must be given. It does not change what `every` returns.
+            until: function of the results of a kept iteration (of each, if every is None): the
+                loop ends when it returns true, or after `times` iterations, which must be given.
+                It does not change what `every` returns. Where it compares numbers, it is called
+                once, and the ranks judge; else it is called in the script (`plan` tells).
             progress: whether to draw a bar over the iterations, as far as the slowest rank; "auto"
                 draws it on a terminal and in a notebook, after half a second. None for the default,
                 which `synk.options` sets.
@@ -164,7 +174,8 @@ class Sequence(Generic[P, R]):
             shorten(error)
             raise
         try:
-            plan, scalars, copies = self._prepared(world, args, kwargs, times)
+            condition = None if until is None else Until(until)
+            plan, scalars, copies = self._prepared(world, args, kwargs, times, condition)
             if not times:
                 return self._nothing(plan, every, until)
             result = self._repeat(plan, scalars, times, every, until, shows)
@@ -204,7 +215,7 @@ class Sequence(Generic[P, R]):
         """
         if until is not None:
             raise ArgumentError(
-                f"{self.name}: until= is judged in the script at each kept result, and submit() "
+                f"{self.name}: until= may be judged in the script at kept results, and submit() "
                 f"returns before the first; call {self.name}(...), or submit it with times= and "
                 "every="
             )
@@ -257,10 +268,15 @@ class Sequence(Generic[P, R]):
     # ---- calls
 
     def _prepared(
-        self, world: Engine, args: Args, kwargs: Kwargs, times: int
+        self,
+        world: Engine,
+        args: Args,
+        kwargs: Kwargs,
+        times: int,
+        until: Until | None = None,
     ) -> tuple[SequencePlan, AnySequence[Any], _Copies]:
         """Returns the plan of a call, its scalars, and the copies of arrays that ranks write."""
-        if not kwargs and times and world is self._world:
+        if not kwargs and times and until is None and world is self._world:
             plan, scalars = self._plans.known(self._outer.now().version, args)
             if plan is not None and not plan.forgotten and plan.is_current:
                 return plan, scalars, plan.renew_arrays() if plan.installed.arrays.changing else ()
@@ -269,22 +285,26 @@ class Sequence(Generic[P, R]):
             self._world = world
             world.at_close(self)
         arguments = self._binder.classify(args, kwargs, self._outer)
-        plan = self._plan(world, arguments)
+        if until is not None:
+            until.join(arguments)
+        plan = self._plan(world, arguments, until)
         if not times:
             return plan, arguments.scalars, ()
         copies = [*_written_back(plan, arguments), *plan.renew_arrays()]
-        if len(args) == len(arguments.leaves) == len(self._binder.signature.parameters):
+        if until is None and len(args) == len(arguments.leaves) == len(
+            self._binder.signature.parameters
+        ):
             self._plans.remember(self._outer.now().version, args, plan)
         return plan, arguments.scalars, copies
 
-    def _plan(self, world: Engine, arguments: Arguments) -> SequencePlan:
+    def _plan(self, world: Engine, arguments: Arguments, until: Until | None) -> SequencePlan:
         key = (self._outer.now().version, *arguments.key)
         plan = self._plans.get(key)
         if plan is not None:
             return plan
         self._plans.forget_lost()
         self._traced += 1
-        plan = self._body.record(world, arguments)
+        plan = self._body.record(world, arguments, until)
         log.debug(
             "the body of %s was run to record its calls: %s",
             self.name,
@@ -335,10 +355,12 @@ class Sequence(Generic[P, R]):
         self._check_call(plan, every, until, times, scalars)
         try:
             if every is None and until is None and not shows:
-                plan.run(0, times, times, scalars)
+                plan.run(Round(0, times, times), scalars)
                 return plan.results.collect(times - 1)
             kept_at = plan.schedule(times, every, is_judged=until is not None)
-            judge = None if until is None else partial(self._holds, plan.world, until)
+            judge = None
+            if until is not None and not plan.program.ends:
+                judge = partial(self._holds, plan.world, until)
             rounds = CallRounds(plan, scalars, times, kept_at, judge)
             if not shows:
                 return rounds.run(_show_nothing)
@@ -417,7 +439,10 @@ class Sequence(Generic[P, R]):
                 if isinstance(value, Variable | Data)
             }
             dry_run = DryRun(self.name, partition, labels)
-            results = self._body.dry_run(dry_run, arguments)
+            condition = None if until is None else Until(until)
+            if condition is not None:
+                condition.join(arguments)
+            results = self._body.dry_run(dry_run, arguments, condition)
         for check in dry_run.checks:
             check.check(self.name, times, arguments.scalars)
         shape_of = partial(planned_shape, partition)
@@ -428,8 +453,12 @@ class Sequence(Generic[P, R]):
         returned = list(map(handle_of, flatten(results)[0]))
         self._check_kept(every, until, returns=bool(returned))
         parts, nbytes = dry_run.report(returned), dry_run.used * partition.parts
-        large, is_judged = dry_run.first_large(returned), until is not None
-        rounds = schedule(times, every, is_judged=is_judged, large=large, nbytes=nbytes)
+        large, judge, judged_by = dry_run.first_large(returned), "", ""
+        if condition is not None and condition.why_script:
+            judge, judged_by = SCRIPT, f"the script, as {condition.why_script}"
+        elif condition is not None:
+            judge = judged_by = RANKS
+        rounds = schedule(times, every, judge=judge, large=large, nbytes=nbytes)
         return SequenceReport(
             sequence=self.name,
             arguments=tuple(texts),
@@ -439,6 +468,7 @@ class Sequence(Generic[P, R]):
             times=times,
             rounds=rounds.rounds(times),
             round_ends=rounds.round_ends,
+            judged_by=judged_by,
             kept_bytes=nbytes,
             carries=any(dry_run.turns.carried),
         )

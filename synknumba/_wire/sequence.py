@@ -81,6 +81,19 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """The condition that ends a loop, which each rank judges with the same numbers.
+
+    Attributes:
+        formula: of numbers that all ranks have; other than 0, it ends the loop.
+        shares: results that ranks put down, and combine, for it alone.
+    """
+
+    formula: Formula
+    shares: tuple[Shared, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A call or collective of a sequence: a program on the ranks, and the formulas of its values.
 
@@ -123,13 +136,14 @@ class Loop:
 
     Attributes:
         name: of the sequence.
-        times: number of iterations.
+        times: number of iterations; at most, with `ends`.
         depth: of its step among the steps.
         parts: of an iteration.
         access: memory that the parts read and write, if only the rank's own; None: ranks meet
             before and after.
         wait: wait before it; None if it waits for no other rank, or if ranks meet.
         shows: whether the rank shows its count afterwards.
+        ends: other than 0, it ends the loop behind an iteration.
     """
 
     name: str
@@ -139,6 +153,7 @@ class Loop:
     access: Access | None = None
     wait: Wait | None = None
     shows: bool = False
+    ends: Formula | None = None
 
     @property
     def meets(self) -> bool:
@@ -172,8 +187,8 @@ class SequenceProgram:
     """A sequence.
 
     The values of a round are the number of its first iteration, the count of iterations, those of
-    all rounds of the call, the period of kept results (0 to keep none), the segment for these
-    (int64 each), and then the scalars, 8 bytes each.
+    all rounds of the call, the period of kept results and of `ends` (0 for none of both), the
+    segment for kept results (−1 to keep none; int64 each), and then the scalars, 8 bytes each.
 
     Attributes:
         parts: the parts of an iteration; of as many iterations as it takes for swapped variables to
@@ -189,6 +204,8 @@ class SequenceProgram:
             there is no difference.
         carried: of each of the iterations that `starts` tells apart, scalars that have other values
             from the next iteration on: index, and formula, which is evaluated at the end.
+        ends: of each of these iterations, the condition that ends the loop behind it; empty if
+            none does.
     """
 
     number: int
@@ -203,6 +220,7 @@ class SequenceProgram:
     lines: BodyLines = BodyLines()
     free: tuple[Part | Loop, ...] = ()
     carried: tuple[tuple[tuple[int, Formula], ...], ...] = ((),)
+    ends: tuple[Ending, ...] = ()
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that the parts use."""
@@ -224,15 +242,15 @@ def depth(parts: "Sequence[Part | Loop]") -> int:
 
 
 CARRIED = "the next iteration"  # stands for the name of a part that gets a number
-HEAD = (
-    "qqqqq"  # first iteration, count, count in all rounds, period of kept results, segment of these
-)
+JUDGED = "until="  # as well
+HEAD = "qqqqq"  # first iteration, count, count in all rounds, period, segment of kept results
 LINE = 8  # words of a cache line; ranks' counts are on lines of their own
 # Words of a rank's position, for messages: iteration, index of the part that it runs, and then two
 # words for each loop inside
 # another: index plus 1 of its part, 0 if that is not known, and its iteration.
 ITERATION, AT, INNER = range(3)
 NOT_BEGUN = -1  # the iteration of a rank that has not begun a round
+ENDED = -2  # in place of the index of a part: the condition has ended the loop
 
 
 def abort_word(world_size: int) -> int:

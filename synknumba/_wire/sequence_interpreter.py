@@ -17,18 +17,21 @@ computes the whole formula.
 from typing import Any
 
 from llvmlite import ir
+from numba.extending import register_jitable
 
 from synknumba._wire.compiled import compiled
 from synknumba._wire.doorbell import (
     call_with_three,
     call_with_two,
     clock,
+    launch,
     load_acquire,
     memcpy,
     now,
     record,
     rest,
     store_release,
+    take,
 )
 from synknumba._wire.numpy_loops import COUNT, STEPS
 from synknumba.simt.internals import emitted
@@ -48,30 +51,44 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     FINISH,
     MEET,  # wait until all ranks are here
     ENTER,  # step, times, row after the loop, word of the position (0 for none)
-    AGAIN,  # step, times, row at which the loop begins, word of the position (0 for none)
+    # step, times, row at which the loop begins, word of the position (0 for none), cell that ends
+    # the loop (0 for none)
+    AGAIN,
     TURN,  # number of turns so far, row for odd ones
     JUMP,  # row
     PYTHON,
     PUT,  # stage, source, bytes, bytes between the two stages, turn
-    # target, stage, operation on numbers, type of the parts, bytes between the two stages, turn
+    # target, stage, operation on parts, type of the parts, bytes between the two stages, turn
     COMBINE,
     OPERATE,  # target, left, right, operation on numbers
-    END,  # of an iteration: row at which the next begins
+    # of an iteration: row at which the next begins, cell that ends the loop in each period
+    # (0 for none)
+    END,
     FUNCTION,  # loop of NumPy, its data, words (`numpy_loops.py`)
     REWRITE,  # C function, its three arguments
     NOTE,  # ring of records (`doorbell.py`), number, buffer of a clock
-) = range(19)
+    DUE,  # row to go to unless a period ends with the iteration
+    RELAUNCH,  # launch of a recording (`relaunch.Relaunch`); Python launches it if that fails
+    TAKE,  # its results; Python waits for them if they are late
+) = range(22)
 
 # Operations: on floats, then on ints. What they take is float64 or int64.
-TO_FLOAT, ADD, SUB, MUL, DIV, NEG, ABS, POW = range(8)
+# Comparisons give an int, 1 or 0.
+TO_FLOAT, ADD, SUB, MUL, DIV, NEG, ABS, POW, ROUND, LESS, AT_MOST, EQUAL = range(12)
 INT_ADD, INT_SUB, INT_MUL, INT_DIV, INT_FLOORDIV, INT_MOD, INT_NEG, INT_ABS, INT_MIN, INT_MAX = (
-    range(10, 20)
+    range(12, 22)
 )
+INT_LESS, INT_AT_MOST, INT_EQUAL = range(22, 25)
+SUM, PROD, LEAST, GREATEST = range(4)  # operations that combine parts
 DOUBLE, SINGLE, INT = range(3)  # types of combined parts
+MAX_PARTS = 128  # NumPy halves longer sums; it adds shorter ones in eight columns
+_COLUMNS = 8
 
 # Words of the state.
 AT, DONE_PARTS, ITERATION, TIMES, STEP, PERIOD, KEPT, KEPT_STRIDE, ENTRY, ENTRY_BYTES = range(10)
-BOARD, WORLD_SIZE, RANK, PAUSES, YIELDS, POSITION, CODE, BEGAN, STATE_WORDS = range(10, 19)
+BOARD, WORLD_SIZE, RANK, PAUSES, YIELDS, POSITION, CODE, BEGAN = range(10, 18)
+STRIDE = 18  # from the step of one iteration to that of the next
+STATE_WORDS = 19
 
 FINISHED, TO_PYTHON, LATE, PAUSED, FAILED, GIVEN_UP = range(6)
 LINE_BYTES = 64  # from one rank's part on a stage to the next
@@ -131,6 +148,9 @@ def operate(operation: int, target: int, left: int, right: int) -> int:
         if operation == ABS:
             store_double(target, abs(x))
             return 1
+        if operation == ROUND:
+            store_double(target, float(_as_single(x)))
+            return 1
         y = load_double(right)
         if operation == ADD:
             store_double(target, x + y)
@@ -140,6 +160,12 @@ def operate(operation: int, target: int, left: int, right: int) -> int:
             store_double(target, x * y)
         elif operation == POW:
             store_double(target, x**y)
+        elif operation == LESS:
+            store_word(target, int(x < y))
+        elif operation == AT_MOST:
+            store_word(target, int(x <= y))
+        elif operation == EQUAL:
+            store_word(target, int(x == y))
         else:
             if y == 0.0:
                 return 0
@@ -165,6 +191,12 @@ def operate(operation: int, target: int, left: int, right: int) -> int:
         store_word(target, min(a, b))
     elif operation == INT_MAX:
         store_word(target, max(a, b))
+    elif operation == INT_LESS:
+        store_word(target, int(a < b))
+    elif operation == INT_AT_MOST:
+        store_word(target, int(a <= b))
+    elif operation == INT_EQUAL:
+        store_word(target, int(a == b))
     elif b == 0:
         return 0
     elif operation == INT_DIV:
@@ -178,36 +210,63 @@ def operate(operation: int, target: int, left: int, right: int) -> int:
     return 1
 
 
+@register_jitable  # type: ignore[untyped-decorator]
+def _joined(x: Any, y: Any, operation: int) -> Any:
+    if operation == SUM:
+        return x + y
+    if operation == PROD:
+        return x * y
+    if x != x:  # noqa: PLR0124  # a NaN is not equal to itself
+        return x
+    if operation == LEAST:
+        return x if x < y else y
+    return x if x > y else y
+
+
+def _combining(load: Any) -> Any:
+    """Returns a function that combines the ranks' parts of a number."""
+
+    @register_jitable  # type: ignore[untyped-decorator]
+    def column(stage: int, first: int, end: int, step: int, operation: int) -> Any:
+        x = load(stage + first * LINE_BYTES)
+        for rank in range(first + step, end, step):
+            x = _joined(x, load(stage + rank * LINE_BYTES), operation)
+        return x
+
+    @register_jitable  # type: ignore[untyped-decorator]
+    def pair(stage: int, first: int, end: int) -> Any:
+        left = column(stage, first, end, _COLUMNS, SUM)
+        return left + column(stage, first + 1, end, _COLUMNS, SUM)
+
+    @register_jitable  # type: ignore[untyped-decorator]
+    def combine(stage: int, count: int, operation: int) -> Any:
+        if operation != SUM or count < _COLUMNS:
+            return column(stage, 0, count, 1, operation)
+        end = count - count % _COLUMNS
+        a = pair(stage, 0, end) + pair(stage, 2, end)
+        total = a + (pair(stage, 4, end) + pair(stage, 6, end))
+        for rank in range(end, count):
+            total += load(stage + rank * LINE_BYTES)
+        return total
+
+    return combine
+
+
+_combine_doubles, _combine_singles = _combining(load_double), _combining(load_single)
+_combine_words = _combining(load_word)
+
+
 @compiled("void(int64, int64, int64, int64, int64)")
 def combine(target: int, stage: int, world_size: int, operation: int, kind: int) -> None:
-    """Combines the ranks' parts of a number, in rank order: a sum or product, of integers also
-    the least or greatest.
+    """Combines the ranks' parts of a number: a sum of `MAX_PARTS` parts at most, in the order of
+    NumPy's pairwise sums, else in rank order.
     """
     if kind == DOUBLE:
-        x = load_double(stage)
-        for rank in range(1, world_size):
-            y = load_double(stage + rank * LINE_BYTES)
-            x = x + y if operation == ADD else x * y
-        store_double(target, x)
+        store_double(target, _combine_doubles(stage, world_size, operation))
     elif kind == SINGLE:
-        u = load_single(stage)
-        for rank in range(1, world_size):
-            v = load_single(stage + rank * LINE_BYTES)
-            u = u + v if operation == ADD else u * v
-        store_double(target, float(u))
+        store_double(target, float(_combine_singles(stage, world_size, operation)))
     else:
-        a = load_word(stage)
-        for rank in range(1, world_size):
-            b = load_word(stage + rank * LINE_BYTES)
-            if operation == INT_ADD:
-                a = a + b
-            elif operation == INT_MUL:
-                a = a * b
-            elif operation == INT_MIN:
-                a = min(a, b)
-            else:
-                a = max(a, b)
-        store_word(target, a)
+        store_word(target, _combine_words(stage, world_size, operation))
 
 
 @compiled("int64(int64, int64, int64)")
@@ -267,6 +326,12 @@ def _row(row: int, state: int) -> int:
     elif code == REWRITE:
         if call_with_three(a, b, c, load_word(row + 32)) != 0:
             return FAILED
+    elif code == RELAUNCH:
+        if launch(a) != 0:
+            return TO_PYTHON
+    elif code == TAKE:
+        if take(a) == 0:
+            return TO_PYTHON
     elif code == NOTE:
         record(a, b, now(c, 0), load_word(load_word(state + 8 * STEP)), 0)
     else:
@@ -297,7 +362,8 @@ def run(table: int, state: int) -> int:
         began = clock()
     times, iteration = load_word(state + 8 * TIMES), load_word(state + 8 * ITERATION)
     step, period = load_word(state + 8 * STEP), load_word(state + 8 * PERIOD)
-    first = load_word(step) - iteration
+    stride = load_word(state + 8 * STRIDE)
+    first = load_word(step) - iteration * stride
     position = load_word(state + 8 * POSITION)
     why = FINISHED
     while iteration < times:
@@ -335,15 +401,19 @@ def run(table: int, state: int) -> int:
                 continue
         elif code == END:
             iteration += 1
-            if period != 0 and iteration % period == 0:
+            is_due = period != 0 and iteration % period == 0
+            if is_due and load_word(state + 8 * KEPT) != 0:
                 target = load_word(state + 8 * KEPT) + (iteration // period - 1) * load_word(
                     state + 8 * KEPT_STRIDE
                 )
                 memcpy(target, load_word(state + 8 * ENTRY), load_word(state + 8 * ENTRY_BYTES))
             at = load_word(row + 8)
+            if is_due and load_word(row + 16) != 0 and load_word(load_word(row + 16)) != 0:
+                times = iteration
+                store_word(state + 8 * TIMES, 0)
             if iteration < times:
-                store_word(step, first + iteration)
-                store_release(position, 0, first + iteration)
+                store_word(step, first + iteration * stride)
+                store_release(position, 0, first + iteration * stride)
                 if clock() - began > SERVE_MS:
                     why = PAUSED
                     break
@@ -351,6 +421,10 @@ def run(table: int, state: int) -> int:
         elif code == JUMP:
             at = load_word(row + 8)
             continue
+        elif code == DUE:
+            if period == 0 or (iteration + 1) % period != 0:
+                at = load_word(row + 8)
+                continue
         elif code == ENTER:
             store_word(load_word(row + 8), 0)
             if load_word(load_word(row + 16)) <= 0:
@@ -359,7 +433,8 @@ def run(table: int, state: int) -> int:
             _show(position, load_word(row + 32), 1, 0)
         elif code == AGAIN:
             inner = load_word(load_word(row + 8)) + 1
-            if inner < load_word(load_word(row + 16)):
+            ends = load_word(row + 40) != 0 and load_word(load_word(row + 40)) != 0
+            if inner < load_word(load_word(row + 16)) and not ends:
                 store_word(load_word(row + 8), inner)
                 _show(position, load_word(row + 32), 1, inner)
                 at = load_word(row + 24)

@@ -12,6 +12,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 import synknumba as synk
 from synknumba._rank import sequence_lowering, sequence_routine
 
+# to make a round end at each kept result
+pytestmark = pytest.mark.filterwarnings("ignore:.*until= does not look at the results")
+
 
 @synk.parallel(grid=1, block=1)
 @cuda.jit

@@ -221,7 +221,7 @@ def test_errors_arrive_at_result(world):
     assert breaking.submit(v, -1, times=2).result() == 12.0 * world.world_size
     with pytest.raises(
         synk.ArgumentError,
-        match="until= is judged in the script .* submit it with times= and every=",
+        match="until= may be judged in the script .* submit it with times= and every=",
     ):
         shrink.submit(v, 0.5, times=9, until=lambda t: t < 1)
     with pytest.raises(synk.ArgumentError, match="times must be an int"):

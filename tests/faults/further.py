@@ -85,6 +85,19 @@ FURTHER = (
         ("faults/test_sequence_faults.py::test_right_after_a_rank_has_failed_anywhere",),
     ),
     Further(
+        "a rank dies or raises, Ctrl-C or the time limit comes, in a loop with `until=` that the "
+        "ranks judge",
+        "`RankDied`, `RankError`, `KeyboardInterrupt` or `CallTimeout`, with the iteration; the "
+        "next call is right",
+        (
+            "faults/test_sequence_faults.py::test_a_rank_is_killed_in_a_loop",
+            "faults/test_sequence_faults.py::test_a_rank_dies_while_the_other_waits_for_it",
+            "faults/test_sequence_faults.py::test_right_after_a_rank_has_failed_in_a_judged_loop",
+            "faults/test_sequence_faults.py::test_a_time_limit_ends_a_loop",
+            "faults/test_sequence_faults.py::test_an_interrupt_ends_a_loop",
+        ),
+    ),
+    Further(
         "functions on ranks start processes, and the world or a rank ends",
         "nothing; the processes end with their rank",
         (

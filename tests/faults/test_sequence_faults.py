@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -88,6 +89,35 @@ def totals(v, w, who, when, after):
     return total
 
 
+@synk.sequence
+def judged(v):
+    """Ranks wait for each other in the condition alone."""
+    count(v)
+    return measure(v)
+
+
+@synk.sequence
+def judge_and_die(v):
+    count(v)
+    total = measure(v)
+    die_at(synk.STEP, synk.RANK)
+    return total
+
+
+@synk.sequence
+def judged_and_broken(v, who, when):
+    count(v)
+    fail_at(synk.RANK, synk.STEP, who, when)
+    return measure(v)
+
+
+def never(t):
+    return t < 0
+
+
+LOOPS = {"run": run, "run_alone": run_alone, "judged": partial(judged, until=never)}
+
+
 def totals_of(world_size, times):
     """What `totals` makes of v and w, and returns."""
     v = 10 * np.arange(world_size)[:, None, None] + np.arange(times)[:, None] + np.arange(3.0)
@@ -124,34 +154,66 @@ def test_right_after_a_rank_has_failed_anywhere(monkeypatch, world_size, tables,
             assert found == totals_of(world_size, times)[2]
 
 
-def test_a_rank_dies_while_the_other_waits_for_it():
+@pytest.mark.parametrize("body", [run_and_die, judge_and_die], ids=lambda body: body.name)
+def test_a_rank_dies_while_the_other_waits_for_it(body):
     place = (
-        rf"during run_and_die\(\), in iteration 50 of {FOREVER} of run_and_die, call 3: "
+        rf"during {body.name}\(\), in iteration 50 of {FOREVER} of {body.name}, call 3: "
         rf"die_at\(step: int, rank: synk.RANK\) "
         rf"\({re.escape(__file__)}:\d+\)\."
     )
+    until = never if body is judge_and_die else None
     with synk.fork(2, device="cpu"), pytest.raises(synk.RankDied, match=place):
-        run_and_die(synk.variable(np.zeros(3)), times=FOREVER)
+        body(synk.variable(np.zeros(3)), times=FOREVER, until=until)
 
 
-@pytest.mark.parametrize("body", [run, run_alone], ids=lambda one: one.name)
-def test_a_time_limit_ends_a_loop(body):
+def test_right_after_a_rank_has_failed_in_a_judged_loop():
+    """Another waits for it in the condition, and both judge the next call from its begin."""
     with synk.fork(2, device="cpu"):
-        body(synk.variable(np.zeros(3)))  # compiles the kernel, which may take longer
+        v = synk.variable(np.zeros(3))
+        for when in (0, 7, 8):
+            with pytest.raises(synk.RankError, match=f"in iteration {when} of {FOREVER} of judged"):
+                judged_and_broken(v, 1, when, times=FOREVER, until=never)
+            v.set_value(np.zeros(3))
+            assert judged_and_broken(v, -1, 0, times=20, until=lambda t: t >= 10) == 10
+            assert v.get_value()[0] == 5
+
+
+@pytest.mark.parametrize("body", LOOPS)
+def test_a_rank_is_killed_in_a_loop(body):
+    loop = LOOPS[body]
+    with synk.fork(2, device="cpu") as world:
+        v = synk.variable(np.zeros(3))
+        loop(v, times=1)
+        killer = threading.Timer(0.2, os.kill, (world.pids[1], signal.SIGKILL))
+        killer.start()
+        with pytest.raises(synk.RankDied, match=rf"in iteration [1-9]\d* of {FOREVER} of {body}\b"):
+            loop(v, times=FOREVER)
+        killer.join()
+
+
+@pytest.mark.parametrize("body", LOOPS)
+def test_a_time_limit_ends_a_loop(body):
+    loop = LOOPS[body]
+    with synk.fork(2, device="cpu"):
+        loop(synk.variable(np.zeros(3)), times=1)  # compiles kernels, which may take longer
     with (
         synk.fork(2, device="cpu", timeout=0.3),
-        pytest.raises(synk.CallTimeout, match=body.name) as caught,
+        pytest.raises(synk.CallTimeout, match=body) as caught,
     ):
-        body(synk.variable(np.zeros(3)), times=FOREVER)
+        loop(synk.variable(np.zeros(3)), times=FOREVER)
     places = re.findall(
-        rf"innermost frame first ---\n  in iteration (\d+) of {FOREVER} of {body.name}, call [12]: ",  # noqa: E501
+        r"innermost frame first ---\n"
+        rf"  in iteration (\d+) of {FOREVER} of {body}(, call [123]: |$)",
         str(caught.value),
+        re.MULTILINE,
     )
-    assert places
+    assert len(places) == 2
 
 
-@pytest.mark.parametrize("body", [run, run_alone], ids=lambda one: one.name)
+@pytest.mark.parametrize("body", LOOPS)
 def test_an_interrupt_ends_a_loop(body):
+    loop = LOOPS[body]
+
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -159,20 +221,20 @@ def test_an_interrupt_ends_a_loop(body):
     try:
         with synk.fork(2, device="cpu"):
             v = synk.variable(np.zeros(3))
-            body(v)
+            loop(v, times=1)
             began = time.monotonic()
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             with pytest.raises(KeyboardInterrupt) as caught:
-                body(v, times=FOREVER)
+                loop(v, times=FOREVER)
             for rank, note in enumerate(caught.value.__notes__):
                 assert re.match(
-                    rf"rank {rank} was in iteration \d+ of {FOREVER} of {body.name}, call [12]: ",
+                    rf"rank {rank} was in iteration \d+ of {FOREVER} of {body}(, call [123]: |$)",
                     note,
                 )
             assert time.monotonic() - began < 20
         with synk.fork(2, device="cpu"):
             v = synk.variable(np.zeros(3))
-            body(v, times=4)
+            loop(v, times=4)
             assert v.get_value()[0] == 4
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

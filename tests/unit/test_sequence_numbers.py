@@ -7,6 +7,7 @@ import pytest
 from numba import njit
 
 from synknumba._formulas import FUNCTIONS, OPERATORS
+from synknumba._ops import reduction
 from synknumba._rank import sequence_rows
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._wire import sequence_interpreter as table
@@ -42,7 +43,8 @@ def computed(sign, left, right):
     ]
     has_float = isinstance(left, float)
     operations = sequence_rows._FLOAT_OPERATIONS if has_float else sequence_rows._INT_OPERATIONS
-    target = np.zeros(1, np.float64 if has_float or sign == "/" else np.int64)
+    is_float = (has_float or sign == "/") and sign not in {"<", "<=", "=="}
+    target = np.zeros(1, np.float64 if is_float else np.int64)
     done = table.operate(
         operations[sign], target.ctypes.data, *(cell.ctypes.data for cell in cells)
     )
@@ -61,6 +63,7 @@ def test_operations(sign, kind):
             "//",
             "%",
             "**",
+            "float32",
             *FUNCTIONS,
         }
         return
@@ -75,7 +78,11 @@ def test_operations(sign, kind):
             if ours is None:
                 continue
             found += 1
-            told = OPERATORS[sign](left) if sign in {"neg", "abs"} else OPERATORS[sign](left, right)
+            told = (
+                OPERATORS[sign](left)
+                if sign in {"neg", "abs", "float32"}
+                else OPERATORS[sign](left, right)
+            )
             assert type(ours) is type(told)
             assert repr(ours) == repr(told), (left, right)  # tells −0.0 from 0.0, and NaN is NaN
     assert found > 10
@@ -142,3 +149,23 @@ def test_results_of_other_dtypes_have_no_cell():
     assert numbers.evaluate(formula) == 0.5 * 0.25 + 4 - 3
     assert numbers.evaluate(("result", 1)) == 2**64 - 1
     assert (numbers.letter(0), numbers.letter(1)) == ("d", None)
+
+
+COMBINED = {"sum": table.SUM, "prod": table.PROD, "min": table.LEAST, "max": table.GREATEST}
+KINDS = {"float64": table.DOUBLE, "float32": table.SINGLE, "int64": table.INT}
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("op", COMBINED)
+def test_parts_are_combined_as_numpy_does(op, dtype):
+    rng = np.random.default_rng(0)
+    for count in range(1, table.MAX_PARTS + 1):
+        lines = np.zeros((count, table.LINE_BYTES // np.dtype(dtype).itemsize), dtype)
+        lines[:, 0] = 100 * rng.standard_normal(count)
+        if dtype != "int64" and count % 5 == 0:
+            lines[rng.integers(count), 0] = rng.choice([np.nan, np.inf, -np.inf])
+        cell = np.zeros(1, "int64" if dtype == "int64" else "float64")
+        table.combine(cell.ctypes.data, lines.ctypes.data, count, COMBINED[op], KINDS[dtype])
+        with np.errstate(over="ignore"):
+            want = reduction.UFUNCS[op].reduce(np.ascontiguousarray(lines[:, 0]))
+        np.testing.assert_array_equal(cell[0], want)

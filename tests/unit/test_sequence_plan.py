@@ -223,7 +223,7 @@ def test_arrays_from_call_to_call():
         72,
     )
     assert (taken.reads, taken.waits_for) == (("doubled of double", "v"), "all ranks")
-    assert "doubled: sum of float64 (3,), combined by the ranks for later calls" in str(
+    assert "doubled: sum of float64 (3,), combined by the ranks" in str(
         body.plan(synk.variable(np.zeros(4)), world_size=1)
     )
 
