@@ -366,7 +366,7 @@ def test_options_of_several_iterations_need_their_number():
         assert steps(u) == 2
         assert steps(u, every=1).tolist() == [4]
         assert steps.submit(u).result() == 6
-        assert steps(u, times=1, until=lambda result: False) == 8
+        assert steps(u, times=1, until=lambda result: result < 0) == 8
         assert steps.plan(u).times == 1
         assert not steps.plan(u).round_ends
 
