@@ -1,5 +1,7 @@
 """What the source of a sequence's body shows, and the decorator's own errors."""
 
+import copy
+import pickle
 import re
 
 import numpy as np
@@ -376,6 +378,11 @@ def test_options_of_several_iterations_need_their_number():
             return steps(u)
 
         assert twice(u, times=2) == 16
+
+
+def test_the_step_is_copied_and_pickled():
+    for copied in (copy.copy(synk.STEP), pickle.loads(pickle.dumps(synk.STEP))):
+        assert copied.label == synk.STEP.label
 
 
 def test_carry_takes_two_arguments():
