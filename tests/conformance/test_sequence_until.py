@@ -607,3 +607,35 @@ def test_one_condition_after_another(world):
         assert_array_equal(
             found, values[count - 1] if every is None else values[every - 1 : count : every]
         )
+
+
+def test_the_step_of_an_outer_body(world):
+    """A name of the step could mean that of either loop."""
+
+    @synk.sequence
+    def halvings(v):
+        scale(v, 0.5)
+        return total(v)
+
+    @synk.sequence
+    def outer(v):
+        k = synk.STEP
+        halvings(v, times=9, until=lambda r: r < 1 / (1 + k))
+        return total(v)
+
+    @synk.sequence
+    def other(v):
+        k = synk.STEP + 0
+        halvings(v, times=99, until=lambda r: r < 1 / (1 + k))
+        return total(v)
+
+    v = synk.variable(np.full(1, 64.0))
+    with pytest.raises(synk.ArgumentError, match=r"k is synk.STEP; .* k = synk.STEP \+ 0"):
+        outer(v, times=4)
+    size, want, now = world.world_size, [], 64.0
+    for step in range(4):
+        now *= 0.5
+        while size * now >= 1 / (1 + step):
+            now *= 0.5
+        want.append(size * now)
+    assert_array_equal(other(v, times=4, every=1), want)
