@@ -4,7 +4,8 @@ python benchmarks/gpu_sequences.py
 python benchmarks/gpu_sequences.py --ranks 1 2 --json benchmarks/results/h200x2-gpu_sequences.json
 
 Rows: an empty kernel and a Python function that does nothing, each without and with the iteration's
-number as an argument; a kernel, an all_reduce of 100 float32, a kernel and the sum of its results;
+number as an argument; a kernel, an all_reduce of 100 float32, a kernel and the sum of its results,
+also judged by until=, by the ranks and by the script;
 steps of Jacobi's method on n × n points, float32, whose ranks exchange rows and swap two arrays,
 also with unsigned indices; sweeps of an Ising model on 512 × 512 sites; and steps of softmax
 regression, by functions with record=True in the sequence, and without in single calls. Microseconds
@@ -224,6 +225,24 @@ def measure(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result
                 lambda: step(x),
             ),
             ("the same, every=1", lambda: steps(x, times=TIMES, every=1), TIMES, lambda: step(x)),
+            (
+                "the same, until= by the ranks",
+                lambda: steps(x, times=TIMES, until=lambda t: t < 0),
+                TIMES,
+                lambda: step(x),
+            ),
+            (
+                "the same, until= by the ranks, every=8",
+                lambda: steps(x, times=TIMES, every=8, until=lambda t: t < 0),
+                TIMES,
+                lambda: step(x),
+            ),
+            (
+                "the same, until= by the script",
+                lambda: steps(x, times=CALLS, until=lambda t: bool(t < 0)),
+                CALLS,
+                lambda: step(x),
+            ),
             ("one round", repeated(lambda: empties(x)), CALLS, lambda: empty(x)),
         ]
         for what, sequence, iterations, single in rows:

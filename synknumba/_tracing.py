@@ -262,6 +262,8 @@ class Unknown:
         """
         if name in _ARRAY_MEMBERS or name in Extremum._fields:
             self._refuse_operation(name)
+        if name == "label":  # of an object that copy or pickle has not filled yet
+            raise AttributeError(name)
         raise MemberError(f"{self.label} has no {name!r} in the body of a sequence")
 
 

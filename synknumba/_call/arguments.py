@@ -131,22 +131,6 @@ class Output:
     filled: bool = True
 
 
-def checked_shape(what: str, shape: Any) -> Shape:
-    """Returns a shape as a tuple; raises `ReductionError` where it is none."""
-    several = shape
-    if hasattr(shape, "__index__"):
-        several = (shape,)
-    try:
-        lengths = tuple(int(length.__index__()) for length in several)
-    except (AttributeError, TypeError):
-        lengths = (-1,)
-    if min(lengths, default=0) < 0:
-        raise ReductionError(
-            f"the shape of {what} must be a tuple of non-negative integers, got {shape!r}"
-        )
-    return lengths
-
-
 @known_options
 def output(
     op: NamedOp | Literal["avg"] | Callable[[Any, Any], Any] | None,
@@ -221,7 +205,7 @@ def output(
             "output needs shape=… (() for one number) or like=… (the name of a parameter)"
         )
     if shape is not None and not callable(shape):
-        checked_shape("an output", shape)
+        reduction.checked_shape("an output", shape)
     if dtype is not None:
         try:
             dtype = np.dtype(dtype)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from synknumba._call.arguments import IndexRange, Output, checked_shape
+from synknumba._call.arguments import IndexRange, Output
 from synknumba._call.call import Call
 from synknumba._call.collect import is_worthwhile
 from synknumba._device import fold_kernel
@@ -230,7 +230,7 @@ class OutputBuilder:
         if callable(output.shape):
             shape = self._shape_by(name, output.shape, call)
         elif output.shape is not None:
-            shape = checked_shape(name, output.shape)
+            shape = reduction.checked_shape(name, output.shape)
         return dtype, shape
 
     def _like(self, name: str, output: Output, call: Call) -> "tuple[np.dtype[Any], Shape]":
@@ -302,4 +302,4 @@ class OutputBuilder:
                 f"{type(error).__name__}: {error}; it gets a dict with "
                 f"{', '.join(call.arguments.passed)}"
             ) from error
-        return checked_shape(name, shape)
+        return reduction.checked_shape(name, shape)

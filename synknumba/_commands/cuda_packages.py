@@ -66,7 +66,7 @@ def numba_cuda() -> str:
         )
     try:
         tried = subprocess.run(
-            [sys.executable, "-c", "from numba import cuda"],
+            [sys.executable, "-P", "-c", "from numba import cuda"],
             capture_output=True,
             text=True,
             check=False,

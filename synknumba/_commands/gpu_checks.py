@@ -72,7 +72,7 @@ def visible_gpus() -> list[dict[str, Any]]:
         return []
     try:
         done = subprocess.run(  # noqa: S603  # the program is this module's
-            [sys.executable, "-c", _PROGRAM],
+            [sys.executable, "-P", "-c", _PROGRAM],
             capture_output=True,
             text=True,
             check=False,

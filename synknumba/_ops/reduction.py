@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from synknumba._errors import ReductionError
-from synknumba._types import Array, NamedOp, Op, UserOp, nearest
+from synknumba._types import Array, NamedOp, Op, Shape, UserOp, nearest
 
 _OPS: tuple[str | None, ...] = (*get_args(NamedOp), None)
 _OTHER_NAMES = {
@@ -60,6 +60,22 @@ _REFUSED = {  # (op, dtype kind): alternative; kinds as in numpy.dtype.kind
     **{(op, "c"): _NO_ORDER.format("reduce") for op in ("min", "max")},
     **{(op, "c"): _NO_ORDER.format("locate") for op in ("argmin", "argmax")},
 }
+
+
+def checked_shape(what: str, shape: Any) -> Shape:
+    """Returns a shape as a tuple; raises `ReductionError` where it is none."""
+    several = shape
+    if hasattr(shape, "__index__"):
+        several = (shape,)
+    try:
+        lengths = tuple(int(length.__index__()) for length in several)
+    except (AttributeError, TypeError):
+        lengths = (-1,)
+    if min(lengths, default=0) < 0:
+        raise ReductionError(
+            f"the shape of {what} must be a tuple of non-negative integers, got {shape!r}"
+        )
+    return lengths
 
 
 def nearest_op(op: object, ops: Iterable[str | None]) -> str:

@@ -128,6 +128,7 @@ class Lowering(FormulaRows):
         self._fill_state()
         begins = self._add_iterations(parts)
         meeting = len(self._rows)
+        self._row(table.FINISH, 0, 0, 0, 1)  # else a judgement may have shown the count already
         self._row(table.MEET)
         self._row(table.END, 0)
         self._kept.append(self._clock)
@@ -157,6 +158,7 @@ class Lowering(FormulaRows):
             table.PAUSES: place.control.patience.pauses,
             table.YIELDS: place.control.patience.rank,
             table.STRIDE: self._stride,
+            table.TIMES: 1,  # 0 once the condition has ended the loop
             table.POSITION: board.address
             + 8 * sequence.position_word(place.world_size, place.rank),
         }

@@ -202,6 +202,10 @@ def _why_not_traced(function: types.FunctionType) -> str:
         if "dtype" in code.co_names:
             return "it uses dtype"
     for (kind, name), value in _read(function):
+        if value is STEP and kind != "global":  # of the body that defines it, or of this loop
+            return (
+                f"{name} is synk.STEP; write synk.STEP in it, or {name} = synk.STEP + 0 before it"
+            )
         is_default = kind in {"default", "keyword"} and value is not None
         if is_default and not _is_number(value) and _pure(value) is None:
             return f"it uses {name}"

@@ -452,6 +452,34 @@ def test_inner_sequences(world):
         assert v.get_value() == 0.125**count
 
 
+@pytest.mark.parametrize("every", [None, 1, 2])
+@pytest.mark.parametrize("last", [1, 2, 3, 5])
+def test_functions_that_are_recorded(world, last, every):
+    """Also where the loop ends in the iterations that are tried out before."""
+
+    @synk.function(record=True)
+    def halve(v):
+        v *= 0.5
+
+    @synk.sequence
+    def body(n, v):
+        advance(n)
+        halve(v)
+        synk.all_reduce(v, "max")
+        return total(v)
+
+    size = world.world_size
+    limit = size * 0.5**last
+    for _ in range(2):
+        v = synk.variable(np.ones(1))
+        count, found = run(body, [v], lambda r: r <= limit, times=6, every=every)
+        assert count == expected_count(
+            0.5 ** np.arange(1, 7), lambda r: r <= 0.5**last, 6, every or 1
+        )
+        assert v.get_value() == 0.5**count
+        assert np.atleast_1d(found)[-1] == size * 0.5**count
+
+
 TOLERANCE = 0.5
 
 
@@ -579,3 +607,35 @@ def test_one_condition_after_another(world):
         assert_array_equal(
             found, values[count - 1] if every is None else values[every - 1 : count : every]
         )
+
+
+def test_the_step_of_an_outer_body(world):
+    """A name of the step could mean that of either loop."""
+
+    @synk.sequence
+    def halvings(v):
+        scale(v, 0.5)
+        return total(v)
+
+    @synk.sequence
+    def outer(v):
+        k = synk.STEP
+        halvings(v, times=9, until=lambda r: r < 1 / (1 + k))
+        return total(v)
+
+    @synk.sequence
+    def other(v):
+        k = synk.STEP + 0
+        halvings(v, times=99, until=lambda r: r < 1 / (1 + k))
+        return total(v)
+
+    v = synk.variable(np.full(1, 64.0))
+    with pytest.raises(synk.ArgumentError, match=r"k is synk.STEP; .* k = synk.STEP \+ 0"):
+        outer(v, times=4)
+    size, want, now = world.world_size, [], 64.0
+    for step in range(4):
+        now *= 0.5
+        while size * now >= 1 / (1 + step):
+            now *= 0.5
+        want.append(size * now)
+    assert_array_equal(other(v, times=4, every=1), want)

@@ -16,7 +16,7 @@ import pytest
 
 import synknumba
 from synknumba._cli import main
-from synknumba._commands import doctor, gpu_checks, machine_checks, proof
+from synknumba._commands import cuda_packages, doctor, gpu_checks, machine_checks, proof
 from synknumba._commands.findings import Finding, ok, run_checks
 from synknumba._device import LIBRARIES, DeviceReport, GpuLibraries
 from synknumba._errors import WorldError
@@ -50,6 +50,13 @@ def system(tmp_path, monkeypatch):
         path.write_text(text)
 
     return write
+
+
+def test_files_of_the_working_directory_hide_no_package(tmp_path, monkeypatch):
+    (tmp_path / "random.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+    assert cuda_packages.numba_cuda() == "imports"
 
 
 def test_all_checks_on_this_machine(capsys):

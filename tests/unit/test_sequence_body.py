@@ -1,5 +1,7 @@
 """What the source of a sequence's body shows, and the decorator's own errors."""
 
+import copy
+import pickle
 import re
 
 import numpy as np
@@ -366,7 +368,7 @@ def test_options_of_several_iterations_need_their_number():
         assert steps(u) == 2
         assert steps(u, every=1).tolist() == [4]
         assert steps.submit(u).result() == 6
-        assert steps(u, times=1, until=lambda result: False) == 8
+        assert steps(u, times=1, until=lambda result: result < 0) == 8
         assert steps.plan(u).times == 1
         assert not steps.plan(u).round_ends
 
@@ -376,6 +378,11 @@ def test_options_of_several_iterations_need_their_number():
             return steps(u)
 
         assert twice(u, times=2) == 16
+
+
+def test_the_step_is_copied_and_pickled():
+    for copied in (copy.copy(synk.STEP), pickle.loads(pickle.dumps(synk.STEP))):
+        assert copied.label == synk.STEP.label
 
 
 def test_carry_takes_two_arguments():
