@@ -27,6 +27,8 @@ SMALL = {
     "lattice_boltzmann.py": "--size 12 --steps 20",
     "ising_divided.py": "--side 16 --warm-up 50 --measurements 150 --temperatures 1.8 3",
     "conjugate_gradients.py": "--cells 24",
+    "newton_krylov.py": "--cells 24",
+    "runge_kutta.py": "--points 181",
     "replica_exchange.py": "--levels 4 --ladders 16 --steps 400",
     "helium.py": "--samples 4000 --iterations 30 --final 50000",
     "lca.py": "--batch 7 --features 72 --files 40 --periods 4",
@@ -73,6 +75,16 @@ RUNS = [
         "conjugate_gradients.py",
         f"{SMALL['conjugate_gradients.py']} --device cpu --ranks 3",
         "agree with theory",
+    ),
+    (
+        "newton_krylov.py",
+        f"{SMALL['newton_krylov.py']} --device cpu --ranks 3",
+        "agrees with the closed form",
+    ),
+    (
+        "runge_kutta.py",
+        f"{SMALL['runge_kutta.py']} --device cpu --ranks 3",
+        "agrees with the closed form",
     ),
     (
         "replica_exchange.py",
@@ -219,6 +231,8 @@ def param(name, args, printed):
             "softmax_regression.py",
             "lca.py",
             "conjugate_gradients.py",
+            "newton_krylov.py",
+            "runge_kutta.py",
             "variables.py",
             "heat.py",  # which saves its picture in the quick suite
             "lattice_boltzmann.py",  # whose steps are compared with NumPy's there
@@ -476,7 +490,7 @@ def flow_by_numpy(f, c, weights, numbers, steps):
     return f
 
 
-@pytest.mark.parametrize(
+WORLDS = pytest.mark.parametrize(
     ("device", "ranks"),
     [
         ("cpu", 3),
@@ -484,6 +498,9 @@ def flow_by_numpy(f, c, weights, numbers, steps):
         pytest.param("cuda", 2, marks=pytest.mark.multi_gpu),
     ],
 )
+
+
+@WORLDS
 @pytest.mark.parametrize("numbers", [(0.03, 2.4, 0.07), (0.2, 0.0, 0.0)])
 def test_flow_of_lattice_boltzmann_is_that_of_numpy(device, ranks, numbers):
     """A sphere and fluid that enters, or periodic flow without it."""
@@ -500,6 +517,61 @@ def test_flow_of_lattice_boltzmann_is_that_of_numpy(device, ranks, numbers):
     middle = want[..., 3]
     flow = np.tensordot(example.C[:, :2].T, middle, 1) / (1 + middle.sum(0))
     np.testing.assert_allclose(np.moveaxis(u, -1, 0), flow, atol=1e-7)
+
+
+@WORLDS
+def test_conjugate_gradients_end_in_the_iteration_in_which_those_of_scipy_end(device, ranks):
+    sparse = pytest.importorskip("scipy.sparse")
+    linalg = pytest.importorskip("scipy.sparse.linalg")
+    example, cells = module_of("conjugate_gradients"), 40
+    second = sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(cells - 1, cells - 1))
+    one, iterations = sparse.eye_array(cells - 1), []
+    matrix, b = sparse.kron(second, one) + sparse.kron(one, second), example.problem(cells)[1]
+    want, _ = linalg.cg(matrix, b[1:-1, 1:-1].ravel(), rtol=1e-8, callback=iterations.append)
+    with synk.fork(ranks, device=device):
+        found, norms, _ = example.solve(cells, 1, 1e-8)
+    assert norms.shape[1] - 1 == len(iterations) > 40
+    np.testing.assert_allclose(found[1:-1, 1:-1].ravel(), want, atol=1e-12)
+
+
+@WORLDS
+def test_newton_and_krylov_find_the_solution_of_scipy(device, ranks):
+    optimize = pytest.importorskip("scipy.optimize")
+    example, cells = module_of("newton_krylov"), 12
+    u = example.solution(cells)
+
+    def residual(inner):
+        u[1:-1, 1:-1] = inner
+        around = u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:]
+        return 8 * example.BETA / cells**2 * np.exp(inner) + around - 4 * inner
+
+    want = optimize.newton_krylov(residual, np.zeros((cells - 1, cells - 1)), f_tol=1e-12)
+    with synk.fork(ranks, device=device):
+        found, _ = example.solve(cells, 1e-24)
+    np.testing.assert_allclose(found[1:-1, 1:-1], want, atol=1e-11)
+
+
+@WORLDS
+def test_steps_of_runge_and_kutta_are_those_of_scipy(device, ranks):
+    """Also those that are refused, as the number of evaluations shows."""
+    integrate = pytest.importorskip("scipy.integrate")
+    example, points, tolerance = module_of("runge_kutta"), 301, 1e-5
+    inverse = ((points - 1) / example.LENGTH) ** 2
+
+    def slope(t, u):
+        inner = inverse * (u[:-2] - 2 * u[1:-1] + u[2:]) + u[1:-1] * (1 - u[1:-1])
+        return np.pad(inner, 1)
+
+    tolerances = {"rtol": tolerance, "atol": tolerance}
+    start = example.front(points, 0)
+    want = integrate.solve_ivp(slope, (0, 9), start, "RK23", first_step=1e-3, **tolerances)
+    with synk.fork(ranks, device=device):
+        found, left = example.solve(points, 9.0, tolerance)
+    assert 1 + 3 * len(left) == want.nfev
+    assert len(left) > len(np.unique(left)) == len(want.t) - 1
+    # near the limit of stability, rounding of the error's norm moves later steps
+    np.testing.assert_allclose(9 - np.unique(left)[::-1], want.t[1:], atol=1e-4)
+    np.testing.assert_allclose(found, want.y[:, -1], atol=1e-6)
 
 
 def populations_of(f, moving):
@@ -520,6 +592,8 @@ def populations_of(f, moving):
             "lattice_boltzmann.py",
             "ising_divided.py",
             "conjugate_gradients.py",
+            "newton_krylov.py",
+            "runge_kutta.py",
             "replica_exchange.py",
             "helium.py",
             "lca.py",
@@ -554,6 +628,8 @@ def test_an_example_saves_its_picture(name, tmp_path):
         ("lattice_boltzmann.py", "--size 64 --device cuda"),
         ("ising_divided.py", "--device cuda"),
         ("conjugate_gradients.py", "--device cuda"),
+        ("newton_krylov.py", "--device cuda"),
+        ("runge_kutta.py", "--device cuda"),
         ("replica_exchange.py", "--device cuda"),
         ("helium.py", "--device cuda"),
         ("digits.py", "--device cuda"),

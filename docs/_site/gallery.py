@@ -61,6 +61,10 @@ SECTIONS = {
         "conjugate_gradients": Example(
             "Poisson's equation by conjugate gradients", "--cells 64", (0.0845, 0.0335, 0.33)
         ),
+        "newton_krylov": Example(
+            "Bratu's equation by Newton's iterations", "--cells 400", (0, 0, 1)
+        ),
+        "runge_kutta": Example("Fisher's equation by adaptive steps", "", (0.125, 0, 0.75)),
     },
     "Monte Carlo": {
         "ising_divided": Example(
