@@ -19,8 +19,8 @@ where κ is the ratio of A's largest to its smallest eigenvalue. Sources: M. Hes
 Journal of Research of the National Bureau of Standards 49 (1952), the method; Y. Saad, "Iterative
 Methods for Sparse Linear Systems" (SIAM, 2003), section 6.11.3, the bound.
 
-Each rank has its own rows, and a halo. The scalar products, s and t stay on the ranks; every few
-iterations r·r and e·r come to the script, where `until=` judges them.
+Each rank has its own rows, and a halo. The scalar products, s and t stay on the ranks, which judge
+r·r by `until=` every few iterations; those r·r and e·r come to the script in the end.
 
 The picture needs matplotlib: pip install 'synknumba[examples]'.
 """
