@@ -173,6 +173,26 @@ def repeated(call: Callable[[], object]) -> Callable[[], None]:
     return calls
 
 
+def judged(
+    steps: Callable[..., object], single: Callable[[], object]
+) -> list[tuple[str, Callable[[], object], int, Callable[[], object]]]:
+    """Rows of a loop whose result until= judges in each iteration, which never ends it."""
+    return [
+        (
+            "the same, until= by the ranks",
+            lambda: steps(times=TIMES, until=lambda t: t < 0),
+            TIMES,
+            single,
+        ),
+        (
+            "the same, until= by the script",
+            lambda: steps(times=CALLS, until=lambda t: bool(t < 0)),
+            CALLS,
+            single,
+        ),
+    ]
+
+
 def measure(ranks: int, seconds: float) -> Iterator[Result]:
     """Sequences beside single calls."""
     with synk.fork(ranks, device="cpu"):
@@ -192,18 +212,7 @@ def measure(ranks: int, seconds: float) -> Iterator[Result]:
                 TIMES,
                 lambda: step(x),
             ),
-            (
-                "the same, until= by the ranks",
-                lambda: steps(x, times=TIMES, until=lambda t: t < 0),
-                TIMES,
-                lambda: step(x),
-            ),
-            (
-                "the same, until= by the script",
-                lambda: steps(x, times=CALLS, until=lambda t: bool(t < 0)),
-                CALLS,
-                lambda: step(x),
-            ),
+            *judged(lambda **options: steps(x, **options), lambda: step(x)),
             ("one round", repeated(lambda: empties(x)), CALLS, lambda: empty(x)),
         ]
         for what, sequence, iterations, single in rows:

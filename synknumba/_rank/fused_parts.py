@@ -329,6 +329,11 @@ class FusedParts:
         # runs that are recordings, by their count and the turn of their last iteration
         self._whole: dict[tuple[int, int], _FinalIteration] = {}
         self._count = 0  # of the iterations of such a run
+        parts = itertools.chain.from_iterable(self._turns)
+        formulas = itertools.chain(*(part.recordable.formulas for part in parts))
+        has_step = any(_has_step(formula, depth) for *_, formula in formulas)
+        # whether iterations differ in nothing but their turns
+        self._are_alike = layouts.prefetch is None and not has_step
         self._gathered: int | None = None  # the iteration whose rows have been gathered ahead
         self._is_loaded = False  # in this round
         self._queue = _Queue(device, partial(context.board.report, depth))
@@ -373,10 +378,13 @@ class FusedParts:
         self._gathered = first + count if goes_on and self._ends else None
 
     def as_whole(self, count: int) -> dict[int, Recording]:
-        """Makes each run of so many iterations a recording, if possible; returns those that
+        """Makes each run of so many iterations a recording, if possible: iterations are alike and
+        short, and runs follow each other in the same turn, or in the next. Returns those that
         compiled code can launch, by the turn of their last iteration.
         """
-        if not self._are_alike(count):
+        is_next = count % self.turns in {0, 1 % self.turns}
+        is_short = count * self._queue.seconds < MOST_SECONDS and self._recordings.are_few(count)
+        if not (self._are_alike and is_next and is_short):
             return {}
         self._count = count
         return {
@@ -385,26 +393,10 @@ class FusedParts:
             if known == count and whole.recording is not None and whole.recording.relaunch
         }
 
-    def _are_alike(self, count: int) -> bool:
-        """Whether runs of so many iterations may be recordings, as they differ in nothing but
-        their turns: those that follow each other in the same turn, or in the next.
-        """
-        turns, depth = len(self._turns), self._arguments.depth
-        is_short = count * self._queue.seconds < MOST_SECONDS and self._recordings.are_few(count)
-        parts = itertools.chain.from_iterable(self._turns)
-        formulas = itertools.chain(*(part.recordable.formulas for part in parts))
-        return (
-            self._prefetch is None
-            and is_short
-            and count % turns in {0, 1 % turns}
-            and not any(_has_step(last, depth) for *_, last in formulas)
-        )
-
     def _whole_run(self, first: int, count: int) -> "_FinalIteration":
-        turns = len(self._turns)
-        last = (first + count - 1) % turns
+        last = (first + count - 1) % self.turns
         if (count, last) not in self._whole:
-            layouts = [self._turns[(first + offset) % turns] for offset in range(count)]
+            layouts = [self._turns[(first + offset) % self.turns] for offset in range(count)]
             device = self._arguments.context.place.device
             self._whole[count, last] = _FinalIteration(device, *layouts)
         return self._whole[count, last]

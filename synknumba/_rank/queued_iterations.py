@@ -44,6 +44,7 @@ class QueuedIterations:
 
     Args:
         context: what the parts refer to.
+        fused: the parts.
         fuse: returns the parts, whose results a ring keeps; None if the host must act in between.
         judging: returns what judges the condition of the loop, and before launches recordings of
             periods, by the turns of their last iterations; takes these, and the length of a period.
@@ -103,10 +104,10 @@ class QueuedIterations:
         """Runs iterations until the condition ends the loop; returns the number of those done."""
         done, end = iterations.start, iterations.stop
         runs = 0  # of periods, which gave their recordings the numbers of this round
+        self._fused.as_whole(period)
         while done < end:
             after = min(done - done % period + period, end)
             if after - done == period:
-                self._fused.as_whole(period)
                 runs += 1
             _run(self._fused, first, range(done, after), goes_on=after < end)
             done = after
