@@ -9,6 +9,7 @@ import argparse
 import difflib
 import io
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -101,7 +102,7 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
         for name in difflib.get_close_matches(argv[0], _NAMES, 1):
             hint = f"did you mean {name}? "
         if Path(argv[0]).is_file():
-            hint = f"to run a script, write python -m synknumba run {argv[0]}; "
+            hint = f"to run a script, write python -m synknumba run {shlex.quote(argv[0])}; "
         parser.error(f"there is no command {argv[0]!r}; {hint}commands: {', '.join(_COMMANDS)}")
     return parser.parse_args(argv)
 
