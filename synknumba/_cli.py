@@ -9,6 +9,7 @@ import argparse
 import difflib
 import io
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +24,9 @@ from synknumba._commands.terminal import (
     SUCCESS,
     CommandError,
     cannot_write_output,
+    drop,
     show_what_can_be_shown,
+    tell,
 )
 from synknumba._errors import SynkError
 from synknumba._machines import launch
@@ -50,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command, and returns the exit status; `argv` is without the program's name, None
     for the process's own.
     """
+    if sys.stderr is None:  # as by `2>&-`
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
     argv = sys.argv[1:] if argv is None else list(argv)
     args = _parsed_elsewhere(argv) if launch.index() > 0 else _parsed(argv)
     try:
@@ -59,19 +64,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = int(args.run(args))
         sys.stdout.flush()
     except BrokenPipeError:  # as by `| head`
-        _drop_output()
+        drop(sys.stdout)
         return SUCCESS
     except OSError as error:
         if not _is_output_lost():
             raise
-        _drop_output()
-        sys.stderr.write(f"synknumba {args.command}: {cannot_write_output(error)}\n")
+        drop(sys.stdout)
+        tell(f"synknumba {args.command}: {cannot_write_output(error)}\n")
         return FAILED
     except (CommandError, SynkError) as error:
-        sys.stderr.write(f"synknumba {args.command}: {error}\n")
+        tell(f"synknumba {args.command}: {error}\n")
         return FAILED
     except KeyboardInterrupt:
-        sys.stderr.write(f"\nsynknumba {args.command}: interrupted\n")
+        tell(f"\nsynknumba {args.command}: interrupted\n")
         return INTERRUPTED
     return status
 
@@ -89,11 +94,6 @@ def _is_output_lost() -> bool:
     return False
 
 
-def _drop_output() -> None:
-    """Sends the rest of the output nowhere, as Python flushes it once more at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _parsed(argv: list[str]) -> argparse.Namespace:
     parser = make_parser()
     if argv and not argv[0].startswith("-") and argv[0] not in _NAMES:
@@ -101,7 +101,7 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
         for name in difflib.get_close_matches(argv[0], _NAMES, 1):
             hint = f"did you mean {name}? "
         if Path(argv[0]).is_file():
-            hint = f"to run a script, write python -m synknumba run {argv[0]}; "
+            hint = f"to run a script, write python -m synknumba run {shlex.quote(argv[0])}; "
         parser.error(f"there is no command {argv[0]!r}; {hint}commands: {', '.join(_COMMANDS)}")
     return parser.parse_args(argv)
 

@@ -32,6 +32,8 @@ from synknumba._timeline.trace import Trace
 from synknumba._timeline.tracks import SCRIPT, Record, process_names, read
 from synknumba._types import Array, known_options
 
+__all__ = ["convergence", "rows", "scaling", "timeline"]
+
 Axes: TypeAlias = Any  # matplotlib's, which is not imported here
 Pair: TypeAlias = Any  # two of these, in an array or a tuple
 
@@ -132,6 +134,11 @@ def rows(plan: PlanReport, *, ax: Axes = None) -> Axes:
     Raises:
         ArgumentError: this is not the plan of a call, or the call has no rows.
         ModuleNotFoundError: matplotlib is not installed.
+
+    Example:
+        >>> import synknumba as synk
+        >>> def draw(f, x):
+        ...     synk.plot.rows(f.plan(x)).figure.savefig("rows.png")
     """
     _check_plan(plan)
     slices = [np.diff(rank.slices, axis=-1).reshape(-1) for rank in plan.ranks]

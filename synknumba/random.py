@@ -40,6 +40,22 @@ from numba.core import types
 from numba.core.errors import NumbaTypeError
 from numba.extending import overload
 
+__all__ = [
+    "bits4",
+    "exponential",
+    "normal",
+    "normal2",
+    "normal4",
+    "normal32",
+    "philox4x32",
+    "randint",
+    "threefry2x64",
+    "uniform",
+    "uniform2",
+    "uniform4",
+    "uniform32",
+]
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

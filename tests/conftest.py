@@ -23,6 +23,7 @@ from synknumba._host import segment
 from synknumba._machines import launch
 from synknumba._wire.control import Patience
 from synknumba._world import life
+from synknumba.simt._machine.store import KernelStore
 from tests import environment, quick
 from tests.faults.nursery import Nursery
 
@@ -64,6 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[STDERR] = os.dup(2)  # before it is captured
     quick.asked = config.option.quick
     config.pluginmanager.register(Failures(config))
+    # it comes once in a process: which test gets it would depend on the order
+    KernelStore._warning_process = 0
     if hasattr(config, "workerinput"):  # several worlds share the cores: who waits gives way
         life.CROWDED = life.ROOMY = Patience(pauses=0, rank=50, coordinator=20)
     else:  # a worker of pytest-xdist shares the directory of the process that started it

@@ -2,6 +2,7 @@
 to a wheel.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -70,6 +71,17 @@ def test_wheels_hold_every_module(distributions, source):
     package = modules(ROOT / "synknumba", "synknumba") - {"synknumba/_examples/__init__.py"}
     others = {"synknumba/py.typed", "synknumba/_examples/README.md"}
     assert held == package | kernels | examples | others
+
+
+def test_links_of_the_description_lead_somewhere(distributions):
+    """An index shows README.md without the files beside it."""
+    _, wheels = distributions
+    with zipfile.ZipFile(wheels["sdist"]) as wheel:
+        (name,) = [name for name in wheel.namelist() if name.endswith("/METADATA")]
+        text = wheel.read(name).decode()
+    assert "\nDescription-Content-Type: text/markdown" in text
+    assert "with synk.fork():" in text
+    assert re.search(r"\]\((?!https?:)|<img", text) is None
 
 
 def test_a_wheel_writes_programs_to_start_from(distributions, tmp_path):

@@ -9,7 +9,14 @@ from typing import Any
 
 from numba.core.types import Type
 
-MODULES = ("synknumba", "synknumba.optim", "synknumba.train", "synknumba.random", "synknumba.simt")
+MODULES = (
+    "synknumba",
+    "synknumba.optim",
+    "synknumba.train",
+    "synknumba.random",
+    "synknumba.plot",
+    "synknumba.simt",
+)
 
 
 def modules() -> list[ModuleType]:
@@ -34,10 +41,11 @@ def _is_public(module: ModuleType, name: str, one: Any) -> bool:
     if name.startswith("_") or name.endswith("_reference") or isinstance(one, ModuleType | Type):
         return False
     home = getattr(one, "__module__", None)
+    # not lists of imports, but the modules themselves
+    if module.__name__ in {"synknumba.random", "synknumba.plot"}:
+        return home == module.__name__ and callable(one) and hasattr(one, "__qualname__")
     if home is None or (isinstance(one, int | float) and not isinstance(one, type)):
         return name.isupper()  # a constant
-    if module.__name__ == "synknumba.random":  # not a list of imports, but the module itself
-        return home == module.__name__ and callable(one) and hasattr(one, "__qualname__")
     if module.__name__.startswith("synknumba.kernels."):
         return (
             home in {module.__name__, "synknumba._call.function"}

@@ -20,6 +20,7 @@ from synknumba._commands.terminal import (
     coloured,
     has_colours,
     positive,
+    tell,
     write,
 )
 from synknumba._errors import DeviceError, Finding
@@ -135,26 +136,24 @@ def _report(head: str, place: str, finding: Finding | str) -> None:
     """Prints a finding as soon as it is made, since what it does to the script may end it."""
     if sys.stdout is not None:  # as by `>&-`
         sys.stdout.flush()
-    sys.stderr.write(f"synknumba check: {head}, called at {place}\n  {finding}\n")
-    sys.stderr.flush()
+    tell(f"synknumba check: {head}, called at {place}\n  {finding}\n")
 
 
 def _show(findings: list[Finding], page: str | None) -> None:
     """Shows the source of the kernels with the findings at their lines, and writes it to a page."""
     annotated = simt.annotate(findings)
     if findings:
-        sys.stderr.write(f"\n{annotated.text(colour=has_colours(sys.stderr))}\n\n")
+        tell(f"\n{annotated.text(colour=has_colours(sys.stderr))}\n\n")
     if page is not None:
         write(page, lambda: Path(page).write_text(annotated.page(), encoding="utf-8"))
 
 
 def _slow(name: str, place: str, before: int) -> None:
     """Says why nothing happens."""
-    sys.stderr.write(
+    tell(
         f"synknumba check: the checks of {name} have taken {SLOW_SECONDS:g} s, and go on; call "
         f"{before + 1}, at {place}, is being checked. Pass fewer rows, or --rows K or --calls N\n"
     )
-    sys.stderr.flush()
 
 
 def _conclude(checks: Checks, seconds: float) -> None:
@@ -177,4 +176,4 @@ def _conclude(checks: Checks, seconds: float) -> None:
         f"{seconds:.1f} s, of which {checks.seconds:.1f} s checking: {seconds / alone:.1f} "
         f"times as long as without"
     )
-    sys.stderr.write("".join(f"synknumba check: {line}\n" for line in lines))
+    tell("".join(f"synknumba check: {line}\n" for line in lines))

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import synknumba
 from synknumba._call.compared_ranks import Comparison, Store, Summary, compared, summaries
 from synknumba._call.function import Function
-from synknumba._commands.terminal import FAILED, FOUND, CommandError, coloured
+from synknumba._commands.terminal import FAILED, FOUND, CommandError, coloured, tell
 from synknumba._learning.training import TrainFunction
 from synknumba._machines import launch
 from synknumba._rowwise.expectation import Expectation
@@ -68,14 +68,14 @@ def compare(args: argparse.Namespace) -> int:
         ):
             sizes = count_text(first, "rank"), count_text(ranks, "rank")
             if not summary.problem and codes[ranks] != codes[first]:
-                sys.stderr.write(errors)
+                tell(errors)
                 summary.problem = (
                     f"the script ends with status {codes[first]} on {sizes[0]}, "
                     f"and {codes[ranks]} on {sizes[1]}"
                 )
             if summary.problem:
                 head = coloured(f"{' and '.join(sizes)} differ", "problem", sys.stderr)
-                sys.stderr.write(f"synknumba check: {head}: {summary.finding}\n")
+                tell(f"synknumba check: {head}: {summary.finding}\n")
                 return FOUND
             runs.append(summary)
     return _conclude(args.ranks, runs, codes[first])
@@ -93,9 +93,9 @@ def _conclude(sizes: list[int], runs: list[Summary], code: int) -> int:
     most = max(runs, key=lambda summary: summary.skipped)
     if not agree and not most.skipped:
         outcome = "the script has made no call to compare"
-    sys.stderr.write(f"synknumba check: {outcome}\n")
+    tell(f"synknumba check: {outcome}\n")
     if most.skipped:
-        sys.stderr.write(
+        tell(
             f"synknumba check: {most.skipped:,} not compared, as they or their inputs differ "
             "between the runs, though no call before does: they depend on the number of ranks, or "
             f"are random and need a seed. The first is {most.reason}\n"

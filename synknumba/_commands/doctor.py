@@ -76,10 +76,11 @@ def findings(
     *, world: bool = True, ranks: int | None = None, device: str = "auto"
 ) -> Iterator[Finding]:
     """Returns what all checks find, those of the world last, if that is wanted."""
-    checks = [*machine_checks.CHECKS, *gpu_checks.CHECKS]
+    checks = dict((*machine_checks.CHECKS, *gpu_checks.CHECKS))
+    checks["room for ranks"] = partial(machine_checks.room, ranks)
     if world:
-        checks.append(("world", partial(prove, ranks, device)))
-    return run_checks(checks)
+        checks["world"] = partial(prove, ranks, device)
+    return run_checks(checks.items())
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """`synknumba examples`: copies the examples out of the installed package."""
 
 import argparse
+import shlex
 import shutil
 from pathlib import Path
 
@@ -46,5 +47,5 @@ def _run(args: argparse.Namespace) -> int:
     )
     for name in sorted(copied):
         print(name)
-    print(f"\nnext: python {folder / 'energy.py'}")
+    print(f"\nnext: python {shlex.quote(str(folder / 'energy.py'))}")
     return SUCCESS

@@ -28,6 +28,7 @@ from synknumba._host.segment import SWITCH as SEGMENTS
 from synknumba._host.segment import Segment, left_names
 from synknumba._host.segment import describe as describe_segments
 from synknumba._machines.launch import launched
+from synknumba._types import count_text
 from synknumba._world.limits import check_room, check_system_calls
 from synknumba.simt.internals import KernelStore, describe, directory, is_ours, jit_problem
 
@@ -181,19 +182,28 @@ def _open_files() -> Iterator[Finding]:
         yield ok(f"{soft:,}, raised to {hard:,} when they are needed")
 
 
-def _room() -> Iterator[Finding]:
+def room(ranks: int | None = None) -> Iterator[Finding]:
+    """Compares a number of ranks, by default one for each core, with the limits and the cores."""
     cores = usable_cores()
+    number = ranks or cores
     try:
-        check_room(cores)
+        check_room(number)
     except SynkError as error:
         yield problem(
             str(error),
             f"pass a number of ranks, or raise the limit; the default is {cores}",
         )
-    else:
-        yield ok(
-            f"limits of processes, files and memory allow {cores} ranks, one for each usable core",
+        return
+    text = f"limits of processes, files and memory allow {count_text(number, 'rank')}"
+    shared = count_text(cores, "usable core")
+    if number > cores:
+        yield warning(
+            f"{text}, but they share {shared}: they take turns, also to start, and each call "
+            f"waits for all of them",
+            f"{count_text(cores, 'rank')} or fewer, unless many are meant, as to try a program",
         )
+    else:
+        yield ok(f"{text}; there are {shared}")
 
 
 def _cores() -> Iterator[Finding]:
@@ -408,7 +418,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("memory", _memory),
     ("locked memory", _locked_memory),
     ("open files", _open_files),
-    ("room for ranks", _room),
+    ("room for ranks", room),
     ("cores", _cores),
     ("load", _load),
     ("hyperthreads", _hyperthreads),

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -114,6 +115,23 @@ def print_after_script(text: str) -> None:
         raise
     except OSError as error:
         raise CommandError(cannot_write_output(error)) from error
+
+
+def tell(text: str) -> None:
+    """Writes to standard error; where that is closed or full, the exit status alone says what was
+    found.
+    """
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        with suppress(OSError):
+            drop(sys.stderr)
+
+
+def drop(stream: IO[str]) -> None:
+    """Sends the rest of a stream nowhere, as Python flushes it once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def cannot_write_output(error: OSError) -> str:

@@ -5,6 +5,7 @@ in a table or a picture.
 import argparse
 import importlib.util
 import os
+import shlex
 import sys
 import warnings
 import zipfile
@@ -91,7 +92,7 @@ def _run(args: argparse.Namespace) -> int:
         write(output, recording.stop)
     sys.stderr.write(
         f"synknumba trace: wrote {output}; open it in ui.perfetto.dev, or see "
-        f"synknumba trace --summary {output}\n"
+        f"synknumba trace --summary {shlex.quote(output)}\n"
     )
     _tell(recording.records(), args)
     return code

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import mul, truediv
-from typing import Any, final
+from typing import Any, SupportsIndex, final
 
 import numpy as np
 
 from synknumba._errors import ArgumentError, ReductionError
+from synknumba._host.casting import as_index
 from synknumba._ops.measurement import (
     Measurement,
     Quantity,
@@ -79,7 +80,7 @@ class Estimate(Quantity):
 
     @classmethod
     def from_values(
-        cls, values: Any, weights: Any = None, *, covariance: bool = False, block: int = 1
+        cls, values: Any, weights: Any = None, *, covariance: bool = False, block: SupportsIndex = 1
     ) -> "Estimate":
         """Computes the estimate of values in memory.
 
@@ -106,9 +107,9 @@ class Estimate(Quantity):
         if weights is not None:
             weights = _weights(weights, len(array))
         check_covariance(covariance=covariance, weighted=weights is not None)
-        check_block(block, len(array))
+        size = block_size(block, len(array))
         rows = array.reshape(len(array), -1).astype(np.float64)
-        moments = moments_module.of_values(rows, weights, covariance=covariance, block=int(block))
+        moments = moments_module.of_values(rows, weights, covariance=covariance, block=size)
         return cls(moments, array.ndim == 1)
 
     @classmethod
@@ -510,16 +511,19 @@ def check_covariance(*, covariance: bool, weighted: bool) -> None:
 MAX_BLOCK = 1 << 62
 
 
-def check_block(block: Any, rows: int | None = None) -> None:
-    """Raises `ReductionError` if `block` is no number of rows, or more than there are."""
+def block_size(block: Any, rows: int | None = None) -> int:
+    """Returns the rows of a block; raises `ReductionError` if `block` is no number of rows, or more
+    than there are.
+    """
     limit, most = MAX_BLOCK, ""
     if rows is not None:
         limit, most = rows, f", {rows}"
-    is_integer = hasattr(block, "__index__") and not isinstance(block, bool)
-    if not is_integer or not 1 <= block <= limit:
+    size = as_index(block)
+    if not 1 <= size <= limit:
         raise ReductionError(
             f"block must be an integer from 1 to the number of rows{most}, got {block!r}"
         )
+    return size
 
 
 def merged(
@@ -547,7 +551,7 @@ def merged(
     if not rows:
         raise ReductionError("expectation of no rows; pass at least one row")
     if block > 1:
-        check_block(block, rows)
+        block_size(block, rows)
     if rest is not None:
         total = moments_module.with_rest(total, rest, block)
     if powers is not None:

@@ -9,7 +9,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, SupportsIndex, final
 
 import numpy as np
 from numba.core import types
@@ -156,7 +156,7 @@ class Expectation(RowFunction):
         local_batch: Any = None,
         num_slices: int = 1,
         shards: int | None = None,
-        block: int = 1,
+        block: SupportsIndex = 1,
         until: Callable[[Estimate], Any] | None = None,
         min_rows: int = MIN_ROWS,
         max_rows: int | None = None,
@@ -208,7 +208,7 @@ class Expectation(RowFunction):
         local_batch: Any = None,
         num_slices: int = 1,
         shards: int | None = None,
-        block: int = 1,
+        block: SupportsIndex = 1,
         until: None = None,
         **kwargs: Any,
     ) -> Future[Estimate]:
@@ -229,19 +229,19 @@ class Expectation(RowFunction):
                 f"a call; write {self.name}(..., until=...), or submit parts, as in "
                 f"{self.name}.submit(..., batch=slice(0, 1000)), and add the estimates"
             )
-        estimate.check_block(block)
-        values, last = self._bound(args, kwargs), _last(block)
+        size = estimate.block_size(block)
+        values, last = self._bound(args, kwargs), _last(size)
         device = self._device(current_world())
         options = CallOptions(batch, num_slices, local_batch=local_batch, shards=shards)
-        function, reader = self._prepared(device, num_slices, values, block)
+        function, reader = self._prepared(device, num_slices, values, size)
 
         def finished(world: Engine, results: Any) -> Estimate:
             def run(scales: Sequence[float]) -> tuple[LineReader, Any]:
-                scaled, reader = self._prepared(device, num_slices, values, block, scaled=True)
+                scaled, reader = self._prepared(device, num_slices, values, size, scaled=True)
                 passed = *values, *scales, *last
                 return reader, scaled._call_held(world, passed, options)  # noqa: SLF001
 
-            return self._completed(run, reader, results, block)
+            return self._completed(run, reader, results, size)
 
         return function._submit_then(finished, (*values, *last), {}, options)  # noqa: SLF001
 
@@ -253,7 +253,7 @@ class Expectation(RowFunction):
         local_batch: Any = None,
         num_slices: int = 1,
         shards: int | None = None,
-        block: int = 1,
+        block: SupportsIndex = 1,
         until: Callable[[Estimate], Any] | None = None,
         min_rows: int = MIN_ROWS,
         max_rows: int | None = None,
@@ -274,14 +274,14 @@ class Expectation(RowFunction):
         self,
         *args: Any,
         num_slices: int = 1,
-        block: int = 1,
+        block: SupportsIndex = 1,
         world_size: int | None = None,
         **kwargs: Any,
     ) -> PlanReport:
         """Plans a call without making it, as `Function.plan` does; without `until`, which takes
         several parts.
         """
-        estimate.check_block(block)
+        size = estimate.block_size(block)
         options = [f"{option}=" for option in ("until", "min_rows", "max_rows") if option in kwargs]
         if options:
             raise ArgumentError(
@@ -291,9 +291,9 @@ class Expectation(RowFunction):
             )
         selection = split_selection(kwargs)
         values = self._bound(args, kwargs)
-        function, _ = self._prepared(self._device(open_world()), num_slices, values, block)
+        function, _ = self._prepared(self._device(open_world()), num_slices, values, size)
         report = function.plan(
-            *values, *_last(block), num_slices=num_slices, **selection, world_size=world_size
+            *values, *_last(size), num_slices=num_slices, **selection, world_size=world_size
         )
         return replace(report, outputs=(("estimate", "mean"),))
 
@@ -309,28 +309,28 @@ class Expectation(RowFunction):
         run: Callable[..., Any],
         selecting: Mapping[str, Any],
         args: tuple[Any, ...],
-        block: int,
+        block: SupportsIndex,
         until: Callable[[Estimate], Any] | None,
         min_rows: int,
         max_rows: int | None,
     ) -> Estimate:
         """Takes all rows, or with `until` enough of them."""
-        estimate.check_block(block)
+        size = estimate.block_size(block)
         if until is None:
             if (min_rows, max_rows) != (MIN_ROWS, None):
                 raise ArgumentError(
                     f"{self.name} got min_rows= or max_rows= without until=; to "
                     f"take fewer rows, pass batch="
                 )
-            return self._estimate(run, selecting, args, block)
+            return self._estimate(run, selecting, args, size)
         values = self._binder.match(args, {})
         source = RowSource(self.name, self._rows_of(selecting, values))
         source.check_condition(until)
         total: Estimate | None = None
-        for start, stop in source.parts(min_rows, max_rows, int(block)):
+        for start, stop in source.parts(min_rows, max_rows, size):
             passed, selection = source.take(values, start, stop)
             part_args = tuple(passed[name] for name in self._binder.passed)
-            part = self._estimate(run, {**selecting, **selection}, part_args, block)
+            part = self._estimate(run, {**selecting, **selection}, part_args, size)
             if total is None:
                 total = part
             else:
@@ -377,7 +377,7 @@ class Expectation(RowFunction):
         while not isinstance(result, Estimate):  # at most three times
             repeated_in = reader.units(result, units)
             if repeated_in is None:
-                return reader.estimate(result, units, int(block))
+                return reader.estimate(result, units, block)
             units = repeated_in
             powers = units.values.tolist()
             if self._weight is not None:
@@ -595,7 +595,7 @@ def _length_of(node: ast.Return) -> int | None:
 
 def _last(block: int) -> tuple[int, ...]:
     """What a call passes behind the arguments: the rows of a block, if they are several."""
-    return (int(block),) if block > 1 else ()
+    return (block,) if block > 1 else ()
 
 
 def _read_returns(function: Callable[..., Any]) -> list[ast.Return]:

@@ -385,7 +385,7 @@ def _scribe_main(carried: Sequence[Carried], lifeline: int, coordinator: int) ->
         except _GiveUpError:  # the last line says how many bytes were dropped, if stderr accepts it
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             count = sum(pipe.held + pipe.unread for pipe in carried)
-            if has_room(STDERR):
+            if count and has_room(STDERR):
                 message = (
                     f"synknumba: dropped {count} more bytes of rank output, "
                     f"as the reader is too slow"

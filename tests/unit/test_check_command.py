@@ -259,6 +259,33 @@ def test_a_script_without_kernels(text, code, tmp_path):
     assert "synknumba check: the script has called no kernel\n" in done.stderr
 
 
+SLICE = """
+import sys
+import numpy as np
+from numba import cuda
+from synknumba import simt
+
+@simt.jit
+def fill(x):
+    x[cuda.grid(1)] = 1
+
+fill[1, int(sys.argv[1])](np.zeros(8)[:4])
+"""
+
+
+@pytest.mark.parametrize(
+    ("threads", "to", "code"), [(4, "/dev/full", 0), (8, "/dev/full", 1), (4, "&-", 0)]
+)
+def test_the_status_is_right_where_standard_error_takes_nothing(threads, to, code, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SLICE)
+    command = [sys.executable, "-m", "synknumba", "check", script, str(threads)]
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" 2>{to}', "sh", *command], env=environment(), timeout=100, check=False
+    )
+    assert done.returncode == code
+
+
 def test_a_script_that_is_not_there(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert main(["check", str(tmp_path / "none.py")]) == 2

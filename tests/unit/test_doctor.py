@@ -8,6 +8,7 @@ import platform
 import re
 import resource
 import shutil
+import time
 from collections import namedtuple
 from pathlib import Path
 
@@ -492,6 +493,31 @@ def test_a_world_that_cannot_start(monkeypatch):
     monkeypatch.setattr(synknumba, "fork", fail)
     (told,) = proof.prove(2, "cpu")
     assert (told.level, told.text) == ("problem", "WorldError: no room")
+
+
+def test_a_world_that_does_not_start(monkeypatch):
+    monkeypatch.setattr(synknumba, "fork", lambda *_, **__: time.sleep(60))
+    monkeypatch.setattr(proof, "TIMEOUT", 0.1)
+    (told,) = proof.prove(64, "cpu")
+    assert told.level == "problem"
+    assert told.text == "not done after 0.1 s, which were over during the start of the ranks"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "level", "text"),
+    [
+        (None, "ok", "allow 2 ranks; there are 2 usable cores"),
+        (1, "ok", "allow 1 rank; there are 2"),
+        (64, "warning", "allow 64 ranks, but they share 2 usable cores"),
+        (10**9, "problem", "more than this machine has room for"),
+    ],
+)
+def test_room_for_ranks(ranks, level, text, monkeypatch):
+    monkeypatch.setattr(machine_checks, "usable_cores", lambda: 2)
+    findings = doctor.findings(world=False, ranks=ranks)
+    told = next(finding for finding in findings if finding.check == "room for ranks")
+    assert told.level == level
+    assert text in told.text
 
 
 def test_a_world_that_computes_wrong(monkeypatch):

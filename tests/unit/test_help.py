@@ -10,7 +10,13 @@ import pytest
 import synknumba as synk
 from docs._site.public_names import members, public_names
 
-WITH_EXAMPLES = ("synknumba", "synknumba.optim", "synknumba.train", "synknumba.random")
+WITH_EXAMPLES = (
+    "synknumba",
+    "synknumba.optim",
+    "synknumba.train",
+    "synknumba.random",
+    "synknumba.plot",
+)
 # names whose example is elsewhere, and where
 EXAMPLES = {
     "synknumba.optim.Updater": "synknumba.optim.updater",
@@ -59,6 +65,11 @@ def entries(text):
 def test_names_are_there():
     assert len(NAMES) > 110
     assert len(FUNCTIONS) > 50
+
+
+@pytest.mark.parametrize("module", [synk.random, synk.plot])
+def test_a_star_imports_what_is_documented(module):
+    assert set(module.__all__) == members(module).keys()
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

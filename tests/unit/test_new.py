@@ -101,6 +101,11 @@ def test_examples_are_copied(here, capsys):
     assert "examples exists, and is not changed" in capsys.readouterr().err
 
 
+def test_a_command_that_is_printed_can_be_pasted(here, capsys):
+    assert main(["examples", "my examples"]) == 0
+    assert capsys.readouterr().out.endswith("\nnext: python 'my examples/energy.py'\n")
+
+
 def test_examples_where_nothing_can_be_written(capsys):
     assert main(["examples", "/proc/none"]) == 2
     assert "cannot write /proc/none: No such file" in capsys.readouterr().err

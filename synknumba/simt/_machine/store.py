@@ -8,7 +8,7 @@
 Files are written under a temporary name and then renamed, so a reader sees a complete file or none.
 A damaged file (truncated, written by another program, owned by another user) counts as absent and
 is replaced. No operation raises on I/O errors: if the directory is not writable, kernels are
-compiled again.
+compiled again, and the script is warned once.
 
 Unpickling runs code, and the kernel in the pickle is code. Only files are read that this user owns
 and no other user can write to, in a directory of which the same holds.
@@ -21,11 +21,12 @@ import os
 import re
 import stat
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from synknumba._errors import ArgumentError
+from synknumba._errors import ArgumentError, depth_of_script
 
 # Environment variable that disables reading and writing, and its values.
 SWITCH = "SYNKNUMBA_CACHE"
@@ -87,6 +88,8 @@ class KernelStore:
     """A directory of compiled kernels, created when the first kernel is written."""
 
     _pruned: set[Path] = set()  # noqa: RUF012  # per process: each directory is pruned once
+    # process that warns if nothing can be written, not the ranks that it forks; 0 once it has
+    _warning_process = os.getpid()
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -126,24 +129,43 @@ class KernelStore:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not is_ours(self.path.stat()):
+                self._warn("others can write to it")
                 return False
             descriptor = os.open(
                 temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
             )
-        except OSError:
+        except OSError as error:
+            self._warn(error)
             return False
         try:
             with open(descriptor, "wb") as file:
                 file.write(_MAGIC + hashlib.sha256(payload).digest() + payload)
             temporary.replace(self.path / key)
-        except OSError:  # such as a full disk
+        except OSError as error:  # such as a full disk
             with contextlib.suppress(OSError):
                 temporary.unlink()
+            self._warn(error)
             return False
         if self.path not in KernelStore._pruned:
             KernelStore._pruned.add(self.path)
             self.prune(LARGEST_TOTAL)
         return True
+
+    def _warn(self, reason: str | OSError) -> None:
+        """Warns that kernels are not kept, once in a script; not of a directory that was deleted
+        meanwhile, as it may be.
+        """
+        is_deleted = isinstance(reason, FileNotFoundError)
+        if is_deleted or KernelStore._warning_process != os.getpid():
+            return
+        KernelStore._warning_process = 0
+        warnings.warn(
+            f"compiled kernels are not kept, and every process compiles its own: {self.path} "
+            f"cannot be used ({getattr(reason, 'strerror', reason)}); set SYNKNUMBA_CACHE_DIR to a "
+            f"directory of yours, or {SWITCH}=0 to keep none",
+            RuntimeWarning,
+            stacklevel=depth_of_script(),
+        )
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[None]:

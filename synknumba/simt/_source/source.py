@@ -23,6 +23,7 @@ are lifted when the function around them is translated.
 
 import ast
 import inspect
+import os
 import sys
 from dataclasses import replace
 from tokenize import TokenError
@@ -199,6 +200,11 @@ def _without_source(function: FunctionType, name: str, error: Exception) -> str:
         return (
             f"{name} was read from standard input, as by python - < script.py, which keeps no "
             f"source, and {needed}; pass the script's file to python"
+        )
+    if os.path.exists(filename) and not os.path.isfile(filename):
+        return (
+            f"{name} was read from a pipe, as by python <(...) or python /dev/stdin, which keeps "
+            f"no source, and {needed}; pass the script's file to python"
         )
     is_command = sys.argv[:1] == ["-c"] and function.__module__ == "__main__"
     if filename == "<string>" and is_command:

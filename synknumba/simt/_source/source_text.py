@@ -15,6 +15,7 @@ the file is older than the process.
 
 import linecache
 import os
+import stat
 import sys
 import time
 from contextlib import suppress
@@ -30,6 +31,17 @@ from synknumba.simt._source.reads import code_objects, functions_called
 class KeptText(list[str]):
     """The lines of a file that `keep_text` has kept."""
 
+
+_EDITED = (
+    "the file has been edited since this process read it, so the source of the kernel is no longer "
+    "known, and running it on the CPU needs it; start the script again, or call the function as it "
+    "was defined last"
+)
+_EXECUTED = (
+    "the kernel was not compiled from this file, and running it on the CPU needs its source; a "
+    "text for exec(compile(text, name, 'exec')) needs a name of its own, and must be entered "
+    "first: linecache.cache[name] = (len(text), None, text.splitlines(True), name)"
+)
 
 # time and size of each file whose text is kept; None in a zip archive
 _kept: dict[str, tuple[int, int] | None] = {}
@@ -52,6 +64,10 @@ def _keep(function: FunctionType) -> None:
     try:
         status = os.stat(filename)
         state = status.st_mtime_ns, status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            # a pipe, which has been read: to read it again finds nothing, or waits for ever
+            linecache.cache[filename] = (0, None, [], filename)
+            return
     except OSError:
         if not isinstance(function.__globals__.get("__loader__"), zipimporter):
             return  # a notebook cell, generated code, a file that is gone
@@ -79,19 +95,19 @@ def check_text(function: FunctionType) -> None:
     filename = code.co_filename
     lines = _lines(function)
     try:
-        changed = os.stat(filename).st_ctime
+        status = os.stat(filename)
     except OSError:
         if not isinstance(lines, KeptText):
             return  # a notebook cell, generated code; without lines, `inspect` raises
-        changed = time.time()
+        is_older = False
+    else:
+        if not stat.S_ISREG(status.st_mode):
+            return  # `inspect` raises
+        is_older = status.st_ctime < _started()
     is_plain = type(loader) in {SourceFileLoader, zipimporter}
-    if (is_plain or changed >= _started()) and code not in _compiled_from(function):
-        raise KernelError(
-            f"{function.__qualname__} ({filename}:{code.co_firstlineno}): the file has been edited "
-            "since this process read it, so the source of the kernel is no longer known, and "
-            "running it on the CPU needs it; start the script again, or call the function as it "
-            "was defined last"
-        )
+    if (is_plain or not is_older) and code not in _compiled_from(function):
+        reason = _EXECUTED if is_older else _EDITED
+        raise KernelError(f"{function.__qualname__} ({filename}:{code.co_firstlineno}): {reason}")
 
 
 def _started() -> float:

@@ -30,7 +30,7 @@ from synknumba.simt._machine import store as store_module
 from synknumba.simt._machine.fingerprint import Fingerprint, NotComparableError
 from synknumba.simt._machine.store import KernelStore
 from synknumba.simt._machine.vector_math import vector_library
-from tests.environment import share_own_functions
+from tests.environment import environment, share_own_functions
 
 HEAD = """
 import enum
@@ -348,9 +348,44 @@ class TestNotKept:
     ) -> None:
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path / "file" / "cache"))
+        monkeypatch.setattr(KernelStore, "_warning_process", os.getpid())
         kernel = load(tmp_path, KERNEL.format("1")).kernel
-        assert launched(kernel) == 1
+        with pytest.warns(RuntimeWarning, match=r"file/cache cannot be used \(Not a directory\)"):
+            assert launched(kernel) == 1
         assert "cannot be written to" in kernel.cache_info.not_kept
+
+    def test_a_script_is_warned_once(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        script = tmp_path / "script.py"
+        script.write_text(TWO_KERNELS)
+        done = subprocess.run(
+            [sys.executable, script],
+            env=environment(SYNKNUMBA_CACHE_DIR=str(tmp_path / "file" / "cache")),
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=True,
+        )
+        assert done.stdout == "6.0 9.0\n"
+        assert done.stderr.count("compiled kernels are not kept") == 1
+
+
+TWO_KERNELS = """
+import numpy as np
+import synknumba as synk
+
+@synk.vectorize
+def twice(x):
+    return 2 * x
+
+@synk.vectorize
+def thrice(x):
+    return 3 * x
+
+with synk.fork(2, device="cpu"):
+    x = np.ones(3)
+    print(twice(x).sum(), thrice(x).sum())
+"""
 
 
 class TestAccepted:

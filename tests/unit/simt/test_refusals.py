@@ -601,7 +601,11 @@ kernel[1, 1](np.zeros(1))
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="keeps the source")
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(["-"], "was read from standard input"), (["-c"], "was given to python -c")],
+    [
+        (["-"], "was read from standard input"),
+        (["-c"], "was given to python -c"),
+        (["/dev/stdin"], "was read from a pipe"),
+    ],
 )
 def test_a_script_without_a_file(arguments: list[str], says: str) -> None:
     text = KERNEL_WITHOUT_A_FILE
@@ -616,6 +620,15 @@ def test_a_script_without_a_file(arguments: list[str], says: str) -> None:
         timeout=100,
     )
     assert says in run.stderr.splitlines()[-1]
+
+
+def test_source_made_by_exec_under_the_name_of_a_file() -> None:
+    scope = {"cuda": cuda, "__loader__": inspect.__loader__}
+    exec(compile("def k(x):\n    x[cuda.grid(1)] = 1", inspect.__file__, "exec"), scope)
+    with pytest.raises(
+        KernelError, match=r"inspect\.py:1\): the kernel was not compiled from this file"
+    ):
+        simt.jit(scope["k"]).check()
 
 
 def test_the_largest_arrays_that_cuda_allows() -> None:
