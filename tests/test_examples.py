@@ -28,6 +28,7 @@ SMALL = {
     "ising_divided.py": "--side 16 --warm-up 50 --measurements 150 --temperatures 1.8 3",
     "conjugate_gradients.py": "--cells 24",
     "newton_krylov.py": "--cells 24",
+    "stokes.py": "--cells 10",
     "runge_kutta.py": "--points 181",
     "replica_exchange.py": "--levels 4 --ladders 16 --steps 400",
     "helium.py": "--samples 4000 --iterations 30 --final 50000",
@@ -80,6 +81,11 @@ RUNS = [
         "newton_krylov.py",
         f"{SMALL['newton_krylov.py']} --device cpu --ranks 3",
         "agrees with the closed form",
+    ),
+    (
+        "stokes.py",
+        f"{SMALL['stokes.py']} --device cpu --ranks 3",
+        "is steady and conserves volume",
     ),
     (
         "runge_kutta.py",
@@ -232,6 +238,7 @@ def param(name, args, printed):
             "lca.py",
             "conjugate_gradients.py",
             "newton_krylov.py",
+            "stokes.py",
             "runge_kutta.py",
             "variables.py",
             "heat.py",  # which saves its picture in the quick suite
@@ -551,6 +558,58 @@ def test_newton_and_krylov_find_the_solution_of_scipy(device, ranks):
     np.testing.assert_allclose(found[1:-1, 1:-1], want, atol=1e-11)
 
 
+def stokes_by_numpy(mu, b, fields):
+    """∇·v in all cells, and the forces on all faces that are no walls."""
+    p, *v = fields
+    units = np.eye(3, dtype=int)
+
+    def difference(f, axis, ahead=0):
+        """Of a cell and the one before it along an axis."""
+        return np.roll(f - np.roll(f, 1, axis), -ahead, axis)
+
+    div = sum(difference(v[axis], axis, 1) for axis in range(3)) * (mu > 0)
+    forces = []
+    for axis in range(3):
+        force = difference(2 * mu * (difference(v[axis], axis, 1) - div / 3) - p, axis)
+        for other in {0, 1, 2} - {axis}:
+            around = [
+                np.roll(mu, one * units[axis] + two * units[other], (0, 1, 2))
+                for one in (0, 1)
+                for two in (0, 1)
+            ]
+            edges = np.mean(around, 0) * (np.min(around, 0) > 0)
+            shear = edges * (difference(v[axis], other) + difference(v[other], axis))
+            force += difference(shear, other, 1)
+        if axis == 2:
+            force += (b + np.roll(b, 1, 2)) / 2
+        forces.append(force * (mu * np.roll(mu, 1, axis) > 0))
+    return np.array([div, *forces])
+
+
+@WORLDS
+def test_a_ball_rises_as_a_direct_solver_of_stokes_equations_has_it(device, ranks):
+    example, n = module_of("stokes"), 5
+    mu, b = example.ball(n)
+    mu[2, 3, 2] = 0.4  # without symmetry
+    b[3, 1, 4] = 0.3
+    faces = [mu * np.roll(mu, 1, axis) > 0 for axis in range(3)]
+    inside = np.array([mu > 0, *faces])
+    rest = stokes_by_numpy(mu, b, np.zeros(inside.shape))[inside]
+    columns = []
+    for place in np.flatnonzero(inside):
+        fields = np.zeros(inside.shape)
+        fields.flat[place] = 1
+        columns.append(stokes_by_numpy(mu, b, fields)[inside] - rest)
+    want = np.zeros(inside.shape)
+    want[inside] = np.linalg.lstsq(np.array(columns).T, -rest)[0]
+    with synk.fork(ranks, device=device):
+        result, _ = example.solve(mu, b, 1e-12)
+    pressure = result[0][mu > 0]
+    np.testing.assert_allclose(pressure - pressure.mean(), want[0][mu > 0], atol=1e-8)
+    np.testing.assert_allclose(result[1:], want[1:], atol=1e-8)
+    assert abs(want[3]).max() > 0.1
+
+
 @WORLDS
 def test_steps_of_runge_and_kutta_are_those_of_scipy(device, ranks):
     """Also those that are refused, as the number of evaluations shows."""
@@ -593,6 +652,7 @@ def populations_of(f, moving):
             "ising_divided.py",
             "conjugate_gradients.py",
             "newton_krylov.py",
+            "stokes.py",
             "runge_kutta.py",
             "replica_exchange.py",
             "helium.py",
@@ -629,6 +689,7 @@ def test_an_example_saves_its_picture(name, tmp_path):
         ("ising_divided.py", "--device cuda"),
         ("conjugate_gradients.py", "--device cuda"),
         ("newton_krylov.py", "--device cuda"),
+        ("stokes.py", "--device cuda"),
         ("runge_kutta.py", "--device cuda"),
         ("replica_exchange.py", "--device cuda"),
         ("helium.py", "--device cuda"),

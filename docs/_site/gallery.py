@@ -59,11 +59,12 @@ SECTIONS = {
         ),
         "heat": Example("Heat in a plate", "--cells 96 --steps 1200", (0.07, 0.069, 0.3015)),
         "conjugate_gradients": Example(
-            "Poisson's equation by conjugate gradients", "--cells 64", (0.0845, 0.0335, 0.33)
+            "Poisson's equation by conjugate gradients", "--cells 400", (0, 0, 1)
         ),
         "newton_krylov": Example(
             "Bratu's equation by Newton's iterations", "--cells 400", (0, 0, 1)
         ),
+        "stokes": Example("A ball that rises in a viscous fluid", "--cells 40", (0, 0, 1)),
         "runge_kutta": Example("Fisher's equation by adaptive steps", "", (0.125, 0, 0.75)),
     },
     "Monte Carlo": {
