@@ -53,10 +53,10 @@ class Example(NamedTuple):
 
 SECTIONS = {
     "Differential equations and linear algebra": {
-        "wave": Example("Waves on a membrane", "--cells 64", (0.06, 0.0345, 0.225)),
         "lattice_boltzmann": Example(
             "Flow around a sphere", "--size 40 --steps 2400", (0.27, 0.0, 0.3333)
         ),
+        "wave": Example("Waves on a membrane", "--cells 64", (0.06, 0.0345, 0.225)),
         "heat": Example("Heat in a plate", "--cells 96 --steps 1200", (0.07, 0.069, 0.3015)),
         "conjugate_gradients": Example(
             "Poisson's equation by conjugate gradients", "--cells 400", (0, 0, 1)
