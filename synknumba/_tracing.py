@@ -457,7 +457,7 @@ class Number(Unknown):
 
     def _made(self, sign: str, *operands: Any, is_int: bool) -> "Number":
         dtype = self._promoted(sign, *operands)
-        formula = (sign, *map(_formula_of, operands))
+        formula = (sign, *map(formula_of, operands))
         label = f"a number computed from {self._first.label}"
         number = Number(
             formula, label, is_int=is_int, source=self._first, line=where(), dtype=dtype
@@ -523,7 +523,7 @@ def _compared(sign: str, left: Any, right: Any) -> Condition:
     if current is None or not current.judges:
         number._refuse_operation("<>" if sign in {"<", ">"} else "")  # noqa: SLF001  # of this module
     _are_int(sign, left, right)
-    first, second = _formula_of(left), _formula_of(right)
+    first, second = formula_of(left), formula_of(right)
     kinds = {_kind(left), _kind(right)}
     if kinds & _ROUNDED:
         number._refuse_operation("<>")  # noqa: SLF001  # of this module
@@ -605,7 +605,8 @@ def _typed(operand: Any) -> str:
     return f"{operand.label} is {operand.dtype or type(_example(operand)).__name__}"
 
 
-def _formula_of(operand: Any) -> Formula:
+def formula_of(operand: Any) -> Formula:
+    """Returns the formula of a number of a sequence, or of a plain one."""
     if isinstance(operand, Number):
         return operand.formula
     return ("value", operand.item() if isinstance(operand, np.generic) else operand)

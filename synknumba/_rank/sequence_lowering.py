@@ -28,7 +28,6 @@ from synknumba._rank.fused_parts import FusedParts, PartFusion, wait_of
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Routine
 from synknumba._rank.sequence_context import Parts, SequenceContext
-from synknumba._rank.sequence_numbers import INNER_TIMES
 from synknumba._rank.sequence_rows import FormulaRows, PythonOnlyError
 from synknumba._types import Array
 from synknumba._wire import sequence
@@ -36,9 +35,9 @@ from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.messages import Returned
 from synknumba._wire.native import Native, NativeCall, NativeCopy, NativeStep
 from synknumba._wire.program import Dynamic
-from synknumba._wire.sequence import CARRIED, JUDGED, Ending, Loop, Part, Shared
+from synknumba._wire.sequence import CARRIED, INNER_TIMES, JUDGED, Ending, Loop, Part, Shared
 
-Action: TypeAlias = Callable[[], None]
+Action: TypeAlias = Callable[[], object]
 # a step, and what compiled code does in its place
 _Ways: TypeAlias = tuple[Step, Sequence[NativeStep] | None]
 _Group: TypeAlias = tuple[Parts, FusedParts | None]
@@ -315,7 +314,7 @@ class Lowering(FormulaRows):
 
     def _run_loop(self, loop: Loop, fused: FusedParts) -> None:
         """Runs all iterations of an inner sequence on the device."""
-        times = self._numbers.count(loop.times)
+        times = self._numbers.count(loop)
         if times > 0:
             fused.run(0, times)
             if loop.meets:
@@ -326,7 +325,8 @@ class Lowering(FormulaRows):
         times = np.zeros(8, np.uint8)
         self._store_packed("q", loop.times, times, INNER_TIMES)
         enter = len(self._rows)
-        self._row(table.ENTER, step, times.ctypes.data, 0, word)
+        self._python[enter] = partial(self._numbers.count, loop), 0  # raises an error
+        self._row(table.ENTER, step, times.ctypes.data, 0, word, int(loop.returns))
         self._add(loop.parts, 0, loop.depth, counts=loop.meets)
         verdict = 0
         if loop.ends is not None:

@@ -13,9 +13,14 @@ import numpy as np
 from synknumba._errors import at_line
 from synknumba._formulas import Formula, as_float, computed, fold
 from synknumba._types import Array, shown
-from synknumba._wire.sequence import Formulas, SequenceProgram, depth
-
-INNER_TIMES = "times= of an inner sequence"
+from synknumba._wire.sequence import (
+    INNER_TIMES,
+    Formulas,
+    Loop,
+    SequenceProgram,
+    depth,
+    without_iterations,
+)
 
 
 @final
@@ -97,11 +102,20 @@ class Numbers:
             return self._values[operand]
         return self._cell(self.results, operand, letter)
 
-    def count(self, formula: Formula) -> int:
-        """Returns the value of a formula for the number of iterations of an inner sequence;
-        raises as `packed` does.
+    def count(self, loop: Loop) -> int:
+        """Returns the number of iterations of an inner sequence; raises as `packed` does, or
+        `ValueError` if it has none, and so no results.
         """
-        return int.from_bytes(self.packed("q", formula, INNER_TIMES), "little", signed=True)
+        packed = self.packed("q", loop.times, INNER_TIMES)
+        count = int.from_bytes(packed, "little", signed=True)
+        if count < 1 and loop.returns:
+            raise self._error(
+                ValueError,
+                f"times= of {loop.name} must be at least 1, and is {count}: "
+                f"{without_iterations(loop.name)}",
+                (INNER_TIMES, loop.times),
+            )
+        return count
 
     def fill(self, values: bytearray, name: str, formulas: Formulas) -> None:
         """Writes what formulas give into the packed values of a part; raises as `packed` does."""
@@ -121,16 +135,19 @@ class Numbers:
         except (struct.error, OverflowError):
             if letter == "d":  # of an int beyond its range
                 return struct.pack("<d", as_float(value))
-            line = self._lines.get((part, formula), "")
             message = (
                 f"a number that the sequence computes for {part} {_misfit(value)}: {shown(value)}; "
                 "compute with floats, as in 1.0 * n"
             )
-            if not line:
-                raise OverflowError(message) from None
-            file, _, number = line.rpartition(":")
-            error = OverflowError(f"{line}: {message}")
-            raise at_line(error, file, int(number), "<sequence>") from None
+            raise self._error(OverflowError, message, (part, formula)) from None
+
+    def _error(self, kind: type[Exception], message: str, key: tuple[str, Formula]) -> Exception:
+        """Returns an error about a number, with the line of the body that computes it."""
+        line = self._lines.get(key, "")
+        if not line:
+            return kind(message)
+        file, _, number = line.rpartition(":")
+        return at_line(kind(f"{line}: {message}"), file, int(number), "<sequence>")
 
 
 def _misfit(value: Any) -> str:

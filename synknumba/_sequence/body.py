@@ -245,6 +245,7 @@ class Body:
                 f"{where}: an inner sequence keeps the results of its last iteration; leave "
                 "every= out"
             )
+        times = inner_argument(times)  # before: the step is that of the loop outside
         if not isinstance(times, Number):
             times = count_of(self.name, "times", times, 1)
         elif not times.is_int:
@@ -252,15 +253,17 @@ class Body:
                 f"{where}: times of {self.name} must be an int, and {times.label} is a float; "
                 "divide ints with //"
             )
-        elif times.formula_of_argument:
-            recorder.checks.append(InnerTimes(times, self.name, where))
         leaves, structure = self._binder.bind(args, kwargs)
-        values = list(map(inner_argument, leaves))  # before: the step is that of the loop outside
-        with recorder.inside(self, times) as endings:
+        values = list(map(inner_argument, leaves))
+        with recorder.inside(self, times) as turns:
             results = self._function(**unflatten(structure, values))
+            turns.returns = any(isinstance(leaf, Unknown) for leaf in flatten(results)[0])
+            if isinstance(times, Number) and (turns.returns or times.formula_of_argument):
+                recorder.checks.append(InnerTimes(times, self.name, where, turns.returns))
             if until is not None:
                 condition = Until(until)
-                endings.extend(condition.endings(recorder, [results], None))
+                endings = condition.endings(recorder, [results], None)
+                turns.ends += [ending.formula for ending in endings]
                 if condition.why_script:
                     raise ArgumentError(
                         f"{where}: the ranks judge until= of {self.name}, an inner sequence, and "

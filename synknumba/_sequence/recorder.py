@@ -38,7 +38,7 @@ from synknumba._sequence.symbolic_results import (
     unfit,
 )
 from synknumba._sequence.used_memory import OuterArrays
-from synknumba._tracing import Here, Line, Number, Unknown
+from synknumba._tracing import Here, Line, Number, Unknown, formula_of
 from synknumba._types import Args, Array, CollectiveKind, Kwargs, class_text
 from synknumba._variables.collective_arguments import VariableGroup
 from synknumba._variables.collective_plans import WITH_DEST, CollectiveSpec
@@ -46,9 +46,9 @@ from synknumba._variables.state import VariableState, check_rank
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, Update, leaves_of
 from synknumba._wire.sequence import (
     CARRIED,
+    INNER_TIMES,
     SUCCESS,
     Access,
-    Ending,
     Key,
     Loop,
     Part,
@@ -75,11 +75,15 @@ class Turns:
         starts: index of the first part of each turn.
         carried: formulas of the scalars that have other values after an iteration, by index; of
             each turn.
+        ends: of each turn, the condition that ends an inner sequence.
+        returns: whether an inner sequence has results.
     """
 
     def __init__(self) -> None:
         self.starts = [0]
         self.carried: list[dict[int, Formula]] = [{}]
+        self.ends: list[Formula] = []
+        self.returns = False
         # of the memory that a variable has after the first turn: whose it was; by their ids
         self._origins: dict[int, int] = {}
 
@@ -538,16 +542,13 @@ class Recorder(ABC):
     # ---- inner sequences
 
     @contextmanager
-    def inside(self, body: Any, times: Any) -> Iterator[list[Ending]]:
-        """Context in which calls become parts of an inner sequence; it gives a list for the
-        condition that ends it.
-        """
-        formula: Formula = ("value", times)
+    def inside(self, body: Any, times: Any) -> Iterator[Turns]:
+        """Context in which calls become parts of an inner sequence, whose turns it gives."""
+        formula, turns = formula_of(times), Turns()
         if isinstance(times, Number):
-            formula = times.formula
-        endings: list[Ending] = []
+            self._note_line(INNER_TIMES, times)
         with self.bodies.inside(body) as parts:
-            yield endings
+            yield turns
         self.bodies.parts.append(
             Loop(
                 body.name,
@@ -555,7 +556,8 @@ class Recorder(ABC):
                 self.bodies.depth + 1,
                 tuple(ordered(parts)),
                 own_access(parts),
-                ends=endings[0].formula if endings else None,
+                ends=turns.ends[0] if turns.ends else None,
+                returns=turns.returns,
             )
         )
 

@@ -79,7 +79,7 @@ class RoundLoop:
         except Exception as error:
             program, steps = self._program, numbers.steps.tolist()
             error.add_note(place_of(program, self._times, self._running, program.parts, steps))
-            if not isinstance(error, OverflowError):
+            if not isinstance(error, OverflowError | ValueError):
                 raise
             failed = describe_failure(error)  # of a formula, which each rank would have computed
             raise rank_error(
@@ -122,7 +122,7 @@ class RoundLoop:
 
     def _do(self, part: Part | Loop) -> None:
         if isinstance(part, Loop):
-            for step in range(self._numbers.count(part.times)):
+            for step in range(self._numbers.count(part)):
                 self._numbers.steps[part.depth] = step
                 for inner in part.parts:
                     self._do(inner)

@@ -144,6 +144,7 @@ class Loop:
         wait: wait before it; None if it waits for no other rank, or if ranks meet.
         shows: whether the rank shows its count afterwards.
         ends: other than 0, it ends the loop behind an iteration.
+        returns: whether it has results, which are those of its last iteration.
     """
 
     name: str
@@ -154,6 +155,7 @@ class Loop:
     wait: Wait | None = None
     shows: bool = False
     ends: Formula | None = None
+    returns: bool = False
 
     @property
     def meets(self) -> bool:
@@ -236,6 +238,14 @@ class SequenceProgram:
         return [parts[start:end] for start, end in zip(self.starts, ends, strict=True)]
 
 
+def without_iterations(inner: str) -> str:
+    """Returns why an inner sequence with results makes an iteration, and the way out."""
+    return (
+        f"{inner} returns results, which a loop without iterations does not have; write "
+        f"np.maximum(n, 1), or return nothing from {inner}"
+    )
+
+
 def depth(parts: "Sequence[Part | Loop]") -> int:
     """Returns the number of loops inside each other, with the one over the parts."""
     return 1 + max((depth(part.parts) for part in parts if isinstance(part, Loop)), default=0)
@@ -243,6 +253,7 @@ def depth(parts: "Sequence[Part | Loop]") -> int:
 
 CARRIED = "the next iteration"  # stands for the name of a part that gets a number
 JUDGED = "until="  # as well
+INNER_TIMES = "times= of an inner sequence"  # as well
 HEAD = "qqqqq"  # first iteration, count, count in all rounds, period, segment of kept results
 LINE = 8  # words of a cache line; ranks' counts are on lines of their own
 # Words of a rank's position, for messages: iteration, index of the part that it runs, and then two

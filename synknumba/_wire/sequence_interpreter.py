@@ -50,7 +50,9 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     # parts to count
     FINISH,
     MEET,  # wait until all ranks are here
-    ENTER,  # step, times, row after the loop, word of the position (0 for none)
+    # step, times, row after the loop, word of the position (0 for none), whether it needs an
+    # iteration, without which Python raises an error
+    ENTER,
     # step, times, row at which the loop begins, word of the position (0 for none), cell that ends
     # the loop (0 for none)
     AGAIN,
@@ -428,6 +430,9 @@ def run(table: int, state: int) -> int:
         elif code == ENTER:
             store_word(load_word(row + 8), 0)
             if load_word(load_word(row + 16)) <= 0:
+                if load_word(row + 40) != 0:
+                    why = TO_PYTHON
+                    break
                 at = load_word(row + 24)
                 continue
             _show(position, load_word(row + 32), 1, 0)
