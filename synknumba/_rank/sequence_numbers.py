@@ -14,9 +14,11 @@ from synknumba._errors import at_line
 from synknumba._formulas import Formula, as_float, computed, fold
 from synknumba._types import Array, shown
 from synknumba._wire.sequence import (
+    CARRIED,
     INNER_TIMES,
     Formulas,
     Loop,
+    Moves,
     SequenceProgram,
     depth,
     without_iterations,
@@ -31,7 +33,7 @@ class Numbers:
         program: the sequence.
 
     Attributes:
-        steps, scalars, results: the cells.
+        steps, scalars, results: the cells; `cells` are those of inner loops' own numbers.
         carried: indices of the scalars that have other values after an iteration.
     """
 
@@ -39,8 +41,9 @@ class Numbers:
         self.steps: Array = np.zeros(depth(program.parts), np.int64)
         self.scalars: Array = np.zeros(len(program.scalars), np.int64)
         self.results: Array = np.zeros(program.slots, np.int64)
-        self.carried = sorted({index for turn in program.carried for index, _ in turn})
-        self._letters, self._lines = program.scalars, program.lines.numbers
+        self.cells: Array = np.zeros(len(program.cells), np.int64)
+        self.carried = sorted({index for turn in program.carried for (_, index), *_ in turn})
+        self._program, self._lines = program, program.lines.numbers
         self._values: list[Any] = [0] * program.slots  # of results as Python has them
         self._is_float: dict[int, bool] = {}  # of results whose cells are valid
 
@@ -48,18 +51,27 @@ class Numbers:
         """Takes the scalars of a round, given its first iteration; those that are carried keep
         what they have got in the round before.
         """
-        if not self._letters:
+        if not self._program.scalars:
             return
         if self.carried and first:
             scalars = scalars.copy()
             scalars[self.carried] = self.scalars[self.carried]
         self.scalars[:] = scalars
 
-    def letter(self, slot: int) -> str | None:
-        """Returns the `struct` letter of a result's cell; None if the result is not in its cell."""
-        if slot not in self._is_float:
+    def place(self, kind: str, operand: int) -> tuple[Array, int, str] | None:
+        """Returns where a leaf of a formula is: cells, an index, and the `struct` letter; None for
+        a result that is not in its cell.
+        """
+        match kind:
+            case "step":
+                return self.steps, operand, "q"
+            case "scalar":
+                return self.scalars, operand, self._program.scalars[operand]
+            case "cell":
+                return self.cells, operand, self._program.cells[operand]
+        if operand not in self._is_float:
             return None
-        return "d" if self._is_float[slot] else "q"
+        return self.results, operand, "d" if self._is_float[operand] else "q"
 
     def has_cell(self, slot: int, dtype: Any) -> bool:
         """Returns whether a result of some dtype is kept in its cell, from now on if it can be."""
@@ -72,7 +84,8 @@ class Numbers:
         """Returns a key of all numbers but the step of one loop."""
         steps = self.steps.tolist()
         del steps[depth]
-        return self.scalars.tobytes(), self.results.tobytes(), *self._values, *steps
+        cells = self.scalars, self.cells, self.results
+        return *(memory.tobytes() for memory in cells), *self._values, *steps
 
     def set_result(self, slot: int, value: Any) -> None:
         """Notes a result."""
@@ -81,10 +94,16 @@ class Numbers:
             cell = self.results[slot : slot + 1]
             cell.view(np.float64 if self._is_float[slot] else np.int64)[0] = value
 
-    def _cell(self, cells: Array, index: int, letter: str) -> Any:
-        if letter == "d":
-            return cells.view(np.float64)[index].item()
-        return int(cells[index])
+    def move(self, moves: Moves) -> None:
+        """Gives numbers other values: all are computed before the first is replaced; raises as
+        `packed` does.
+        """
+        values = [self.packed(letter, formula, CARRIED) for _, letter, formula in moves]
+        for (target, *_), value in zip(moves, values, strict=True):
+            place = self.place(*target)
+            assert place is not None  # it is no result
+            cells, index, _ = place
+            cells[index] = int.from_bytes(value, "little", signed=True)
 
     def evaluate(self, formula: Formula) -> Any:
         """Returns the value of a formula."""
@@ -93,14 +112,13 @@ class Numbers:
     def _leaf(self, kind: str, operand: Any) -> Any:
         if kind == "value":
             return operand
-        if kind == "step":
-            return int(self.steps[operand])
-        if kind == "scalar":
-            return self._cell(self.scalars, operand, self._letters[operand])
-        letter = self.letter(operand)
-        if letter is None:
+        place = self.place(kind, operand)
+        if place is None:
             return self._values[operand]
-        return self._cell(self.results, operand, letter)
+        cells, index, letter = place
+        if letter == "d":
+            return cells.view(np.float64)[index].item()
+        return int(cells[index])
 
     def count(self, loop: Loop) -> int:
         """Returns the number of iterations of an inner sequence; raises as `packed` does, or

@@ -25,6 +25,7 @@ from synknumba._errors import (
     PartitionError,
     ReductionError,
 )
+from synknumba._formulas import Formula
 from synknumba._host.data import Data, segment_of
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import flatten, paths, unflatten
@@ -40,7 +41,7 @@ from synknumba._sequence.dry_run import DryRun
 from synknumba._sequence.install import Installer
 from synknumba._sequence.outer_values import OuterValues, Values
 from synknumba._sequence.plan import SequencePlan
-from synknumba._sequence.recorder import Recorder
+from synknumba._sequence.recorder import Recorder, as_number, letter_of
 from synknumba._sequence.results import SequenceResults
 from synknumba._sequence.schedule import ONCE, checked_loop, count_of
 from synknumba._sequence.symbolic_results import ScalarResult, SymbolicResult
@@ -86,18 +87,20 @@ class Body:
         drew = watch_draws([*arguments.leaves, *itertools.chain(*map(Values.alive, values))])
         tracing.current = installer
         try:
-            returned = self._run_turns(installer, arguments)
+            turns = self._run_turns(installer, arguments)
             if drew():
                 passed = installer.passed
             installer.passed = []
             ends: tuple[Ending, ...] = ()
             if until is not None:
-                ends = until.endings(installer, returned, len(arguments.scalars))
+                judged = [results for results, _ in turns]
+                ends = until.endings(installer, judged, len(arguments.scalars))
             installer.variables.undo_swaps()
             self._check_arrays(installer, arguments)
             if passed or any(map(Values.changed, values)):
                 self._check_again(world.partition, passed, arguments)
-            return SequencePlan(world, installer.finish(ends), SequenceResults(returned))
+            results = SequenceResults([returned for _, returned in turns])
+            return SequencePlan(world, installer.finish(ends), results)
         except BaseException:
             installer.variables.undo_swaps()
             for plan in installer.plans:
@@ -112,10 +115,11 @@ class Body:
         """
         tracing.current = dry_run
         try:
-            returned = self._run_turns(dry_run, arguments)
+            turns = self._run_turns(dry_run, arguments)
             if until is not None:
-                until.endings(dry_run, returned, len(arguments.scalars))
-            return returned[0]
+                judged = [results for results, _ in turns]
+                until.endings(dry_run, judged, len(arguments.scalars))
+            return turns[0][1]
         finally:
             tracing.current = None
 
@@ -188,39 +192,41 @@ class Body:
 
     # ---- runs
 
-    def _run_turns(self, recorder: Recorder, arguments: Arguments) -> list[Any]:
-        """Runs the body until swapped variables have their memory again; returns what it returns
-        each time.
+    def _run_turns(self, recorder: Recorder, arguments: Arguments) -> list[tuple[Any, Any]]:
+        """Runs the body until swapped variables have their memory again; returns what `_run`
+        returns each time.
         """
         names = map(argument_name, paths(arguments.structure))
         passed = zip(names, arguments.leaves, strict=True)
         recorder.names = {id(value): name for name, value in (*self._outer.now().labels(), *passed)}
+        numbers = (leaf for leaf in arguments.leaves if isinstance(leaf, Number))
+        recorder.turns.own = {number.formula for number in numbers}
         recorder.bodies.running.append(self)
-        results = [self._run(arguments)]
+        results = [self._run(recorder, arguments)]
         while not recorder.end_of_turn():
-            results.append(self._run(arguments))
+            results.append(self._run(recorder, arguments))
         recorder.check_written()
         return results
 
-    def _run(self, arguments: Arguments) -> Any:
-        """Runs the body to record its calls, and returns what it returns.
-
-        Raises:
-            ArgumentError: that has a number which only the ranks compute.
+    def _run(self, recorder: Recorder, arguments: Arguments) -> tuple[Any, Any]:
+        """Runs the body to record its calls. Returns what it returns, and the same with results of
+        calls in place of numbers that only the ranks compute.
         """
         try:
             results = self._function(**unflatten(arguments.structure, arguments.leaves))
         except _ARGUMENT_ERRORS as error:  # others have a place
             tracing.add_line(error)
             raise
-        for leaf in flatten(results)[0]:
-            if isinstance(leaf, Unknown) and not isinstance(leaf, ScalarResult | SymbolicResult):
+        leaves, structure = flatten(results)
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, Number) and not isinstance(leaf, ScalarResult):
+                leaves[place] = recorder.returned(leaf)
+            elif isinstance(leaf, Unknown) and not isinstance(leaf, ScalarResult | SymbolicResult):
                 raise ArgumentError(
                     f"{self.name} returns {leaf.label}, which no call makes, so that the script "
-                    "cannot get it; return the results of calls, and compute with them after the "
-                    "call"
+                    "cannot get it; return the results of calls, and numbers computed with them"
                 )
-        return results
+        return results, unflatten(structure, leaves)
 
     def inside(
         self,
@@ -255,22 +261,56 @@ class Body:
             )
         leaves, structure = self._binder.bind(args, kwargs)
         values = list(map(inner_argument, leaves))
-        with recorder.inside(self, times) as turns:
-            results = self._function(**unflatten(structure, values))
+        begins: dict[Formula, tuple[str, Formula]] = {}
+        if "carry" in self._function.__code__.co_names:
+            for place, path in enumerate(paths(structure)):
+                if _is_number(values[place]):
+                    number = as_number(values[place])
+                    cell = recorder.cell(number, f"{argument_name(path)} of {self.name}")
+                    begins[cell.formula] = letter_of(cell), number.formula
+                    values[place] = cell
+        condition = None if until is None else Until(until)
+        with recorder.inside(self, times, begins) as turns:
+            is_complete = False
+            while not is_complete:
+                results = self._function(**unflatten(structure, values))
+                if condition is not None:
+                    turns.ends.append(self._inner_ending(recorder, condition, results, where))
+                results = self._of_last_turn(recorder, results, where)
+                is_complete = recorder.end_of_turn()
             turns.returns = any(isinstance(leaf, Unknown) for leaf in flatten(results)[0])
-            if isinstance(times, Number) and (turns.returns or times.formula_of_argument):
-                recorder.checks.append(InnerTimes(times, self.name, where, turns.returns))
-            if until is not None:
-                condition = Until(until)
-                endings = condition.endings(recorder, [results], None)
-                turns.ends += [ending.formula for ending in endings]
-                if condition.why_script:
-                    raise ArgumentError(
-                        f"{where}: the ranks judge until= of {self.name}, an inner sequence, and "
-                        f"this one is the script's: {condition.why_script}; write a comparison of "
-                        "numbers that it returns, as in until=lambda r: r < 1e-6"
-                    )
+        if isinstance(times, Number) and (turns.returns or times.formula_of_argument):
+            recorder.checks.append(InnerTimes(times, self.name, where, turns.returns))
         return results
+
+    def _inner_ending(
+        self, recorder: Recorder, condition: Until, results: Any, where: str
+    ) -> Formula:
+        """Returns the condition that ends an inner loop, behind the turn that has these results."""
+        endings = condition.endings(recorder, [results], None)
+        if not endings:
+            raise ArgumentError(
+                f"{where}: the ranks judge until= of {self.name}, an inner sequence, and "
+                f"this one is the script's: {condition.why_script}; write a comparison of "
+                "numbers that it returns, as in until=lambda r: r < 1e-6"
+            )
+        return endings[0].formula
+
+    def _of_last_turn(self, recorder: Recorder, results: Any, where: str) -> Any:
+        """Returns what an inner body returns, as results of the loop: with its own numbers, and
+        those that each turn has, as they are behind the last iteration.
+        """
+        leaves, structure = flatten(results)
+        swaps = recorder.turns.period() > 1
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, Number) and (swaps or not isinstance(leaf, ScalarResult)):
+                leaves[place] = recorder.keep(place, leaf)
+            elif isinstance(leaf, Unknown) and swaps:
+                raise ArgumentError(
+                    f"{where}: {self.name} swaps variables and returns {leaf.label}, of which each "
+                    f"of its turns has another; return numbers, or write it to a variable"
+                )
+        return unflatten(structure, leaves)
 
 
 # ---- random numbers ------------------------------------------------------------------------------
@@ -286,6 +326,12 @@ def watch_draws(values: Iterable[Any]) -> Callable[[], bool]:
     generators = [value for value in values if isinstance(value, _GENERATORS)]
     before = list(map(_state, generators))
     return lambda: before != list(map(_state, generators))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether an inner body may carry an argument."""
+    plain = int | float | np.integer | np.floating
+    return isinstance(value, Number) or (isinstance(value, plain) and not isinstance(value, bool))
 
 
 def _numbers(passed: Any) -> list[Any]:

@@ -136,7 +136,8 @@ class Installer(Recorder):
             memory=UsedMemory(frozenset(self._segments), frozenset(self.variables.memory)),
             lines=BodyLines(self.lines, self.places),
             free=free_of_recorded(parts),
-            carried=tuple(tuple(carried.items()) for carried in turns.carried),
+            cells=self.cells,
+            carried=turns.all_carried(),
             ends=ends,
         )
         self.arrays.find_changing()

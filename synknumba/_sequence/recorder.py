@@ -8,10 +8,11 @@ in for results (`symbolic_results.py`).
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, final
 
 import numpy as np
@@ -29,6 +30,7 @@ from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import flatten, is_nested, unflatten
 from synknumba._sequence.call_checks import InnerTimes, Lines
+from synknumba._sequence.own_calls import exchange, number_call
 from synknumba._sequence.symbolic_results import (
     ScalarResult,
     SymbolicResult,
@@ -43,6 +45,7 @@ from synknumba._types import Args, Array, CollectiveKind, Kwargs, class_text
 from synknumba._variables.collective_arguments import VariableGroup
 from synknumba._variables.collective_plans import WITH_DEST, CollectiveSpec
 from synknumba._variables.state import VariableState, check_rank
+from synknumba._variables.variable import Variable, state_of
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, Update, leaves_of
 from synknumba._wire.sequence import (
     CARRIED,
@@ -51,6 +54,7 @@ from synknumba._wire.sequence import (
     Access,
     Key,
     Loop,
+    Moves,
     Part,
     Shared,
     ordered,
@@ -64,6 +68,7 @@ if TYPE_CHECKING:
 
 Parts: TypeAlias = "list[Part | Loop]"
 
+NO_NUMBERS: Mapping[Formula, tuple[str, Formula]] = MappingProxyType({})
 MOST_TURNS = 4  # iterations after which swapped variables must have their memory again
 
 
@@ -73,38 +78,47 @@ class Turns:
 
     Attributes:
         starts: index of the first part of each turn.
-        carried: formulas of the scalars that have other values after an iteration, by index; of
-            each turn.
+        carried: numbers that have other values after an iteration, each with its `struct` letter
+            and a formula; of each turn.
+        swaps: variables that are swapped in the first turn.
+        own: numbers that the body may carry.
+        kept: those that an inner body returns, by their places.
         ends: of each turn, the condition that ends an inner sequence.
         returns: whether an inner sequence has results.
     """
 
     def __init__(self) -> None:
         self.starts = [0]
-        self.carried: list[dict[int, Formula]] = [{}]
+        self.carried: list[dict[Formula, tuple[str, Formula]]] = [{}]
+        self.swaps: list[tuple[Variable, Variable]] = []
+        self.own: Set[Formula] = frozenset()
+        self.kept: dict[int, Number] = {}
         self.ends: list[Formula] = []
         self.returns = False
-        # of the memory that a variable has after the first turn: whose it was; by their ids
-        self._origins: dict[int, int] = {}
 
-    def note_swap(self, first: int, second: int) -> None:
-        """Notes that two variables, given by their ids, are swapped."""
-        if len(self.starts) == 1:
-            origins = self._origins
+    def period(self) -> int:
+        """Returns the number of turns."""
+        period, origins = 1, dict[int, int]()
+        for first, second in (map(id, pair) for pair in self.swaps):
+            # of the memory that a variable has after the first turn: whose it was
             origins[first], origins[second] = (
                 origins.get(second, second),
                 origins.get(first, first),
             )
-
-    def period(self) -> int:
-        """Returns the number of turns."""
-        period = 1
-        for start, place in self._origins.items():
+        for start, place in origins.items():
             length = 1
             while place != start:
-                length, place = length + 1, self._origins[place]  # noqa: PLW2901
+                length, place = length + 1, origins[place]  # noqa: PLW2901
             period = math.lcm(period, length)
         return period
+
+    def all_carried(self) -> tuple[Moves, ...]:
+        """Returns what is carried in each turn."""
+        return tuple(map(moves_of, self.carried))
+
+
+def moves_of(numbers: Mapping[Formula, tuple[str, Formula]]) -> Moves:
+    return tuple((target, letter, formula) for target, (letter, formula) in numbers.items())
 
 
 @final
@@ -114,12 +128,14 @@ class Bodies:
     Attributes:
         running: the bodies, from the outermost.
         parts: parts of the innermost of them, so far.
+        turns: its iterations that differ, since they swap variables.
     """
 
     def __init__(self) -> None:
         self.running: list[Any] = []
         self.parts: Parts = []
-        self._outer: list[Parts] = []  # of bodies around the innermost one
+        self.turns = Turns()
+        self._outer: list[tuple[Parts, Turns]] = []  # of bodies around the innermost one
 
     @property
     def depth(self) -> int:
@@ -127,15 +143,15 @@ class Bodies:
         return len(self._outer)
 
     @contextmanager
-    def inside(self, body: Any) -> Iterator[Parts]:
-        """Context in which calls become parts of an inner body, which it gives."""
-        self._outer.append(self.parts)
+    def inside(self, body: Any) -> Iterator[tuple[Parts, Turns]]:
+        """Context in which calls become parts of an inner body; it gives these and its turns."""
+        self._outer.append((self.parts, self.turns))
         self.running.append(body)
-        inner = self.parts = []
+        inner = self.parts, self.turns = list[Part | Loop](), Turns()
         try:
             yield inner
         finally:
-            self.parts = self._outer.pop()
+            self.parts, self.turns = self._outer.pop()
             self.running.pop()
 
     def home_of(self, result: SymbolicResult) -> Parts:
@@ -144,7 +160,7 @@ class Bodies:
 
         That may be around the one that uses the result. A body that has ended has made its last.
         """
-        for parts in self._outer:
+        for parts, _ in self._outer:
             if parts is result.home:
                 return parts
         return self.parts
@@ -161,7 +177,7 @@ class Recorder(ABC):
         names: names of arguments and of what the body reads from outside, by id.
         bodies: those that are recorded.
         used: bytes of the ranks' small results so far.
-        turns: iterations that differ, since they swap variables.
+        cells: `struct` letters of the numbers of inner bodies.
         lines: file and line of the body that computes a number, by the part's name and the formula.
         places: file and line of the body that makes a call, by its number.
         checks: what each call of the sequence must satisfy.
@@ -177,7 +193,7 @@ class Recorder(ABC):
         self.names: Mapping[int, str] = {}
         self.bodies = Bodies()
         self.used = 0
-        self.turns = Turns()
+        self.cells = ""
         self.lines: dict[tuple[str, Formula], str] = {}
         self.places: dict[int, str] = {}
         self.checks: list[InnerTimes | Lines] = []
@@ -199,6 +215,11 @@ class Recorder(ABC):
     @property
     def depth(self) -> int:
         return self.bodies.depth
+
+    @property
+    def turns(self) -> Turns:
+        """The iterations that differ of the innermost body."""
+        return self.bodies.turns
 
     @property
     def calls(self) -> int:
@@ -477,19 +498,20 @@ class Recorder(ABC):
     def _record_collective(self, states: Sequence[VariableState], spec: CollectiveSpec) -> None:
         """Records a collective that has been checked, but for equal shapes."""
 
-    def swap(self, first: VariableState, second: VariableState) -> None:
+    def swap(self, first: Variable, second: Variable) -> None:
         """Exchanges the memory of two variables, for the calls that follow."""
-        self._check_outermost("swap", f"; swap in {self.name}, or write two steps")
-        self.turns.note_swap(id(first), id(second))
-        self._place([first, second])
-        self._swap(first, second)
+        if len(self.turns.starts) == 1:
+            self.turns.swaps.append((first, second))
+        states = [state_of(first), state_of(second)]
+        self._place(states)
+        self._swap(*states)
 
     @abstractmethod
     def _swap(self, first: VariableState, second: VariableState) -> None:
-        """Exchanges the memory of two variables, in the outermost body."""
+        """Exchanges the memory of two variables."""
 
     def _begin_turn(self) -> None:
-        """Notes that the body is run again, with variables swapped."""
+        """Notes that the outermost body is run again, with variables swapped."""
 
     def end_of_turn(self) -> bool:
         """Ends an iteration; returns whether swapped variables have the memory again that they had
@@ -508,66 +530,104 @@ class Recorder(ABC):
             return True
         self.turns.starts.append(len(self.bodies.parts))
         self.turns.carried.append({})
-        self._begin_turn()
+        if not self.depth:
+            self._begin_turn()
         return False
 
     # ---- numbers
 
     def carry(self, number: Any, value: Any) -> None:
         """Gives a number of the sequence's arguments another value from the next iteration on."""
-        self._check_outermost(
-            "carry",
-            ": an inner sequence begins with the numbers that the call passes; carry in "
-            f"{self.name}",
-        )
-        if not isinstance(number, Number) or number.formula[:1] != ("scalar",):
+        turns = self.turns
+        if not isinstance(number, Number) or number.formula not in turns.own:
             label = number.label if isinstance(number, Unknown) else repr(number)
             raise ArgumentError(
-                f"{tracing.where()}: carry takes a number that is passed to {self.name}, and its "
-                f"next value, as in synk.carry(old, new); got {label}"
+                f"{tracing.where()}: carry takes a number that is passed to "
+                f"{self.bodies.running[-1].name}, and its next value, as in "
+                f"synk.carry(old, new); got {label}"
             )
-        carried, index, next_value = self.turns.carried[-1], number.formula[1], _as_number(value)
-        if index in carried:
+        next_value = as_number(value)
+        if number.formula in turns.carried[-1]:
             raise ArgumentError(
                 f"{tracing.where()}: {number.label} has its next value already; carry it once"
             )
         _check_carried(number, next_value)
-        carried[index] = next_value.formula
-        self._note_line(CARRIED, next_value)
+        self._carry(number, next_value)
+
+    def cell(self, number: Number, label: str) -> Number:
+        """Returns a number of an inner body, of the kind of another."""
+        formula = "cell", len(self.cells)
+        self.cells += letter_of(number)
+        return Number(formula, label, is_int=number.is_int, dtype=number.dtype)
+
+    def keep(self, place: int, number: Number) -> Number:
+        """Returns a number that has, behind an inner loop, the value of one of its last iteration;
+        `place` is that among what the body returns.
+        """
+        kept = self.turns.kept
+        if place not in kept:
+            kept[place] = self.cell(number, number.label)
+        self._carry(kept[place], number)
+        return kept[place]
+
+    def _carry(self, target: Number, value: Number) -> None:
+        self.turns.carried[-1][target.formula] = letter_of(target), value.formula
+        self._note_line(CARRIED, value)
 
     def _note_line(self, part: str, number: Number) -> None:
         """Notes the line of the body that computes a number for a part."""
         self.lines[part, number.formula] = number.line or tracing.where()
 
+    def returned(self, number: Number) -> Any:
+        """Records a call whose result for the script is a number; returns what stands for it."""
+        return self.call(number_call(_dtype_of(number)), (number,), {}, CallOptions(None))
+
     # ---- inner sequences
 
     @contextmanager
-    def inside(self, body: Any, times: Any) -> Iterator[Turns]:
-        """Context in which calls become parts of an inner sequence, whose turns it gives."""
-        formula, turns = formula_of(times), Turns()
+    def inside(
+        self, body: Any, times: Any, begins: Mapping[Formula, tuple[str, Formula]] = NO_NUMBERS
+    ) -> Iterator[Turns]:
+        """Context in which calls become parts of an inner sequence, whose turns it gives; it begins
+        with numbers that it may carry, as `Turns` has them.
+        """
+        formula = formula_of(times)
         if isinstance(times, Number):
             self._note_line(INNER_TIMES, times)
-        with self.bodies.inside(body) as parts:
+        with self.bodies.inside(body) as (parts, turns):
+            turns.own = {*begins}
             yield turns
         self.bodies.parts.append(
             Loop(
                 body.name,
                 formula,
-                self.bodies.depth + 1,
+                self.depth + 1,
                 tuple(ordered(parts)),
                 own_access(parts),
-                ends=turns.ends[0] if turns.ends else None,
+                starts=tuple(turns.starts),
+                begins=moves_of(begins),
+                carried=turns.all_carried(),
+                ends=tuple(turns.ends),
                 returns=turns.returns,
             )
         )
+        if turns.swaps:
+            self._exchange_back(formula, turns)
 
-    def _check_outermost(self, action: str, way_out: str) -> None:
-        """Raises `ArgumentError` in an inner sequence, for what only the outermost body does."""
-        if self.bodies.depth:
-            inner = self.bodies.running[-1].name
-            raise ArgumentError(
-                f"{tracing.where()}: {action} in {inner}, which {self.name} calls{way_out}"
-            )
+    def _exchange_back(self, times: Formula, turns: Turns) -> None:
+        """Exchanges what swapped variables hold, behind an inner loop that has ended when they had
+        other memory than at first: the calls that follow were recorded with that one.
+        """
+        period = len(turns.starts)
+        if times[0] == "value" and not turns.ends and times[1] % period == 0:
+            return
+        done: Formula = ("+", ("step", self.depth + 1), ("value", 1))  # 1 without iterations
+        done = "minimum", done, ("maximum", times, ("value", 0))
+        left = Number(("%", done, ("value", period)), "a number of iterations", is_int=True)
+        function = exchange()
+        with self.inside(function, left):
+            for pair in turns.swaps:
+                self.call(function, pair, {}, CallOptions(None))
 
 
 def _check_lines(function: "Function[..., Any]", line: Line) -> None:
@@ -611,7 +671,12 @@ def _access_of(leaf: Param, *, may_write: bool) -> Access:
     return Access(keys, keys) if may_write else Access(keys)
 
 
-def _as_number(value: Any) -> Number:
+def letter_of(number: Number) -> str:
+    """Returns the `struct` letter of a number's cell."""
+    return "q" if number.is_int else "d"
+
+
+def as_number(value: Any) -> Number:
     """Returns a number of a sequence, or a plain one as such."""
     plain, dtype = value, None
     match value:

@@ -18,7 +18,6 @@ from synknumba._types import Array
 from synknumba._wire.messages import Returned, ReturnedInSequence
 from synknumba._wire.sequence import (
     AT,
-    CARRIED,
     ENDED,
     HEAD,
     ITERATION,
@@ -28,6 +27,7 @@ from synknumba._wire.sequence import (
     SequenceProgram,
     Shared,
     place_of,
+    turns_of,
 )
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo, rank_error
@@ -97,20 +97,14 @@ class RoundLoop:
                 self._positions[:, AT] = index
                 self._do(part)
             self._running = None
-            carried = program.carried[turn]
-            packed = [
-                numbers.packed(program.scalars[index], formula, CARRIED)
-                for index, formula in carried
-            ]
-            for (index, _), value in zip(carried, packed, strict=True):
-                numbers.scalars[index] = np.frombuffer(value, np.int64)[0]
-            if not period or (iteration - first + 1) % period:
-                continue
-            if history is not None:
+            is_due = bool(period) and not (iteration - first + 1) % period
+            is_over = is_due and program.ends and self._is_over(program.ends[turn])
+            numbers.move(program.carried[turn])
+            if is_due and history is not None:
                 history[(iteration - first) // period] = self._world.ranks.results[
                     :, : program.entry_bytes
                 ]
-            if program.ends and self._is_over(program.ends[turn]):
+            if is_over:
                 self._positions[:, AT] = ENDED
                 return
 
@@ -122,12 +116,7 @@ class RoundLoop:
 
     def _do(self, part: Part | Loop) -> None:
         if isinstance(part, Loop):
-            for step in range(self._numbers.count(part)):
-                self._numbers.steps[part.depth] = step
-                for inner in part.parts:
-                    self._do(inner)
-                if part.ends is not None and self._numbers.evaluate(part.ends):
-                    break
+            self._loop(part)
             return
         if part.puts is not None:  # its ranks' numbers are among the results
             return
@@ -143,6 +132,20 @@ class RoundLoop:
         self._numbers.fill(values, part.name, part.formulas)
         self._world.ranks.values[: len(values)] = np.frombuffer(values, np.uint8)
         self._world.run(part.number, self._info, partial(self._pass_on, part.number))
+
+    def _loop(self, loop: Loop) -> None:
+        """Runs an inner sequence."""
+        numbers, turns = self._numbers, turns_of(loop.parts, loop.starts)
+        numbers.move(loop.begins)
+        for step in range(numbers.count(loop)):
+            turn = step % len(turns)
+            numbers.steps[loop.depth] = step
+            for part in turns[turn]:
+                self._do(part)
+            is_over = loop.ends and numbers.evaluate(loop.ends[turn])
+            numbers.move(loop.carried[turn])
+            if is_over:
+                break
 
     def _pass_on(self, number: int, news: Sequence[RankNews]) -> None:
         labelled: list[RankNews] = []
