@@ -278,18 +278,25 @@ class Condition(Unknown):
 
     Attributes:
         formula: gives 1 where it holds, else 0.
+        depth: number of operations of the formula inside each other.
     """
 
     label = "a condition"
 
-    def __init__(self, formula: Formula) -> None:
+    def __init__(self, formula: Formula, *operands: Any) -> None:
         self.formula = formula
+        self.depth = 1 + max(getattr(operand, "depth", 0) for operand in operands)
+        if self.depth > _MOST_DEPTH:
+            raise ArgumentError(f"{where()}: a condition has {_too_deep(self.depth)}")
+
+    def _why(self, _operation: str) -> str:
+        return "and, or, not, if and a < b < c ask for it, which & and | do not"
 
     def _joined(self, sign: str, other: Any) -> "Condition":
         if isinstance(other, Condition):
-            return Condition((sign, self.formula, other.formula))
+            return Condition((sign, self.formula, other.formula), self, other)
         if isinstance(other, bool | np.bool_):
-            return Condition((sign, self.formula, ("value", int(other))))
+            return Condition((sign, self.formula, ("value", int(other))), self)
         return self._refuse()
 
     def __and__(self, other: Any) -> "Condition":
@@ -302,7 +309,7 @@ class Condition(Unknown):
     __ror__ = __or__  # type: ignore[assignment]  # as well
 
     def __invert__(self) -> "Condition":
-        return Condition(("-", ("value", 1), self.formula))
+        return Condition(("-", ("value", 1), self.formula), self)
 
 
 class UnknownArray(Unknown):
@@ -472,9 +479,7 @@ class Number(Unknown):
         self.depth = 1 + max(number.depth for number in operands)
         self.operations = 1 + sum(number.operations for number in operands)
         if self.depth > _MOST_DEPTH:
-            excess = (
-                f"{self.depth} operations inside each other, and a formula can have {_MOST_DEPTH}"
-            )
+            excess = _too_deep(self.depth)
         elif self.operations > _MOST_OPERATIONS:
             excess = (
                 f"more than {_MOST_OPERATIONS:,} operations, with those of parts that "
@@ -515,6 +520,10 @@ class Number(Unknown):
         return self._made("abs", self, is_int=self.is_int)
 
 
+def _too_deep(depth: int) -> str:
+    return f"{depth} operations inside each other, and a formula can have {_MOST_DEPTH}"
+
+
 def _compared(sign: str, left: Any, right: Any) -> Condition:
     """Returns the condition that a comparison is, where it may be one; of float32 and a Python
     number, NumPy compares float32.
@@ -526,14 +535,18 @@ def _compared(sign: str, left: Any, right: Any) -> Condition:
     first, second = formula_of(left), formula_of(right)
     kinds = {_kind(left), _kind(right)}
     if kinds & _ROUNDED:
-        number._refuse_operation("<>")  # noqa: SLF001  # of this module
+        _refuse_width(number)
     if "float32" in kinds:
         first, second = _single(left, first), _single(right, second)
     if sign in {">", ">="}:
-        return Condition((sign.replace(">", "<"), second, first))
+        return Condition((sign.replace(">", "<"), second, first), left, right)
     if sign == "!=":
-        return ~Condition(("==", first, second))
-    return Condition((sign, first, second))
+        return ~Condition(("==", first, second), left, right)
+    return Condition((sign, first, second), left, right)
+
+
+def _refuse_width(number: Number) -> NoReturn:
+    raise ArgumentError(f"{where()}: NumPy may compare {number.label} in fewer bits, or more")
 
 
 def _kind(operand: Any) -> str | None:
@@ -550,7 +563,7 @@ def _single(operand: Any, formula: Formula) -> Formula:
     if _kind(operand) is not None:
         return formula
     if isinstance(operand, Number) and formula[0] not in {"scalar", "step"}:
-        operand._refuse_operation("<>")  # noqa: SLF001  # of this module
+        _refuse_width(operand)
     return ("float32", formula)
 
 

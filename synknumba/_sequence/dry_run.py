@@ -229,7 +229,8 @@ class DryRun(Recorder):
             whom = self._awaited_by(part)
             if isinstance(part, Loop):
                 inner = self._part_reports(turns_of(part.parts, part.starts)[0])
-                reports.append(LoopReport(part.name, _plain_times(part), inner, part.meets, whom))
+                times, ends = _plain_times(part), bool(part.ends)
+                reports.append(LoopReport(part.name, times, inner, part.meets, whom, ends))
                 before = None
                 continue
             report = replace(self._report_of(part), waits_for=whom)

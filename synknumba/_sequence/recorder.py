@@ -700,7 +700,7 @@ def _check_carried(number: Number, value: Number) -> None:
     if number.is_int and not value.is_int:
         raise ArgumentError(
             f"{tracing.where()}: {number.label} is an int, and its next value, {value.label}, a "
-            f"float; pass a float at first"
+            f"float; pass a float at first, as in 1.0"
         )
     if number.dtype is None and value.dtype == "uint64":
         return

@@ -389,6 +389,11 @@ class Sequence(Generic[P, R]):
                 f"{self.name}: until= must return True or False, got {answer!r}; with several "
                 f"values, ask for all of them, as in (r < 1e-6).all()"
             )
+        if np.asarray(answer).dtype != bool:
+            raise ArgumentError(
+                f"{self.name}: until= must return True or False, got {answer!r}; compare numbers, "
+                "as in r != 0, and write not flag for a bool of Python, of which ~flag is an int"
+            )
         return bool(answer)
 
     def _nothing(self, plan: SequencePlan, every: int | None, until: Any) -> Any:

@@ -7,6 +7,8 @@ judges.
 """
 
 import math
+import re
+import traceback
 import types
 import warnings
 from collections import namedtuple
@@ -15,7 +17,7 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from synknumba._errors import depth_of_script
+from synknumba._errors import SynkError, depth_of_script
 from synknumba._formulas import FUNCTIONS
 from synknumba._ops.tree import flatten, unflatten
 from synknumba._sequence.arguments import Arguments
@@ -58,20 +60,25 @@ class Until:
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
+        self._function: Any = function
         self._numbers: dict[_Place, int | float] = {}
         self.key: Any = None
         self.why_script = ""
         if not isinstance(function, types.FunctionType):
             self.why_script = "it is no plain function"
             return
-        self.why_script = _why_not_traced(function)
-        if self.why_script:
+        if why := _why_not_traced(function):
+            self.why_script = self._placed(why)
             return
         self._numbers = {place: value for place, value in _read(function) if _is_number(value)}
         kinds = map(type, self._numbers.values())
         stand_ins = [id(_pure(value)) for _, value in _read(function)]
         self.key = function.__code__, *self._numbers, *kinds, *stand_ins
+
+    def _placed(self, why: str) -> str:
+        """Returns a reason with the line of the function."""
+        code = self._function.__code__
+        return f"{why} ({code.co_filename}:{code.co_firstlineno})"
 
     def join(self, arguments: Arguments) -> None:
         """Adds the numbers that it reads from outside to those of a call, and what a recording
@@ -107,7 +114,7 @@ class Until:
             endings.append(Ending(condition.formula, tuple(shares)))
         after = _held(function)
         if before.keys() != after.keys() or any(after[name] is not before[name] for name in after):
-            self.why_script = "it assigns to a name from outside"
+            self.why_script = self._placed("it assigns to a name from outside")
             return ()
         return tuple(endings)
 
@@ -116,18 +123,16 @@ class Until:
     ) -> Condition | None:
         leaves, structure = flatten(results)
         if not all(isinstance(leaf, _LEAVES) for leaf in leaves):
-            self.why_script = "it gets objects that are no results"
+            self.why_script = self._placed("it gets objects that are no results")
             return None
         try:
             answer = function(unflatten(structure, leaves))
-        except (NameError, AttributeError) as error:
-            self.why_script = f"it uses {error.name}"
-        except Exception:  # noqa: BLE001  # whatever it is: the script calls it with values
-            self.why_script = "it asks for the value of a result"
+        except Exception as error:  # noqa: BLE001  # whatever it is: the script calls it with values
+            self.why_script = _why(error, self._function.__code__)
         else:
             if isinstance(answer, Condition):
                 return answer
-            self.why_script = "it returns no comparison of numbers"
+            self.why_script = self._placed("it returns no comparison of numbers")
             if isinstance(answer, bool | np.bool_):
                 self._warn(recorder.name, bool(answer))
         return None
@@ -143,7 +148,6 @@ class Until:
     def _alone(self, scalars: int | None) -> types.FunctionType:
         """Returns the function in the namespace where it is traced."""
         function = self._function
-        assert isinstance(function, types.FunctionType)  # it has a key
         known: dict[_Place, Any] = {**self._numbers}
         if scalars is not None:
             known = self._as_scalars(scalars - len(known))
@@ -190,6 +194,21 @@ def _read(function: types.FunctionType) -> Iterator[tuple[_Place, Any]]:
         yield ("default", name), value
     for name, value in (function.__kwdefaults__ or {}).items():
         yield ("keyword", name), value
+
+
+def _why(error: Exception, code: types.CodeType) -> str:
+    """Returns why the script judges a function whose call with symbolic results failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == code.co_filename]
+    place = f"{code.co_filename}:{lines[-1] if lines else code.co_firstlineno}"
+    if isinstance(error, NameError | AttributeError):
+        reason = f"it uses {error.name}"
+    elif isinstance(error, SynkError):
+        # without the way out, which is one of the body of a sequence
+        reason, *_ = re.split("[;.] ", str(error).removeprefix(f"{place}: "))
+    else:
+        reason = f"it raises {type(error).__name__}: {error}"
+    return f"{reason} ({place})"
 
 
 def _why_not_traced(function: types.FunctionType) -> str:
