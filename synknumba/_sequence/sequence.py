@@ -200,30 +200,24 @@ class Sequence(Generic[P, R]):
     ) -> Future[Any]:
         """Starts a call, and returns while the ranks work.
 
-        Arguments are those of a call, without `until=`. As for `submit` of a function, NumPy arrays
-        have been copied when this returns, the script must not change or read what the calls write
-        before the end, and the next use of the world waits for it. Where a round ends at each kept
-        result (`plan` tells), another begins when `result()`, `done()` or the next use of the world
-        finds that the one before has ended.
+        Arguments are those of a call, with an `until=` that the ranks judge (`plan` tells). As for
+        `submit` of a function, NumPy arrays have been copied when this returns, the script must not
+        change or read what the calls write before the end, and the next use of the world waits for
+        it. Where a round ends at each kept result, another begins when `result()`, `done()` or the
+        next use of the world finds that the one before has ended.
 
         Returns:
             The future of the results.
 
         Raises:
-            ArgumentError: `until=` is given; or as for a call, of what is found before the ranks
-                start.
+            ArgumentError: the script judges `until=`; or as for a call, of what is found before the
+                ranks start.
         """
-        if until is not None:
-            raise ArgumentError(
-                f"{self.name}: until= may be judged in the script at kept results, and submit() "
-                f"returns before the first; call {self.name}(...), or submit it with times= and "
-                "every="
-            )
-        times, every = checked_loop(self.name, times, every, None)
+        times, every = checked_loop(self.name, times, every, until)
         world = current_world()
         world.begin()
         try:
-            return self._submit(world, args, kwargs, times, every)
+            return self._submit(world, args, kwargs, times, every, until)
         finally:
             world.end()
 
@@ -234,16 +228,25 @@ class Sequence(Generic[P, R]):
         kwargs: Kwargs,
         times: int,
         every: int | None,
+        until: Any,
     ) -> Future[Any]:
-        plan, scalars, copies = self._prepared(world, args, kwargs, times)
+        condition = None if until is None else Until(until)
+        plan, scalars, copies = self._prepared(world, args, kwargs, times, condition)
         if not times:
-            nothing = self._nothing(plan, every, None)
+            nothing = self._nothing(plan, every, until)
             flight = Flight(world, plan.info, plan.learn, lambda: nothing, plan.note_failure)
             future: Future[Any] = Future(flight)
             flight.complete()
             return future
-        self._check_call(plan, every, None, times, scalars)
-        rounds = CallRounds(plan, scalars, times, plan.schedule(times, every, is_judged=False))
+        self._check_call(plan, every, until, times, scalars)
+        if condition is not None and not plan.program.ends:
+            why = condition.why_script or "plan() says why"
+            raise ArgumentError(
+                f"{self.name}: the script judges this until=, and submit() returns before the "
+                f"first result: {why}; compare numbers, which ranks judge, or call {self.name}(...)"
+            )
+        kept_at = plan.schedule(times, every, is_judged=until is not None)
+        rounds = CallRounds(plan, scalars, times, kept_at)
 
         def collect(_: object = (args, kwargs)) -> Any:
             result = rounds.land(flight)
