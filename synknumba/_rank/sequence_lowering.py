@@ -246,9 +246,13 @@ class Lowering(FormulaRows):
         """Adds rows that give numbers other values: all are computed before the first is
         replaced.
         """
-        values = [self._value(letter, formula, CARRIED) for _, letter, formula in moves]
-        for (target, *_), value in zip(moves, values, strict=True):
-            self._row(table.MOVE, self._leaf(*target)[0], value.ctypes.data)
+        rows = list[tuple[int, int]]()
+        for target, formula in moves:
+            cells, index, letter = self._numbers.place(*target)
+            value = self._value(letter, formula, CARRIED)
+            rows.append((cells[index:].ctypes.data, value.ctypes.data))
+        for row in rows:
+            self._row(table.MOVE, *row)
 
     def _value(self, letter: str, formula: Formula, name: str) -> Array:
         """Adds rows that compute a number; returns the 8 bytes that get its value."""

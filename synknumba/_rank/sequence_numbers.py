@@ -42,10 +42,10 @@ class Numbers:
         self.scalars: Array = np.zeros(len(program.scalars), np.int64)
         self.results: Array = np.zeros(program.slots, np.int64)
         self.cells: Array = np.zeros(len(program.cells), np.int64)
-        self.carried = sorted({index for turn in program.carried for (_, index), *_ in turn})
+        self.carried = sorted({index for turn in program.carried for (_, index), _ in turn})
         self._program, self._lines = program, program.lines.numbers
         self._values: list[Any] = [0] * program.slots  # of results as Python has them
-        self._is_float: dict[int, bool] = {}  # of results whose cells are valid
+        self._result_letters: dict[int, str] = {}  # of results whose cells are valid
 
     def take_scalars(self, scalars: Array, first: int) -> None:
         """Takes the scalars of a round, given its first iteration; those that are carried keep
@@ -58,9 +58,9 @@ class Numbers:
             scalars[self.carried] = self.scalars[self.carried]
         self.scalars[:] = scalars
 
-    def place(self, kind: str, operand: int) -> tuple[Array, int, str] | None:
-        """Returns where a leaf of a formula is: cells, an index, and the `struct` letter; None for
-        a result that is not in its cell.
+    def place(self, kind: str, operand: int) -> tuple[Array, int, str]:
+        """Returns where a leaf of a formula is: cells, an index, and the `struct` letter, which is
+        "" for a result that is not in its cell.
         """
         match kind:
             case "step":
@@ -69,16 +69,14 @@ class Numbers:
                 return self.scalars, operand, self._program.scalars[operand]
             case "cell":
                 return self.cells, operand, self._program.cells[operand]
-        if operand not in self._is_float:
-            return None
-        return self.results, operand, "d" if self._is_float[operand] else "q"
+        return self.results, operand, self._result_letters.get(operand, "")
 
     def has_cell(self, slot: int, dtype: Any) -> bool:
         """Returns whether a result of some dtype is kept in its cell, from now on if it can be."""
         kind = np.dtype(dtype)
         if kind.char in "fd" or (kind.kind in "iu" and kind.char not in "QL"):
-            self._is_float[slot] = kind.kind == "f"
-        return slot in self._is_float
+            self._result_letters[slot] = "d" if kind.kind == "f" else "q"
+        return slot in self._result_letters
 
     def all_but(self, depth: int) -> Any:
         """Returns a key of all numbers but the step of one loop."""
@@ -90,19 +88,18 @@ class Numbers:
     def set_result(self, slot: int, value: Any) -> None:
         """Notes a result."""
         self._values[slot] = value
-        if slot in self._is_float:
-            cell = self.results[slot : slot + 1]
-            cell.view(np.float64 if self._is_float[slot] else np.int64)[0] = value
+        if letter := self._result_letters.get(slot):
+            self.results[slot : slot + 1].view(letter)[0] = value
 
     def move(self, moves: Moves) -> None:
         """Gives numbers other values: all are computed before the first is replaced; raises as
         `packed` does.
         """
-        values = [self.packed(letter, formula, CARRIED) for _, letter, formula in moves]
-        for (target, *_), value in zip(moves, values, strict=True):
-            place = self.place(*target)
-            assert place is not None  # it is no result
-            cells, index, _ = place
+        values = list[bytes]()
+        places = [self.place(*target) for target, _ in moves]
+        for (_, _, letter), (_, formula) in zip(places, moves, strict=True):
+            values.append(self.packed(letter, formula, CARRIED))
+        for (cells, index, _), value in zip(places, values, strict=True):
             cells[index] = int.from_bytes(value, "little", signed=True)
 
     def evaluate(self, formula: Formula) -> Any:
@@ -112,13 +109,10 @@ class Numbers:
     def _leaf(self, kind: str, operand: Any) -> Any:
         if kind == "value":
             return operand
-        place = self.place(kind, operand)
-        if place is None:
-            return self._values[operand]
-        cells, index, letter = place
+        cells, index, letter = self.place(kind, operand)
         if letter == "d":
             return cells.view(np.float64)[index].item()
-        return int(cells[index])
+        return int(cells[index]) if letter else self._values[operand]
 
     def count(self, loop: Loop) -> int:
         """Returns the number of iterations of an inner sequence; raises as `packed` does, or

@@ -93,10 +93,9 @@ class FormulaRows:
             if isinstance(operand, int) and not -(2**63) <= operand < 2**63:
                 raise PythonOnlyError
             return self._cell(operand), isinstance(operand, float)
-        place = self._numbers.place(kind, operand)
-        if place is None:
+        cells, index, letter = self._numbers.place(kind, operand)
+        if not letter:
             raise PythonOnlyError
-        cells, index, letter = place
         return cells[index:].ctypes.data, letter == "d"
 
     def _computed(self, sign: str, operands: Sequence[tuple[int, bool]]) -> tuple[int, bool]:

@@ -34,6 +34,7 @@ from synknumba._sequence.arguments import (
     Arguments,
     argument_name,
     inner_argument,
+    is_number,
     refuse_shared,
 )
 from synknumba._sequence.call_checks import InnerTimes
@@ -41,7 +42,7 @@ from synknumba._sequence.dry_run import DryRun
 from synknumba._sequence.install import Installer
 from synknumba._sequence.outer_values import OuterValues, Values
 from synknumba._sequence.plan import SequencePlan
-from synknumba._sequence.recorder import Recorder, as_number, letter_of
+from synknumba._sequence.recorder import Recorder, as_number
 from synknumba._sequence.results import SequenceResults
 from synknumba._sequence.schedule import ONCE, checked_loop, count_of
 from synknumba._sequence.symbolic_results import ScalarResult, SymbolicResult
@@ -200,7 +201,7 @@ class Body:
         passed = zip(names, arguments.leaves, strict=True)
         recorder.names = {id(value): name for name, value in (*self._outer.now().labels(), *passed)}
         numbers = (leaf for leaf in arguments.leaves if isinstance(leaf, Number))
-        recorder.turns.own = {number.formula for number in numbers}
+        recorder.turns.carriable = {number.formula for number in numbers}
         recorder.bodies.running.append(self)
         results = [self._run(recorder, arguments)]
         while not recorder.end_of_turn():
@@ -261,13 +262,13 @@ class Body:
             )
         leaves, structure = self._binder.bind(args, kwargs)
         values = list(map(inner_argument, leaves))
-        begins: dict[Formula, tuple[str, Formula]] = {}
+        begins: dict[Formula, Formula] = {}
         if "carry" in self._function.__code__.co_names:
             for place, path in enumerate(paths(structure)):
-                if _is_number(values[place]):
+                if isinstance(values[place], Number) or is_number(values[place]):
                     number = as_number(values[place])
                     cell = recorder.cell(number, f"{argument_name(path)} of {self.name}")
-                    begins[cell.formula] = letter_of(cell), number.formula
+                    begins[cell.formula] = number.formula
                     values[place] = cell
         condition = None if until is None else Until(until)
         with recorder.inside(self, times, begins) as turns:
@@ -326,12 +327,6 @@ def watch_draws(values: Iterable[Any]) -> Callable[[], bool]:
     generators = [value for value in values if isinstance(value, _GENERATORS)]
     before = list(map(_state, generators))
     return lambda: before != list(map(_state, generators))
-
-
-def _is_number(value: Any) -> bool:
-    """Whether an inner body may carry an argument."""
-    plain = int | float | np.integer | np.floating
-    return isinstance(value, Number) or (isinstance(value, plain) and not isinstance(value, bool))
 
 
 def _numbers(passed: Any) -> list[Any]:

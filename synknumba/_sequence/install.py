@@ -137,7 +137,7 @@ class Installer(Recorder):
             lines=BodyLines(self.lines, self.places),
             free=free_of_recorded(parts),
             cells=self.cells,
-            carried=turns.all_carried(),
+            carried=turns.moves(),
             ends=ends,
         )
         self.arrays.find_changing()

@@ -17,10 +17,10 @@ def exchange() -> Function[..., Any]:
 
 
 def _exchange(first: Any, second: Any) -> None:
-    for left, right in zip(flatten(first)[0], flatten(second)[0], strict=True):
-        kept = left.copy()
-        left[...] = right
-        right[...] = kept
+    for u, v in zip(flatten(first)[0], flatten(second)[0], strict=True):
+        before = u.copy()
+        u[...] = v
+        v[...] = before
 
 
 @cache

@@ -29,6 +29,7 @@ from synknumba._host.data import Data, segment_of
 from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import flatten, is_nested, unflatten
+from synknumba._sequence.arguments import is_number, plain_number
 from synknumba._sequence.call_checks import InnerTimes, Lines
 from synknumba._sequence.own_calls import exchange, number_call
 from synknumba._sequence.symbolic_results import (
@@ -36,7 +37,6 @@ from synknumba._sequence.symbolic_results import (
     SymbolicResult,
     combined_dtype,
     may_be_number,
-    number_dtype,
     unfit,
 )
 from synknumba._sequence.used_memory import OuterArrays
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 Parts: TypeAlias = "list[Part | Loop]"
 
-NO_NUMBERS: Mapping[Formula, tuple[str, Formula]] = MappingProxyType({})
+NO_NUMBERS: Mapping[Formula, Formula] = MappingProxyType({})
 MOST_TURNS = 4  # iterations after which swapped variables must have their memory again
 
 
@@ -78,21 +78,21 @@ class Turns:
 
     Attributes:
         starts: index of the first part of each turn.
-        carried: numbers that have other values after an iteration, each with its `struct` letter
-            and a formula; of each turn.
+        carried: numbers that have other values after an iteration, with formulas of these; of each
+            turn.
         swaps: variables that are swapped in the first turn.
-        own: numbers that the body may carry.
-        kept: those that an inner body returns, by their places.
+        carriable: numbers that the body may carry.
+        returned: those that an inner body returns, by their places.
         ends: of each turn, the condition that ends an inner sequence.
         returns: whether an inner sequence has results.
     """
 
     def __init__(self) -> None:
         self.starts = [0]
-        self.carried: list[dict[Formula, tuple[str, Formula]]] = [{}]
+        self.carried: list[dict[Formula, Formula]] = [{}]
         self.swaps: list[tuple[Variable, Variable]] = []
-        self.own: Set[Formula] = frozenset()
-        self.kept: dict[int, Number] = {}
+        self.carriable: Set[Formula] = frozenset()
+        self.returned: dict[int, Number] = {}
         self.ends: list[Formula] = []
         self.returns = False
 
@@ -112,13 +112,9 @@ class Turns:
             period = math.lcm(period, length)
         return period
 
-    def all_carried(self) -> tuple[Moves, ...]:
+    def moves(self) -> tuple[Moves, ...]:
         """Returns what is carried in each turn."""
-        return tuple(map(moves_of, self.carried))
-
-
-def moves_of(numbers: Mapping[Formula, tuple[str, Formula]]) -> Moves:
-    return tuple((target, letter, formula) for target, (letter, formula) in numbers.items())
+        return tuple(tuple(numbers.items()) for numbers in self.carried)
 
 
 @final
@@ -523,7 +519,7 @@ class Recorder(ABC):
         period = self.turns.period()
         if period > MOST_TURNS:
             raise ArgumentError(
-                f"{self.name}: swapped variables repeat after {period} "
+                f"{self.bodies.running[-1].name}: swapped variables repeat after {period} "
                 f"iterations; at most {MOST_TURNS}"
             )
         if len(self.turns.starts) == period:
@@ -539,12 +535,14 @@ class Recorder(ABC):
     def carry(self, number: Any, value: Any) -> None:
         """Gives a number of the sequence's arguments another value from the next iteration on."""
         turns = self.turns
-        if not isinstance(number, Number) or number.formula not in turns.own:
+        if not isinstance(number, Number) or number.formula not in turns.carriable:
             label = number.label if isinstance(number, Unknown) else repr(number)
+            name, alone = self.bodies.running[-1].name, ""
+            if self.depth:
+                alone = "; the body itself calls it, by that name"
             raise ArgumentError(
-                f"{tracing.where()}: carry takes a number that is passed to "
-                f"{self.bodies.running[-1].name}, and its next value, as in "
-                f"synk.carry(old, new); got {label}"
+                f"{tracing.where()}: carry takes a number that is passed to {name}, and its next "
+                f"value, as in synk.carry(old, new); got {label}{alone}"
             )
         next_value = as_number(value)
         if number.formula in turns.carried[-1]:
@@ -557,21 +555,21 @@ class Recorder(ABC):
     def cell(self, number: Number, label: str) -> Number:
         """Returns a number of an inner body, of the kind of another."""
         formula = "cell", len(self.cells)
-        self.cells += letter_of(number)
+        self.cells += "q" if number.is_int else "d"
         return Number(formula, label, is_int=number.is_int, dtype=number.dtype)
 
     def keep(self, place: int, number: Number) -> Number:
         """Returns a number that has, behind an inner loop, the value of one of its last iteration;
         `place` is that among what the body returns.
         """
-        kept = self.turns.kept
-        if place not in kept:
-            kept[place] = self.cell(number, number.label)
-        self._carry(kept[place], number)
-        return kept[place]
+        cells = self.turns.returned
+        if place not in cells:
+            cells[place] = self.cell(number, number.label)
+        self._carry(cells[place], number)
+        return cells[place]
 
     def _carry(self, target: Number, value: Number) -> None:
-        self.turns.carried[-1][target.formula] = letter_of(target), value.formula
+        self.turns.carried[-1][target.formula] = value.formula
         self._note_line(CARRIED, value)
 
     def _note_line(self, part: str, number: Number) -> None:
@@ -586,7 +584,7 @@ class Recorder(ABC):
 
     @contextmanager
     def inside(
-        self, body: Any, times: Any, begins: Mapping[Formula, tuple[str, Formula]] = NO_NUMBERS
+        self, body: Any, times: Any, begins: Mapping[Formula, Formula] = NO_NUMBERS
     ) -> Iterator[Turns]:
         """Context in which calls become parts of an inner sequence, whose turns it gives; it begins
         with numbers that it may carry, as `Turns` has them.
@@ -595,7 +593,7 @@ class Recorder(ABC):
         if isinstance(times, Number):
             self._note_line(INNER_TIMES, times)
         with self.bodies.inside(body) as (parts, turns):
-            turns.own = {*begins}
+            turns.carriable = begins.keys()
             yield turns
         self.bodies.parts.append(
             Loop(
@@ -605,8 +603,8 @@ class Recorder(ABC):
                 tuple(ordered(parts)),
                 own_access(parts),
                 starts=tuple(turns.starts),
-                begins=moves_of(begins),
-                carried=turns.all_carried(),
+                begins=tuple(begins.items()),
+                carried=turns.moves(),
                 ends=tuple(turns.ends),
                 returns=turns.returns,
             )
@@ -623,9 +621,9 @@ class Recorder(ABC):
             return
         done: Formula = ("+", ("step", self.depth + 1), ("value", 1))  # 1 without iterations
         done = "minimum", done, ("maximum", times, ("value", 0))
-        left = Number(("%", done, ("value", period)), "a number of iterations", is_int=True)
+        rest = Number(("%", done, ("value", period)), "a number of iterations", is_int=True)
         function = exchange()
-        with self.inside(function, left):
+        with self.inside(function, rest):
             for pair in turns.swaps:
                 self.call(function, pair, {}, CallOptions(None))
 
@@ -671,27 +669,17 @@ def _access_of(leaf: Param, *, may_write: bool) -> Access:
     return Access(keys, keys) if may_write else Access(keys)
 
 
-def letter_of(number: Number) -> str:
-    """Returns the `struct` letter of a number's cell."""
-    return "q" if number.is_int else "d"
-
-
 def as_number(value: Any) -> Number:
     """Returns a number of a sequence, or a plain one as such."""
-    plain, dtype = value, None
-    match value:
-        case Number():
-            return value
-        case Unknown():
-            tracing.refuse_value(value)
-        case np.integer() | np.floating():
-            plain, dtype = value.item(), number_dtype(value.dtype)
-        case bool():
-            plain = None
-    if not isinstance(plain, int | float):
+    if isinstance(value, Number):
+        return value
+    if isinstance(value, Unknown):
+        tracing.refuse_value(value)
+    if not is_number(value):
         raise ArgumentError(
             f"{tracing.where()}: carry takes a number as the next value; got {class_text(value)}"
         )
+    plain, dtype = plain_number(value)
     return Number(("value", plain), repr(value), is_int=isinstance(plain, int), dtype=dtype)
 
 

@@ -75,10 +75,24 @@ class Until:
         stand_ins = [id(_pure(value)) for _, value in _read(function)]
         self.key = function.__code__, *self._numbers, *kinds, *stand_ins
 
-    def _placed(self, why: str) -> str:
-        """Returns a reason with the line of the function."""
+    def _placed(self, why: str, place: str = "") -> str:
+        """Returns a reason with a line of the function, or its first one."""
         code = self._function.__code__
-        return f"{why} ({code.co_filename}:{code.co_firstlineno})"
+        return f"{why} ({place or f'{code.co_filename}:{code.co_firstlineno}'})"
+
+    def _why(self, error: Exception) -> str:
+        """Returns why the script judges, given what a call with symbolic results has raised."""
+        file, place = self._function.__code__.co_filename, ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == file:
+                place = f"{file}:{frame.lineno}"
+        reason = f"it raises {type(error).__name__}: {error}"
+        if isinstance(error, NameError | AttributeError):
+            reason = f"it uses {error.name}"
+        elif isinstance(error, SynkError):
+            # without the way out, which is that of the body of a sequence
+            reason, *_ = re.split("[;.] ", str(error).removeprefix(f"{place}: "))
+        return self._placed(reason, place)
 
     def join(self, arguments: Arguments) -> None:
         """Adds the numbers that it reads from outside to those of a call, and what a recording
@@ -128,7 +142,7 @@ class Until:
         try:
             answer = function(unflatten(structure, leaves))
         except Exception as error:  # noqa: BLE001  # whatever it is: the script calls it with values
-            self.why_script = _why(error, self._function.__code__)
+            self.why_script = self._why(error)
         else:
             if isinstance(answer, Condition):
                 return answer
@@ -194,21 +208,6 @@ def _read(function: types.FunctionType) -> Iterator[tuple[_Place, Any]]:
         yield ("default", name), value
     for name, value in (function.__kwdefaults__ or {}).items():
         yield ("keyword", name), value
-
-
-def _why(error: Exception, code: types.CodeType) -> str:
-    """Returns why the script judges a function whose call with symbolic results failed."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == code.co_filename]
-    place = f"{code.co_filename}:{lines[-1] if lines else code.co_firstlineno}"
-    if isinstance(error, NameError | AttributeError):
-        reason = f"it uses {error.name}"
-    elif isinstance(error, SynkError):
-        # without the way out, which is one of the body of a sequence
-        reason, *_ = re.split("[;.] ", str(error).removeprefix(f"{place}: "))
-    else:
-        reason = f"it raises {type(error).__name__}: {error}"
-    return f"{reason} ({place})"
 
 
 def _why_not_traced(function: types.FunctionType) -> str:

@@ -27,9 +27,9 @@ index).
 Formulas: TypeAlias = Sequence[tuple[int, str, Formula]]
 """(offset in bytes, `struct` letter, formula) of packed values that change."""
 
-Moves: TypeAlias = tuple[tuple[Formula, str, Formula], ...]
-"""(number, `struct` letter, formula) of numbers, ("scalar", index) or ("cell", index), that get
-other values together.
+Moves: TypeAlias = tuple[tuple[Formula, Formula], ...]
+"""Numbers, ("scalar", index) or ("cell", index), that get other values together, and formulas of
+these.
 """
 
 NOTHING: frozenset[Key] = frozenset()
