@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from synknumba._device import Device, Recording, Step, fold_kernel
+from synknumba._device import Device, Recording, Step
 from synknumba._formulas import Formula
 from synknumba._rank import spans
 from synknumba._rank.collective_routine import StagedRoutine, Steps
@@ -191,9 +191,9 @@ class Lowering(FormulaRows):
             if isinstance(part, Loop):
                 self._declare(part.parts)
             elif part.combines is not None:
-                self._numbers.has_cell(part.combines.slot, part.combines.dtype)
+                self._numbers.keep(part.combines)
         for shared in itertools.chain(*(ending.shares for ending in self._context.program.ends)):
-            self._numbers.has_cell(shared.slot, shared.dtype)
+            self._numbers.keep(shared)
 
     def _add_iterations(self, parts: Parts) -> list[int]:
         """Adds the parts of an iteration; of several where variables swap their memory. Returns
@@ -456,8 +456,7 @@ class Lowering(FormulaRows):
         turn, ranks = turns[shared.slot] % 2, range(self._context.place.world_size)
         parts = np.array([board.stage(shared, turn, rank)[0] for rank in ranks])
         turns[shared.slot] += 1
-        number = fold_kernel.combined(shared.op, parts, shared.weights)
-        self._numbers.set_result(shared.slot, number.item())
+        self._numbers.combine(shared, parts)
 
     def _stage(self, shared: Shared, turn: int, rank: int) -> int:
         return int(self._context.board.stage(shared, turn, rank).ctypes.data)

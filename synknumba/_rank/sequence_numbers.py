@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
+from synknumba._device import fold_kernel
 from synknumba._errors import at_line
 from synknumba._formulas import Formula, as_float, computed, fold
 from synknumba._types import Array, shown
@@ -20,6 +21,7 @@ from synknumba._wire.sequence import (
     Loop,
     Moves,
     SequenceProgram,
+    Shared,
     depth,
     without_iterations,
 )
@@ -71,12 +73,11 @@ class Numbers:
                 return self.cells, operand, self._program.cells[operand]
         return self.results, operand, self._result_letters.get(operand, "")
 
-    def has_cell(self, slot: int, dtype: Any) -> bool:
-        """Returns whether a result of some dtype is kept in its cell, from now on if it can be."""
-        kind = np.dtype(dtype)
+    def keep(self, shared: Shared) -> None:
+        """Keeps a result in its cell, from now on, if its dtype allows."""
+        kind = np.dtype(shared.dtype)
         if kind.char in "fd" or (kind.kind in "iu" and kind.char not in "QL"):
-            self._result_letters[slot] = "d" if kind.kind == "f" else "q"
-        return slot in self._result_letters
+            self._result_letters[shared.slot] = "d" if kind.kind == "f" else "q"
 
     def all_but(self, depth: int) -> Any:
         """Returns a key of all numbers but the step of one loop."""
@@ -85,8 +86,10 @@ class Numbers:
         cells = self.scalars, self.cells, self.results
         return *(memory.tobytes() for memory in cells), *self._values, *steps
 
-    def set_result(self, slot: int, value: Any) -> None:
-        """Notes a result."""
+    def combine(self, shared: Shared, parts: Array) -> None:
+        """Combines the ranks' parts of a result."""
+        slot = shared.slot
+        value = fold_kernel.combined(shared.op, parts, shared.weights).item()
         self._values[slot] = value
         if letter := self._result_letters.get(slot):
             self.results[slot : slot + 1].view(letter)[0] = value

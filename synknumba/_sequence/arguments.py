@@ -30,7 +30,7 @@ from synknumba._types import Args, Array, Kwargs, unknown_keyword
 from synknumba._variables.variable import Variable, layout_of
 from synknumba._world.read_values import is_plain, key_of
 
-_NUMBERS = int | float | np.integer | np.floating | np.ndarray
+_NUMBERS = int | float | np.integer | np.floating
 Copied: TypeAlias = tuple[str, Array, Data]
 """An array for messages, and the copy in shared memory that calls take."""
 
@@ -160,8 +160,11 @@ class ArgumentBinder:
 
 def is_number(value: Any) -> bool:
     """Whether a value is a plain number for a sequence, also as an array of one."""
-    is_array = isinstance(value, np.ndarray) and value.ndim
-    return isinstance(value, _NUMBERS) and not (is_array or isinstance(value, bool | np.longdouble))
+    if isinstance(value, bool | np.longdouble):
+        return False
+    if isinstance(value, np.ndarray):
+        return not value.ndim
+    return isinstance(value, _NUMBERS)
 
 
 def plain_number(value: Any) -> tuple[Any, str | None]:

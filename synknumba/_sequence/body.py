@@ -42,7 +42,7 @@ from synknumba._sequence.dry_run import DryRun
 from synknumba._sequence.install import Installer
 from synknumba._sequence.outer_values import OuterValues, Values
 from synknumba._sequence.plan import SequencePlan
-from synknumba._sequence.recorder import Recorder, as_number
+from synknumba._sequence.recorder import RecordedBody, Recorder, as_number
 from synknumba._sequence.results import SequenceResults
 from synknumba._sequence.schedule import ONCE, checked_loop, count_of
 from synknumba._sequence.symbolic_results import ScalarResult, SymbolicResult
@@ -88,20 +88,18 @@ class Body:
         drew = watch_draws([*arguments.leaves, *itertools.chain(*map(Values.alive, values))])
         tracing.current = installer
         try:
-            turns = self._run_turns(installer, arguments)
+            judged, returned = self._run_turns(installer, arguments)
             if drew():
                 passed = installer.passed
             installer.passed = []
             ends: tuple[Ending, ...] = ()
             if until is not None:
-                judged = [results for results, _ in turns]
                 ends = until.endings(installer, judged, len(arguments.scalars))
             installer.variables.undo_swaps()
             self._check_arrays(installer, arguments)
             if passed or any(map(Values.changed, values)):
                 self._check_again(world.partition, passed, arguments)
-            results = SequenceResults([returned for _, returned in turns])
-            return SequencePlan(world, installer.finish(ends), results)
+            return SequencePlan(world, installer.finish(ends), SequenceResults(returned))
         except BaseException:
             installer.variables.undo_swaps()
             for plan in installer.plans:
@@ -116,11 +114,10 @@ class Body:
         """
         tracing.current = dry_run
         try:
-            turns = self._run_turns(dry_run, arguments)
+            judged, returned = self._run_turns(dry_run, arguments)
             if until is not None:
-                judged = [results for results, _ in turns]
                 until.endings(dry_run, judged, len(arguments.scalars))
-            return turns[0][1]
+            return returned[0]
         finally:
             tracing.current = None
 
@@ -193,41 +190,43 @@ class Body:
 
     # ---- runs
 
-    def _run_turns(self, recorder: Recorder, arguments: Arguments) -> list[tuple[Any, Any]]:
-        """Runs the body until swapped variables have their memory again; returns what `_run`
-        returns each time.
+    def _run_turns(self, recorder: Recorder, arguments: Arguments) -> tuple[list[Any], list[Any]]:
+        """Runs the body until swapped variables have their memory again. Returns what it returns
+        each time, and the same as the script gets it.
         """
         names = map(argument_name, paths(arguments.structure))
         passed = zip(names, arguments.leaves, strict=True)
         recorder.names = {id(value): name for name, value in (*self._outer.now().labels(), *passed)}
-        numbers = (leaf for leaf in arguments.leaves if isinstance(leaf, Number))
-        recorder.turns.carriable = {number.formula for number in numbers}
-        recorder.bodies.running.append(self)
-        results = [self._run(recorder, arguments)]
-        while not recorder.end_of_turn():
-            results.append(self._run(recorder, arguments))
+        numbers = {leaf.formula for leaf in arguments.leaves if isinstance(leaf, Number)}
+        recorder.stack.append(RecordedBody(self, numbers))
+        judged, returned = list[Any](), list[Any]()
+        is_complete = False
+        while not is_complete:
+            try:
+                judged.append(self._function(**unflatten(arguments.structure, arguments.leaves)))
+            except _ARGUMENT_ERRORS as error:  # others have a place
+                tracing.add_line(error)
+                raise
+            returned.append(self._for_script(recorder, judged[-1]))
+            is_complete = recorder.end_of_turn()
         recorder.check_written()
-        return results
+        return judged, returned
 
-    def _run(self, recorder: Recorder, arguments: Arguments) -> tuple[Any, Any]:
-        """Runs the body to record its calls. Returns what it returns, and the same with results of
-        calls in place of numbers that only the ranks compute.
-        """
-        try:
-            results = self._function(**unflatten(arguments.structure, arguments.leaves))
-        except _ARGUMENT_ERRORS as error:  # others have a place
-            tracing.add_line(error)
-            raise
+    def _for_script(self, recorder: Recorder, results: Any) -> Any:
+        """Returns results of calls in place of numbers that only the ranks compute."""
         leaves, structure = flatten(results)
         for place, leaf in enumerate(leaves):
-            if isinstance(leaf, Number) and not isinstance(leaf, ScalarResult):
-                leaves[place] = recorder.returned(leaf)
-            elif isinstance(leaf, Unknown) and not isinstance(leaf, ScalarResult | SymbolicResult):
-                raise ArgumentError(
-                    f"{self.name} returns {leaf.label}, which no call makes, so that the script "
-                    "cannot get it; return the results of calls, and numbers computed with them"
-                )
-        return results, unflatten(structure, leaves)
+            match leaf:
+                case ScalarResult() | SymbolicResult():
+                    continue
+                case Number():
+                    leaves[place] = recorder.returned(leaf)
+                case Unknown():
+                    raise ArgumentError(
+                        f"{self.name} returns {leaf.label}, which no call makes, so that the "
+                        "script cannot get it; return results of calls, and numbers"
+                    )
+        return unflatten(structure, leaves)
 
     def inside(
         self,
@@ -240,7 +239,7 @@ class Body:
         """Records a call inside another sequence."""
         where, recorder = tracing.where(), tracing.current
         assert isinstance(recorder, Recorder)  # there is no other recorder
-        running = recorder.bodies.running
+        running = [recorded.body for recorded in recorder.stack]
         if self in running:
             cycle = [*running[running.index(self) :], self]
             path = " → ".join(body.name for body in cycle)
@@ -263,25 +262,26 @@ class Body:
         leaves, structure = self._binder.bind(args, kwargs)
         values = list(map(inner_argument, leaves))
         begins: dict[Formula, Formula] = {}
-        if "carry" in self._function.__code__.co_names:
+        code = getattr(self._function, "__code__", None)
+        if "carry" in getattr(code, "co_names", ()):
             for place, path in enumerate(paths(structure)):
                 if isinstance(values[place], Number) or is_number(values[place]):
                     number = as_number(values[place])
                     cell = recorder.cell(number, f"{argument_name(path)} of {self.name}")
                     begins[cell.formula] = number.formula
                     values[place] = cell
-        condition = None if until is None else Until(until)
-        with recorder.inside(self, times, begins) as turns:
+        condition = Until.of(until)
+        with recorder.inside(self, times, begins) as inner:
             is_complete = False
             while not is_complete:
                 results = self._function(**unflatten(structure, values))
                 if condition is not None:
-                    turns.ends.append(self._inner_ending(recorder, condition, results, where))
+                    inner.ends.append(self._inner_ending(recorder, condition, results, where))
                 results = self._of_last_turn(recorder, results, where)
                 is_complete = recorder.end_of_turn()
-            turns.returns = any(isinstance(leaf, Unknown) for leaf in flatten(results)[0])
-        if isinstance(times, Number) and (turns.returns or times.formula_of_argument):
-            recorder.checks.append(InnerTimes(times, self.name, where, turns.returns))
+            inner.returns = any(isinstance(leaf, Unknown) for leaf in flatten(results)[0])
+        if isinstance(times, Number) and (inner.returns or times.formula_of_argument):
+            recorder.checks.append(InnerTimes(times, self.name, where, inner.returns))
         return results
 
     def _inner_ending(
@@ -302,15 +302,18 @@ class Body:
         those that each turn has, as they are behind the last iteration.
         """
         leaves, structure = flatten(results)
-        swaps = recorder.turns.period() > 1
+        swaps = recorder.innermost.period() > 1
         for place, leaf in enumerate(leaves):
-            if isinstance(leaf, Number) and (swaps or not isinstance(leaf, ScalarResult)):
-                leaves[place] = recorder.keep(place, leaf)
-            elif isinstance(leaf, Unknown) and swaps:
-                raise ArgumentError(
-                    f"{where}: {self.name} swaps variables and returns {leaf.label}, of which each "
-                    f"of its turns has another; return numbers, or write it to a variable"
-                )
+            match leaf:
+                case ScalarResult() if not swaps:
+                    continue
+                case Number():
+                    leaves[place] = recorder.keep(place, leaf)
+                case Unknown() if swaps:
+                    raise ArgumentError(
+                        f"{where}: {self.name} swaps variables and returns {leaf.label}, of which "
+                        "each of its turns has another; return numbers, or write it to a variable"
+                    )
         return unflatten(structure, leaves)
 
 

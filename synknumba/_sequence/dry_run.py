@@ -101,7 +101,7 @@ class DryRun(Recorder):
         number = len(self._reports)
         self._reports.append(report)
         for access in accesses:
-            self.bodies.parts.append(Part(number, report.name, self.calls, self._in_memory(access)))
+            self.parts.append(Part(number, report.name, self.calls, self._in_memory(access)))
 
     def _names(self, keys: Iterable[Key]) -> tuple[str, ...]:
         memory = set()
@@ -196,7 +196,7 @@ class DryRun(Recorder):
             self._mark(number, is_passed=True)
         for result, _ in self._arrays.values():
             self._mark(result, is_passed=True)
-        return self._part_reports(turns_of(ordered(self.bodies.parts), self.turns.starts)[0])
+        return self._part_reports(turns_of(ordered(self.parts), self.innermost.starts)[0])
 
     def _mark(self, result: Any, *, is_returned: bool = False, is_passed: bool = False) -> None:
         """Marks a result in the report of its call."""

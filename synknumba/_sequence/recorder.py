@@ -73,10 +73,13 @@ MOST_TURNS = 4  # iterations after which swapped variables must have their memor
 
 
 @final
-class Turns:
-    """The iterations of a body until swapped variables have their memory again.
+class RecordedBody:
+    """A body that is being recorded: its iterations until swapped variables have their memory
+    again.
 
     Attributes:
+        body: the body, which has a name.
+        parts: its parts so far.
         starts: index of the first part of each turn.
         carried: numbers that have other values after an iteration, with formulas of these; of each
             turn.
@@ -87,11 +90,12 @@ class Turns:
         returns: whether an inner sequence has results.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, body: Any, carriable: Set[Formula]) -> None:
+        self.body, self.carriable = body, carriable
+        self.parts: Parts = []
         self.starts = [0]
         self.carried: list[dict[Formula, Formula]] = [{}]
         self.swaps: list[tuple[Variable, Variable]] = []
-        self.carriable: Set[Formula] = frozenset()
         self.returned: dict[int, Number] = {}
         self.ends: list[Formula] = []
         self.returns = False
@@ -117,51 +121,6 @@ class Turns:
         return tuple(tuple(numbers.items()) for numbers in self.carried)
 
 
-@final
-class Bodies:
-    """The body that is recorded, and those that call it.
-
-    Attributes:
-        running: the bodies, from the outermost.
-        parts: parts of the innermost of them, so far.
-        turns: its iterations that differ, since they swap variables.
-    """
-
-    def __init__(self) -> None:
-        self.running: list[Any] = []
-        self.parts: Parts = []
-        self.turns = Turns()
-        self._outer: list[tuple[Parts, Turns]] = []  # of bodies around the innermost one
-
-    @property
-    def depth(self) -> int:
-        """Number of bodies around the innermost one."""
-        return len(self._outer)
-
-    @contextmanager
-    def inside(self, body: Any) -> Iterator[tuple[Parts, Turns]]:
-        """Context in which calls become parts of an inner body; it gives these and its turns."""
-        self._outer.append((self.parts, self.turns))
-        self.running.append(body)
-        inner = self.parts, self.turns = list[Part | Loop](), Turns()
-        try:
-            yield inner
-        finally:
-            self.parts, self.turns = self._outer.pop()
-            self.running.pop()
-
-    def home_of(self, result: SymbolicResult) -> Parts:
-        """Returns the parts behind which a result is combined: of the body that makes it, or if
-        that has ended, of the innermost one.
-
-        That may be around the one that uses the result. A body that has ended has made its last.
-        """
-        for parts, _ in self._outer:
-            if parts is result.home:
-                return parts
-        return self.parts
-
-
 class Recorder(ABC):
     """What the body of a sequence does.
 
@@ -171,7 +130,7 @@ class Recorder(ABC):
 
     Attributes:
         names: names of arguments and of what the body reads from outside, by id.
-        bodies: those that are recorded.
+        stack: the bodies that are being recorded, from the outermost.
         used: bytes of the ranks' small results so far.
         cells: `struct` letters of the numbers of inner bodies.
         lines: file and line of the body that computes a number, by the part's name and the formula.
@@ -187,7 +146,7 @@ class Recorder(ABC):
     def __init__(self, name: str, partition: Partition) -> None:
         self.name, self.partition = name, partition
         self.names: Mapping[int, str] = {}
-        self.bodies = Bodies()
+        self.stack: list[RecordedBody] = []
         self.used = 0
         self.cells = ""
         self.lines: dict[tuple[str, Formula], str] = {}
@@ -210,12 +169,17 @@ class Recorder(ABC):
 
     @property
     def depth(self) -> int:
-        return self.bodies.depth
+        return len(self.stack) - 1
 
     @property
-    def turns(self) -> Turns:
-        """The iterations that differ of the innermost body."""
-        return self.bodies.turns
+    def innermost(self) -> RecordedBody:
+        """The body that runs."""
+        return self.stack[-1]
+
+    @property
+    def parts(self) -> Parts:
+        """Its parts so far."""
+        return self.innermost.parts
 
     @property
     def calls(self) -> int:
@@ -333,7 +297,7 @@ class Recorder(ABC):
         run, of its report.
         """
         name = worked.planner.name
-        symbolic = partial(SymbolicResult, self.bodies.parts, worked.call, plan, number)
+        symbolic = partial(SymbolicResult, self.parts, worked.call, plan, number)
         if not worked.is_kernel:
             return symbolic(f"the result of {name}") if worked.options.has_ops else None
         returned = tuple(worked.returned)
@@ -365,7 +329,7 @@ class Recorder(ABC):
             puts = Part(-1, number.label, self.calls, Access(writes=stage), puts=shared)
             access = Access(remote_reads=stage)
             combines = Part(-1, number.label, self.calls, access, combines=shared)
-            self.bodies.home_of(number).extend((puts, combines))
+            self._home_of(number).extend((puts, combines))
         return self._numbers[id(number)][1]
 
     @contextmanager
@@ -378,6 +342,17 @@ class Recorder(ABC):
             yield self._judged
         finally:
             self.judges = False
+
+    def _home_of(self, result: SymbolicResult) -> Parts:
+        """Returns the parts behind which a result is combined: of the body that makes it, or if
+        that has ended, of the innermost one.
+
+        That may be around the one that uses the result. A body that has ended has made its last.
+        """
+        for recorded in self.stack:
+            if recorded.parts is result.home:
+                return recorded.parts
+        return self.parts
 
     def _as_array(self, result: SymbolicResult) -> Data:
         """Makes the ranks combine a result after the call that makes it; returns the memory that
@@ -397,7 +372,7 @@ class Recorder(ABC):
                 remote_reads=frozenset({result.key}),
                 writes=frozenset({("data", segment_of(data).id)}),
             )
-            self.bodies.home_of(result).append(self._join(result, data, access))
+            self._home_of(result).append(self._join(result, data, access))
         return self._arrays[id(result)][1]
 
     @abstractmethod
@@ -468,7 +443,7 @@ class Recorder(ABC):
         group = VariableGroup.of(variables, "exchange")
         self._place(group.states)
         group.check_halos()  # before `during` has run
-        parts = self.bodies.parts
+        parts = self.parts
         first = len(parts)
         during()
         exchange = len(parts)
@@ -496,8 +471,8 @@ class Recorder(ABC):
 
     def swap(self, first: Variable, second: Variable) -> None:
         """Exchanges the memory of two variables, for the calls that follow."""
-        if len(self.turns.starts) == 1:
-            self.turns.swaps.append((first, second))
+        if len(self.innermost.starts) == 1:
+            self.innermost.swaps.append((first, second))
         states = [state_of(first), state_of(second)]
         self._place(states)
         self._swap(*states)
@@ -516,16 +491,17 @@ class Recorder(ABC):
         Raises:
             ArgumentError: that takes more than MOST_TURNS iterations.
         """
-        period = self.turns.period()
+        inner = self.innermost
+        period = inner.period()
         if period > MOST_TURNS:
             raise ArgumentError(
-                f"{self.bodies.running[-1].name}: swapped variables repeat after {period} "
+                f"{inner.body.name}: swapped variables repeat after {period} "
                 f"iterations; at most {MOST_TURNS}"
             )
-        if len(self.turns.starts) == period:
+        if len(inner.starts) == period:
             return True
-        self.turns.starts.append(len(self.bodies.parts))
-        self.turns.carried.append({})
+        inner.starts.append(len(inner.parts))
+        inner.carried.append({})
         if not self.depth:
             self._begin_turn()
         return False
@@ -534,10 +510,10 @@ class Recorder(ABC):
 
     def carry(self, number: Any, value: Any) -> None:
         """Gives a number of the sequence's arguments another value from the next iteration on."""
-        turns = self.turns
-        if not isinstance(number, Number) or number.formula not in turns.carriable:
+        inner = self.innermost
+        if not isinstance(number, Number) or number.formula not in inner.carriable:
             label = number.label if isinstance(number, Unknown) else repr(number)
-            name, alone = self.bodies.running[-1].name, ""
+            name, alone = inner.body.name, ""
             if self.depth:
                 alone = "; the body itself calls it, by that name"
             raise ArgumentError(
@@ -545,7 +521,7 @@ class Recorder(ABC):
                 f"value, as in synk.carry(old, new); got {label}{alone}"
             )
         next_value = as_number(value)
-        if number.formula in turns.carried[-1]:
+        if number.formula in inner.carried[-1]:
             raise ArgumentError(
                 f"{tracing.where()}: {number.label} has its next value already; carry it once"
             )
@@ -562,14 +538,14 @@ class Recorder(ABC):
         """Returns a number that has, behind an inner loop, the value of one of its last iteration;
         `place` is that among what the body returns.
         """
-        cells = self.turns.returned
+        cells = self.innermost.returned
         if place not in cells:
             cells[place] = self.cell(number, number.label)
         self._carry(cells[place], number)
         return cells[place]
 
     def _carry(self, target: Number, value: Number) -> None:
-        self.turns.carried[-1][target.formula] = value.formula
+        self.innermost.carried[-1][target.formula] = value.formula
         self._note_line(CARRIED, value)
 
     def _note_line(self, part: str, number: Number) -> None:
@@ -585,46 +561,49 @@ class Recorder(ABC):
     @contextmanager
     def inside(
         self, body: Any, times: Any, begins: Mapping[Formula, Formula] = NO_NUMBERS
-    ) -> Iterator[Turns]:
-        """Context in which calls become parts of an inner sequence, whose turns it gives; it begins
-        with numbers that it may carry, as `Turns` has them.
+    ) -> Iterator[RecordedBody]:
+        """Context in which calls become parts of an inner sequence, which begins with numbers that
+        it may carry.
         """
         formula = formula_of(times)
         if isinstance(times, Number):
             self._note_line(INNER_TIMES, times)
-        with self.bodies.inside(body) as (parts, turns):
-            turns.carriable = begins.keys()
-            yield turns
-        self.bodies.parts.append(
+        inner = RecordedBody(body, begins.keys())
+        self.stack.append(inner)
+        try:
+            yield inner
+        finally:
+            self.stack.pop()
+        self.parts.append(
             Loop(
                 body.name,
                 formula,
                 self.depth + 1,
-                tuple(ordered(parts)),
-                own_access(parts),
-                starts=tuple(turns.starts),
+                tuple(ordered(inner.parts)),
+                own_access(inner.parts),
+                starts=tuple(inner.starts),
                 begins=tuple(begins.items()),
-                carried=turns.moves(),
-                ends=tuple(turns.ends),
-                returns=turns.returns,
+                carried=inner.moves(),
+                ends=tuple(inner.ends),
+                returns=inner.returns,
             )
         )
-        if turns.swaps:
-            self._exchange_back(formula, turns)
+        if inner.swaps:
+            self._exchange_back(formula, inner)
 
-    def _exchange_back(self, times: Formula, turns: Turns) -> None:
+    def _exchange_back(self, times: Formula, inner: RecordedBody) -> None:
         """Exchanges what swapped variables hold, behind an inner loop that has ended when they had
         other memory than at first: the calls that follow were recorded with that one.
         """
-        period = len(turns.starts)
-        if times[0] == "value" and not turns.ends and times[1] % period == 0:
+        period = len(inner.starts)
+        if times[0] == "value" and not inner.ends and times[1] % period == 0:
             return
         done: Formula = ("+", ("step", self.depth + 1), ("value", 1))  # 1 without iterations
         done = "minimum", done, ("maximum", times, ("value", 0))
         rest = Number(("%", done, ("value", period)), "a number of iterations", is_int=True)
         function = exchange()
         with self.inside(function, rest):
-            for pair in turns.swaps:
+            for pair in inner.swaps:
                 self.call(function, pair, {}, CallOptions(None))
 
 

@@ -11,7 +11,6 @@ from typing import final
 
 import numpy as np
 
-from synknumba._device import fold_kernel
 from synknumba._rank.loop import describe_failure
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._types import Array
@@ -158,6 +157,4 @@ class RoundLoop:
         nbytes = np.dtype(shared.dtype).itemsize
         lines = self._world.ranks.results[:, shared.offset : shared.offset + nbytes]
         parts = np.ascontiguousarray(lines).view(shared.dtype)[:, 0]
-        self._numbers.set_result(
-            shared.slot, fold_kernel.combined(shared.op, parts, shared.weights).item()
-        )
+        self._numbers.combine(shared, parts)

@@ -174,7 +174,7 @@ class Sequence(Generic[P, R]):
             shorten(error)
             raise
         try:
-            condition = None if until is None else Until(until)
+            condition = Until.of(until)
             plan, scalars, copies = self._prepared(world, args, kwargs, times, condition)
             if not times:
                 return self._nothing(plan, every, until)
@@ -230,7 +230,7 @@ class Sequence(Generic[P, R]):
         every: int | None,
         until: Any,
     ) -> Future[Any]:
-        condition = None if until is None else Until(until)
+        condition = Until.of(until)
         plan, scalars, copies = self._prepared(world, args, kwargs, times, condition)
         if not times:
             nothing = self._nothing(plan, every, until)
@@ -447,7 +447,7 @@ class Sequence(Generic[P, R]):
                 if isinstance(value, Variable | Data)
             }
             dry_run = DryRun(self.name, partition, labels)
-            condition = None if until is None else Until(until)
+            condition = Until.of(until)
             if condition is not None:
                 condition.join(arguments)
             results = self._body.dry_run(dry_run, arguments, condition)
@@ -472,13 +472,13 @@ class Sequence(Generic[P, R]):
             arguments=tuple(texts),
             world_size=partition.parts,
             parts=parts,
-            turns=len(dry_run.turns.starts),
+            turns=len(dry_run.innermost.starts),
             times=times,
             rounds=rounds.rounds(times),
             round_ends=rounds.round_ends,
             judged_by=judged_by,
             kept_bytes=nbytes,
-            carries=any(dry_run.turns.carried),
+            carries=any(dry_run.innermost.carried),
         )
 
     def _scalars(self, args: Args, kwargs: Kwargs) -> list[Any]:

@@ -59,6 +59,11 @@ class Until:
         why_script: why the script judges; "" if the ranks do, once it was traced.
     """
 
+    @classmethod
+    def of(cls, function: Callable[[Any], Any] | None) -> "Until | None":
+        """Returns the condition of an option; None without one."""
+        return None if function is None else cls(function)
+
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function: Any = function
         self._numbers: dict[_Place, int | float] = {}
