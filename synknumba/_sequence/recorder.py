@@ -103,7 +103,8 @@ class RecordedBody:
     def period(self) -> int:
         """Returns the number of turns."""
         period, origins = 1, dict[int, int]()
-        for first, second in (map(id, pair) for pair in self.swaps):
+        for pair in self.swaps:
+            first, second = (id(state_of(variable)) for variable in pair)
             # of the memory that a variable has after the first turn: whose it was
             origins[first], origins[second] = (
                 origins.get(second, second),
@@ -588,7 +589,7 @@ class Recorder(ABC):
                 returns=inner.returns,
             )
         )
-        if inner.swaps:
+        if len(inner.starts) > 1:
             self._exchange_back(formula, inner)
 
     def _exchange_back(self, times: Formula, inner: RecordedBody) -> None:
