@@ -7,7 +7,7 @@ function asks `current` first.
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, final
 
 import numpy as np
@@ -278,16 +278,14 @@ class Condition(Unknown):
 
     Attributes:
         formula: gives 1 where it holds, else 0.
-        depth: number of operations of the formula inside each other.
+        depth, operations: as those of a `Number`.
     """
 
     label = "a condition"
 
     def __init__(self, formula: Formula, *operands: Any) -> None:
         self.formula = formula
-        self.depth = 1 + max(getattr(operand, "depth", 0) for operand in operands)
-        if self.depth > _MOST_DEPTH:
-            raise ArgumentError(f"{where()}: a condition has {_too_deep(self.depth)}")
+        self.depth, self.operations = _measured(self.label, operands)
 
     def _why(self, _operation: str) -> str:
         return "and, or, not, if and a < b < c ask for it, which & and | do not"
@@ -388,7 +386,7 @@ class Number(Unknown):
                     f"function, which may look at it; an array that it selects from, as in "
                     "rows[synk.STEP], must be Data or an argument of the sequence"
                 )
-            case ("scalar",):
+            case ("scalar",) | ("cell",):
                 static = "synk.static(…) for a number that is part of the sequence"
                 return (
                     f"it may change from call to call. {compute} in a kernel or function, or "
@@ -424,7 +422,7 @@ class Number(Unknown):
         return self._with(_SIGNS[ufunc], *operands)
 
     def __index__(self) -> int:
-        if self._formula[:1] != ("scalar",):
+        if self._formula[:1] not in {("scalar",), ("cell",)}:
             raise ArgumentError(
                 f"{where()}: {self.label} is not known while the sequence is traced, so it cannot "
                 "count a loop of the body or be an index of Python; pass it to a kernel or "
@@ -469,28 +467,8 @@ class Number(Unknown):
         number = Number(
             formula, label, is_int=is_int, source=self._first, line=where(), dtype=dtype
         )
-        number._measure([operand for operand in operands if isinstance(operand, Number)])
+        number.depth, number.operations = _measured(label, operands)
         return number
-
-    def _measure(self, operands: Sequence["Number"]) -> None:
-        """Sets depth and number of operations; raises `ArgumentError` for a formula that is too
-        long.
-        """
-        self.depth = 1 + max(number.depth for number in operands)
-        self.operations = 1 + sum(number.operations for number in operands)
-        if self.depth > _MOST_DEPTH:
-            excess = _too_deep(self.depth)
-        elif self.operations > _MOST_OPERATIONS:
-            excess = (
-                f"more than {_MOST_OPERATIONS:,} operations, with those of parts that "
-                f"it has twice counted twice"
-            )
-        else:
-            return
-        raise ArgumentError(
-            f"{self.line}: {self.label} has {excess}. Pass the numbers as an array, and "
-            f"compute in a kernel or function"
-        )
 
     def _with(self, sign: str, left: Any, right: Any) -> Any:
         are_int = _are_int(sign, left, right)
@@ -520,8 +498,28 @@ class Number(Unknown):
         return self._made("abs", self, is_int=self.is_int)
 
 
-def _too_deep(depth: int) -> str:
-    return f"{depth} operations inside each other, and a formula can have {_MOST_DEPTH}"
+def _measured(label: str, operands: Iterable[Any]) -> tuple[int, int]:
+    """Returns how many operations a formula has inside each other, and in all; raises
+    `ArgumentError` for one that is too long.
+    """
+    depth = operations = 1
+    for operand in operands:
+        if isinstance(operand, Number | Condition):
+            depth = max(depth, 1 + operand.depth)
+            operations += operand.operations
+    if depth > _MOST_DEPTH:
+        excess = f"{depth} operations inside each other, and a formula can have {_MOST_DEPTH}"
+    elif operations > _MOST_OPERATIONS:
+        excess = (
+            f"more than {_MOST_OPERATIONS:,} operations, with those of parts that it has twice "
+            "counted twice"
+        )
+    else:
+        return depth, operations
+    raise ArgumentError(
+        f"{where()}: {label} has {excess}. Pass the numbers as an array, and compute in a kernel "
+        "or function"
+    )
 
 
 def _compared(sign: str, left: Any, right: Any) -> Condition:

@@ -362,3 +362,33 @@ def test_what_is_refused(world):
 
     with pytest.raises(synk.ArgumentError, match="carry takes a number that is passed to other"):
         synk.sequence(lambda n: other(n, times=2))(3)
+
+    @synk.sequence
+    def counted(v, n):
+        for _ in range(n):
+            note(v, 0, 1.0)
+        synk.carry(n, n + 1)
+
+    v = synk.variable(np.zeros(1))
+    with pytest.raises(synk.ArgumentError, match=r"n of counted may change .* synk\.static\(n\)"):
+        synk.sequence(lambda v: counted(v, 3, times=2))(v)
+
+
+@synk.function
+def fail_at(u, step, at):
+    if step == at:
+        raise KeyError("broken")
+
+
+def test_an_error_in_the_second_turn(world):
+    @synk.sequence
+    def inner(u, w, n):
+        fail_at(u, synk.STEP, n)
+        synk.swap(u, w)
+
+    u, w = synk.variable(np.zeros(1)), synk.variable(np.zeros(1))
+    with pytest.raises(
+        synk.RankError,
+        match=r"iteration 0 of 3 of <lambda>, iteration 1 of 5 of inner, call 2: fail_at\(.*py:\d",
+    ):
+        synk.sequence(lambda u, w: inner(u, w, synk.STEP + 1, times=5))(u, w, times=3)

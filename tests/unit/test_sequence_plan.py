@@ -319,6 +319,10 @@ REASONS = {  # why the script judges
     "no comparison": (lambda r: r + 1, "it returns no comparison of numbers"),
     "exceptions": ("def f(r):\n try: return r < 1\n except: pass", "it may handle exceptions"),
     "a long chain": (LONG, "a condition has 257 operations inside each other, and .* 256"),
+    "twice each time": (
+        eval(compile(f"lambda r: {'(c := ' * 20}r < 1{') | c' * 20}", __file__, "eval")),
+        "a condition has more than 10,000 operations",
+    ),
     "another operand": (
         lambda r: r + None < 1,
         "t of total .* None: a sequence computes with ints",
