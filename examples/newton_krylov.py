@@ -11,7 +11,7 @@ n cells along each side, the five-point scheme A u = λ e^u/n² is solved by New
 and their matrix is positive definite, as λ e^u ≤ 8β is below 2π², the least eigenvalue of −∇².
 Conjugate gradients find d from p = r = F:
 
-    q = A p − λ e^u p/n²,  s = p·r / p·q,  d += s p,  r' = r − s q,  p = r' − (r'·q / p·q) p
+    q = A p − λ e^u p/n²,  s = r·r / p·q,  d += s p,  r' = r − s q,  p = r' + (r'·r' / r·r) p
 
 until ‖r‖² < min(0.01, ‖F‖²) ‖F‖²: few while u is far away, enough to square ‖F‖ near the solution.
 Sources: M. Hestenes and E. Stiefel, Journal of Research of the National Bureau of Standards 49
@@ -65,34 +65,32 @@ def combine(x, a, y, b):
 @synk.parallel(
     block=128,
     grid=lambda rows, shapes: (-(-shapes["a"][1] // 128), -(-rows // ROWS)),
-    outputs={name: synk.output("sum", shape=(), dtype="float64") for name in ("ab", "aq")},
+    outputs={"ab": synk.output("sum", shape=(), dtype="float64")},
 )
 @cuda.jit
-def products(a, b, q, ab, aq):
-    """Computes a·b and a·q, with a thread per column and ROWS rows."""
+def product(a, b, ab):
+    """Computes a·b, with a thread per column and ROWS rows."""
     j = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
     first = 1 + cuda.blockIdx.y * ROWS
     if j < a.shape[1]:
-        part = other = 0.0
+        part = 0.0
         for i in range(first, min(first + ROWS, a.shape[0] - 1)):
             part += a[i, j] * b[i, j]
-            other += a[i, j] * q[i, j]
         cuda.atomic.add(ab, 0, part)
-        cuda.atomic.add(aq, 0, other)
 
 
 @synk.sequence
-def gradients(d, r, p, q, u, reaction):
-    """Makes an iteration of conjugate gradients, and returns ‖r'‖²."""
+def gradients(d, r, p, q, u, reaction, old):
+    """Makes an iteration of conjugate gradients, and returns ‖r'‖²; `old` is ‖r‖²."""
     synk.exchange(p)
     apply(q, p, u, reaction)
-    along = products(p, r, q)
-    step = along["ab"] / along["aq"]
+    step = old / product(p, q)
     combine(d, 1.0, p, step)
     combine(r, 1.0, q, -step)
-    rest = products(r, r, q)
-    combine(p, -rest["aq"] / along["aq"], r, 1.0)
-    return rest["ab"]
+    rest = product(r, r)
+    combine(p, rest / old, r, 1.0)
+    synk.carry(old, rest)
+    return rest
 
 
 @synk.sequence
@@ -100,9 +98,9 @@ def newton(u, d, r, p, q, reaction, most):
     """Makes one of Newton's iterations, and returns ‖F‖² before it."""
     synk.exchange(u)
     residual(r, p, d, u, reaction)
-    norm = products(r, r, r)["ab"]
+    norm = product(r, r)
     goal = norm * np.minimum(0.01, norm)
-    gradients(d, r, p, q, u, reaction, times=most, until=lambda rest: rest < goal)
+    gradients(d, r, p, q, u, reaction, norm, times=most, until=lambda rest: rest < goal)
     combine(u, 1.0, d, 1.0)
     return norm
 

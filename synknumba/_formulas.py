@@ -17,11 +17,11 @@ from synknumba._types import shown
 
 _T = TypeVar("_T")
 Formula: TypeAlias = tuple[Any, ...]
-"""("value", number), ("step", depth of the loop), ("scalar", index), ("result", slot), or
-(operation, operand, …).
+"""("value", number), ("step", depth of the loop), ("scalar", index), ("result", slot),
+("cell", index), or (operation, operand, …).
 """
 
-LEAVES = ("value", "step", "scalar", "result")
+LEAVES = ("value", "step", "scalar", "result", "cell")
 FUNCTIONS: dict[str, np.ufunc] = {  # of one float64 or two; the last two give ints for ints
     ufunc.__name__: ufunc
     for ufunc in (

@@ -303,12 +303,10 @@ def _parts(parts: Iterable[Any], indent: str) -> Iterable[Sequence[Cell]]:
             yield _call(part, indent)
             continue
         # an inner sequence
-        often, waits_for = "a computed number of times", part.waits_for or ""
-        if part.times is not None:
-            often = f"{part.times:,} times"
+        waits_for = part.waits_for or ""
         if part.meets:
             waits_for = "all ranks before and after"
-        yield ["", f"{indent}{part.name}, {often}", "", "", waits_for, "", ""]
+        yield ["", f"{indent}{part.name}, {part.often}", "", "", waits_for, "", ""]
         yield from _parts(part.parts, f"{indent}\N{EM SPACE}")
 
 

@@ -7,7 +7,7 @@ function asks `current` first.
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, final
 
 import numpy as np
@@ -278,18 +278,23 @@ class Condition(Unknown):
 
     Attributes:
         formula: gives 1 where it holds, else 0.
+        depth, operations: as those of a `Number`.
     """
 
     label = "a condition"
 
-    def __init__(self, formula: Formula) -> None:
+    def __init__(self, formula: Formula, *operands: Any) -> None:
         self.formula = formula
+        self.depth, self.operations = _measured(self.label, operands)
+
+    def _why(self, _operation: str) -> str:
+        return "and, or, not, if and a < b < c ask for it, which & and | do not"
 
     def _joined(self, sign: str, other: Any) -> "Condition":
         if isinstance(other, Condition):
-            return Condition((sign, self.formula, other.formula))
+            return Condition((sign, self.formula, other.formula), self, other)
         if isinstance(other, bool | np.bool_):
-            return Condition((sign, self.formula, ("value", int(other))))
+            return Condition((sign, self.formula, ("value", int(other))), self)
         return self._refuse()
 
     def __and__(self, other: Any) -> "Condition":
@@ -302,7 +307,7 @@ class Condition(Unknown):
     __ror__ = __or__  # type: ignore[assignment]  # as well
 
     def __invert__(self) -> "Condition":
-        return Condition(("-", ("value", 1), self.formula))
+        return Condition(("-", ("value", 1), self.formula), self)
 
 
 class UnknownArray(Unknown):
@@ -381,7 +386,7 @@ class Number(Unknown):
                     f"function, which may look at it; an array that it selects from, as in "
                     "rows[synk.STEP], must be Data or an argument of the sequence"
                 )
-            case ("scalar",):
+            case ("scalar",) | ("cell",):
                 static = "synk.static(…) for a number that is part of the sequence"
                 return (
                     f"it may change from call to call. {compute} in a kernel or function, or "
@@ -417,7 +422,7 @@ class Number(Unknown):
         return self._with(_SIGNS[ufunc], *operands)
 
     def __index__(self) -> int:
-        if self._formula[:1] != ("scalar",):
+        if self._formula[:1] not in {("scalar",), ("cell",)}:
             raise ArgumentError(
                 f"{where()}: {self.label} is not known while the sequence is traced, so it cannot "
                 "count a loop of the body or be an index of Python; pass it to a kernel or "
@@ -457,35 +462,13 @@ class Number(Unknown):
 
     def _made(self, sign: str, *operands: Any, is_int: bool) -> "Number":
         dtype = self._promoted(sign, *operands)
-        formula = (sign, *map(_formula_of, operands))
+        formula = (sign, *map(formula_of, operands))
         label = f"a number computed from {self._first.label}"
         number = Number(
             formula, label, is_int=is_int, source=self._first, line=where(), dtype=dtype
         )
-        number._measure([operand for operand in operands if isinstance(operand, Number)])
+        number.depth, number.operations = _measured(label, operands)
         return number
-
-    def _measure(self, operands: Sequence["Number"]) -> None:
-        """Sets depth and number of operations; raises `ArgumentError` for a formula that is too
-        long.
-        """
-        self.depth = 1 + max(number.depth for number in operands)
-        self.operations = 1 + sum(number.operations for number in operands)
-        if self.depth > _MOST_DEPTH:
-            excess = (
-                f"{self.depth} operations inside each other, and a formula can have {_MOST_DEPTH}"
-            )
-        elif self.operations > _MOST_OPERATIONS:
-            excess = (
-                f"more than {_MOST_OPERATIONS:,} operations, with those of parts that "
-                f"it has twice counted twice"
-            )
-        else:
-            return
-        raise ArgumentError(
-            f"{self.line}: {self.label} has {excess}. Pass the numbers as an array, and "
-            f"compute in a kernel or function"
-        )
 
     def _with(self, sign: str, left: Any, right: Any) -> Any:
         are_int = _are_int(sign, left, right)
@@ -515,6 +498,30 @@ class Number(Unknown):
         return self._made("abs", self, is_int=self.is_int)
 
 
+def _measured(label: str, operands: Iterable[Any]) -> tuple[int, int]:
+    """Returns how many operations a formula has inside each other, and in all; raises
+    `ArgumentError` for one that is too long.
+    """
+    depth = operations = 1
+    for operand in operands:
+        if isinstance(operand, Number | Condition):
+            depth = max(depth, 1 + operand.depth)
+            operations += operand.operations
+    if depth > _MOST_DEPTH:
+        excess = f"{depth} operations inside each other, and a formula can have {_MOST_DEPTH}"
+    elif operations > _MOST_OPERATIONS:
+        excess = (
+            f"more than {_MOST_OPERATIONS:,} operations, with those of parts that it has twice "
+            "counted twice"
+        )
+    else:
+        return depth, operations
+    raise ArgumentError(
+        f"{where()}: {label} has {excess}. Pass the numbers as an array, and compute in a kernel "
+        "or function"
+    )
+
+
 def _compared(sign: str, left: Any, right: Any) -> Condition:
     """Returns the condition that a comparison is, where it may be one; of float32 and a Python
     number, NumPy compares float32.
@@ -523,17 +530,21 @@ def _compared(sign: str, left: Any, right: Any) -> Condition:
     if current is None or not current.judges:
         number._refuse_operation("<>" if sign in {"<", ">"} else "")  # noqa: SLF001  # of this module
     _are_int(sign, left, right)
-    first, second = _formula_of(left), _formula_of(right)
+    first, second = formula_of(left), formula_of(right)
     kinds = {_kind(left), _kind(right)}
     if kinds & _ROUNDED:
-        number._refuse_operation("<>")  # noqa: SLF001  # of this module
+        _refuse_width(number)
     if "float32" in kinds:
         first, second = _single(left, first), _single(right, second)
     if sign in {">", ">="}:
-        return Condition((sign.replace(">", "<"), second, first))
+        return Condition((sign.replace(">", "<"), second, first), left, right)
     if sign == "!=":
-        return ~Condition(("==", first, second))
-    return Condition((sign, first, second))
+        return ~Condition(("==", first, second), left, right)
+    return Condition((sign, first, second), left, right)
+
+
+def _refuse_width(number: Number) -> NoReturn:
+    raise ArgumentError(f"{where()}: NumPy may compare {number.label} in fewer bits, or more")
 
 
 def _kind(operand: Any) -> str | None:
@@ -550,7 +561,7 @@ def _single(operand: Any, formula: Formula) -> Formula:
     if _kind(operand) is not None:
         return formula
     if isinstance(operand, Number) and formula[0] not in {"scalar", "step"}:
-        operand._refuse_operation("<>")  # noqa: SLF001  # of this module
+        _refuse_width(operand)
     return ("float32", formula)
 
 
@@ -605,7 +616,8 @@ def _typed(operand: Any) -> str:
     return f"{operand.label} is {operand.dtype or type(_example(operand)).__name__}"
 
 
-def _formula_of(operand: Any) -> Formula:
+def formula_of(operand: Any) -> Formula:
+    """Returns the formula of a number of a sequence, or of a plain one."""
     if isinstance(operand, Number):
         return operand.formula
     return ("value", operand.item() if isinstance(operand, np.generic) else operand)

@@ -28,11 +28,11 @@ from synknumba._rank.recordable_parts import (
 )
 from synknumba._rank.replay import Repetition
 from synknumba._rank.scalar_update import ScalarUpdate
-from synknumba._rank.sequence_context import Parts, SequenceContext
+from synknumba._rank.sequence_context import SequenceContext
 from synknumba._rank.sequence_rows import PythonOnlyError
 from synknumba._types import Array
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import Formulas, Loop, Part, Wait
+from synknumba._wire.sequence import Formulas, Loop, Part, Parts, Wait
 
 # recordings are of so many iterations, of as many as are often asked for, or of one
 SIZES = 64, 8
@@ -159,7 +159,7 @@ def _scalar_update(
         offset = place.part.iteration_offset
         launches.append((offset, recordable.formulas, recordable.find_places, scalars))
     try:
-        return ScalarUpdate(context.numbers, context.program.scalars, depth, launches)
+        return ScalarUpdate(context.numbers, depth, launches)
     except PythonOnlyError:
         return None
 

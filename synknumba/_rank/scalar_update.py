@@ -24,7 +24,6 @@ class ScalarUpdate(FormulaRows):
 
     Args:
         numbers: of the sequence.
-        letters: `struct` letters of its scalars.
         depth: of the loop whose step counts the iterations.
         launches: of each part whose numbers depend on the step: iteration in the recording, the
             formulas, what finds the places of a scalar by its offset among the packed values, and
@@ -37,11 +36,10 @@ class ScalarUpdate(FormulaRows):
     def __init__(
         self,
         numbers: Numbers,
-        letters: str,
         depth: int,
         launches: Iterable[tuple[int, Formulas, FindPlaces, Scalars]],
     ) -> None:
-        super().__init__(numbers, letters)
+        super().__init__(numbers)
         self._first = np.zeros(1, np.int64)  # step of the first iteration
         step, begun = numbers.steps[depth:].ctypes.data, -1
         for iteration, formulas, find_places, scalars in launches:

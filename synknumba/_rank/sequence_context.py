@@ -1,17 +1,15 @@
 """What the parts of a sequence share on a rank: numbers, a board, and what a round returns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn, TypeAlias, final
+from typing import NoReturn, final
 
 from synknumba._rank.routine import Place, Repeated, Routine
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._types import Array
 from synknumba._wire import sequence
 from synknumba._wire.messages import Returned
-from synknumba._wire.sequence import Loop, Part, SequenceProgram, Shared
-
-Parts: TypeAlias = Sequence[Part | Loop]
+from synknumba._wire.sequence import Part, Parts, SequenceProgram, Shared
 
 
 class PeerFailed(Exception):  # noqa: N818  # nothing is wrong on this rank

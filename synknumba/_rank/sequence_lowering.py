@@ -20,15 +20,14 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from synknumba._device import Device, Recording, Step, fold_kernel
+from synknumba._device import Device, Recording, Step
 from synknumba._formulas import Formula
 from synknumba._rank import spans
 from synknumba._rank.collective_routine import StagedRoutine, Steps
 from synknumba._rank.fused_parts import FusedParts, PartFusion, wait_of
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Routine
-from synknumba._rank.sequence_context import Parts, SequenceContext
-from synknumba._rank.sequence_numbers import INNER_TIMES
+from synknumba._rank.sequence_context import SequenceContext
 from synknumba._rank.sequence_rows import FormulaRows, PythonOnlyError
 from synknumba._types import Array
 from synknumba._wire import sequence
@@ -36,9 +35,20 @@ from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.messages import Returned
 from synknumba._wire.native import Native, NativeCall, NativeCopy, NativeStep
 from synknumba._wire.program import Dynamic
-from synknumba._wire.sequence import CARRIED, JUDGED, Ending, Loop, Part, Shared
+from synknumba._wire.sequence import (
+    CARRIED,
+    INNER_TIMES,
+    JUDGED,
+    Ending,
+    Loop,
+    Moves,
+    Part,
+    Parts,
+    Shared,
+    turns_of,
+)
 
-Action: TypeAlias = Callable[[], None]
+Action: TypeAlias = Callable[[], object]
 # a step, and what compiled code does in its place
 _Ways: TypeAlias = tuple[Step, Sequence[NativeStep] | None]
 _Group: TypeAlias = tuple[Parts, FusedParts | None]
@@ -114,7 +124,7 @@ class Lowering(FormulaRows):
         recordings: Mapping[int, Recording] = MappingProxyType({}),
         stride: int = 1,
     ) -> None:
-        super().__init__(context.numbers, context.program.scalars)
+        super().__init__(context.numbers)
         self._context, self._fusion, self._is_native = context, fusion, fusion is None
         self._parts: list[Part | None] = []
         self._recordings, self._stride = recordings, stride
@@ -181,9 +191,9 @@ class Lowering(FormulaRows):
             if isinstance(part, Loop):
                 self._declare(part.parts)
             elif part.combines is not None:
-                self._numbers.has_cell(part.combines.slot, part.combines.dtype)
+                self._numbers.keep(part.combines)
         for shared in itertools.chain(*(ending.shares for ending in self._context.program.ends)):
-            self._numbers.has_cell(shared.slot, shared.dtype)
+            self._numbers.keep(shared)
 
     def _add_iterations(self, parts: Parts) -> list[int]:
         """Adds the parts of an iteration; of several where variables swap their memory. Returns
@@ -198,7 +208,7 @@ class Lowering(FormulaRows):
                 self._add_recording(self._recordings[number])
             self._add(turn, start)
             cell = 0 if ending is None else self._add_ending(ending)
-            self._add_carried(carried)
+            self._add_moves(carried)
             self._row(table.END, len(self._rows) + 1, cell)
             if self._stride % len(program.starts) == 0:  # the next is of the same turn
                 self._rows[-1][1] = begins[-1]
@@ -232,17 +242,17 @@ class Lowering(FormulaRows):
         self._rows[due][1] = len(self._rows)
         return int(verdict.ctypes.data)
 
-    def _add_carried(self, carried: Sequence[tuple[int, Formula]]) -> None:
-        """Adds rows that give scalars their values for the next iteration: all are computed
-        before the first is replaced.
+    def _add_moves(self, moves: Moves) -> None:
+        """Adds rows that give numbers other values: all are computed before the first is
+        replaced.
         """
-        moves = [
-            (index, self._value(self._context.program.scalars[index], formula, CARRIED))
-            for index, formula in carried
-        ]
-        for index, value in moves:
-            target = self._numbers.scalars[index:].ctypes.data
-            self._row(table.MOVE, target, value.ctypes.data)
+        rows = list[tuple[int, int]]()
+        for target, formula in moves:
+            cells, index, letter = self._numbers.place(*target)
+            value = self._value(letter, formula, CARRIED)
+            rows.append((cells[index:].ctypes.data, value.ctypes.data))
+        for row in rows:
+            self._row(table.MOVE, *row)
 
     def _value(self, letter: str, formula: Formula, name: str) -> Array:
         """Adds rows that compute a number; returns the 8 bytes that get its value."""
@@ -302,10 +312,11 @@ class Lowering(FormulaRows):
     def _add_loop(self, loop: Loop) -> None:
         """Adds an inner sequence. Where ranks do not meet, its parts do not count."""
         fused = None
-        if self._fusion is not None and loop.ends is None:
-            fused = self._fusion.whole([loop.parts], loop.depth)
+        if self._fusion is not None and not (loop.ends or any(loop.carried)):
+            fused = self._fusion.whole(turns_of(loop.parts, loop.starts), loop.depth)
         if loop.meets:
             self._row(table.MEET)
+        self._add_moves(loop.begins)
         if fused is None:
             self._add_iterations_of(loop)
         else:
@@ -315,23 +326,33 @@ class Lowering(FormulaRows):
 
     def _run_loop(self, loop: Loop, fused: FusedParts) -> None:
         """Runs all iterations of an inner sequence on the device."""
-        times = self._numbers.count(loop.times)
+        times = self._numbers.count(loop)
         if times > 0:
             fused.run(0, times)
             if loop.meets:
-                self._state[table.DONE_PARTS] += times * len(loop.parts)
+                self._state[table.DONE_PARTS] += times * len(loop.parts) // len(loop.starts)
 
     def _add_iterations_of(self, loop: Loop) -> None:
         step, word = self._numbers.steps[loop.depth :].ctypes.data, _inner_word(loop.depth)
         times = np.zeros(8, np.uint8)
         self._store_packed("q", loop.times, times, INNER_TIMES)
         enter = len(self._rows)
-        self._row(table.ENTER, step, times.ctypes.data, 0, word)
-        self._add(loop.parts, 0, loop.depth, counts=loop.meets)
-        verdict = 0
-        if loop.ends is not None:
-            verdict = self._value("q", loop.ends, JUDGED).ctypes.data
-        self._row(table.AGAIN, step, times.ctypes.data, enter + 1, word, verdict)
+        self._python[enter] = partial(self._numbers.count, loop), 0  # raises an error
+        self._row(table.ENTER, step, times.ctypes.data, 0, word, int(loop.returns))
+        turns, exits = turns_of(loop.parts, loop.starts), list[int]()
+        for number, turn in enumerate(turns):
+            self._add(turn, loop.starts[number], loop.depth, counts=loop.meets)
+            verdict, begin, shown = 0, enter + 1, 1
+            if loop.ends:
+                verdict = self._value("q", loop.ends[number], JUDGED).ctypes.data
+            self._add_moves(loop.carried[number])
+            if number + 1 < len(turns):
+                begin, shown = len(self._rows) + 2, loop.starts[number + 1] + 1
+            self._row(table.AGAIN, step, times.ctypes.data, begin, word, verdict, shown)
+            exits.append(len(self._rows))
+            self._row(table.JUMP)
+        for row in exits:
+            self._rows[row][1] = len(self._rows)
         self._rows[enter][3] = len(self._rows)
 
     # ---- parts
@@ -435,8 +456,7 @@ class Lowering(FormulaRows):
         turn, ranks = turns[shared.slot] % 2, range(self._context.place.world_size)
         parts = np.array([board.stage(shared, turn, rank)[0] for rank in ranks])
         turns[shared.slot] += 1
-        number = fold_kernel.combined(shared.op, parts, shared.weights)
-        self._numbers.set_result(shared.slot, number.item())
+        self._numbers.combine(shared, parts)
 
     def _stage(self, shared: Shared, turn: int, rank: int) -> int:
         return int(self._context.board.stage(shared, turn, rank).ctypes.data)

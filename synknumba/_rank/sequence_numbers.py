@@ -10,12 +10,21 @@ from typing import Any, final
 
 import numpy as np
 
+from synknumba._device import fold_kernel
 from synknumba._errors import at_line
 from synknumba._formulas import Formula, as_float, computed, fold
 from synknumba._types import Array, shown
-from synknumba._wire.sequence import Formulas, SequenceProgram, depth
-
-INNER_TIMES = "times= of an inner sequence"
+from synknumba._wire.sequence import (
+    CARRIED,
+    INNER_TIMES,
+    Formulas,
+    Loop,
+    Moves,
+    SequenceProgram,
+    Shared,
+    depth,
+    without_iterations,
+)
 
 
 @final
@@ -26,7 +35,7 @@ class Numbers:
         program: the sequence.
 
     Attributes:
-        steps, scalars, results: the cells.
+        steps, scalars, results: the cells; `cells` are those of inner loops' own numbers.
         carried: indices of the scalars that have other values after an iteration.
     """
 
@@ -34,52 +43,67 @@ class Numbers:
         self.steps: Array = np.zeros(depth(program.parts), np.int64)
         self.scalars: Array = np.zeros(len(program.scalars), np.int64)
         self.results: Array = np.zeros(program.slots, np.int64)
-        self.carried = sorted({index for turn in program.carried for index, _ in turn})
-        self._letters, self._lines = program.scalars, program.lines.numbers
+        self.cells: Array = np.zeros(len(program.cells), np.int64)
+        self.carried = sorted({index for turn in program.carried for (_, index), _ in turn})
+        self._program, self._lines = program, program.lines.numbers
         self._values: list[Any] = [0] * program.slots  # of results as Python has them
-        self._is_float: dict[int, bool] = {}  # of results whose cells are valid
+        self._result_letters: dict[int, str] = {}  # of results whose cells are valid
 
     def take_scalars(self, scalars: Array, first: int) -> None:
         """Takes the scalars of a round, given its first iteration; those that are carried keep
         what they have got in the round before.
         """
-        if not self._letters:
+        if not self._program.scalars:
             return
         if self.carried and first:
             scalars = scalars.copy()
             scalars[self.carried] = self.scalars[self.carried]
         self.scalars[:] = scalars
 
-    def letter(self, slot: int) -> str | None:
-        """Returns the `struct` letter of a result's cell; None if the result is not in its cell."""
-        if slot not in self._is_float:
-            return None
-        return "d" if self._is_float[slot] else "q"
+    def place(self, kind: str, operand: int) -> tuple[Array, int, str]:
+        """Returns where a leaf of a formula is: cells, an index, and the `struct` letter, which is
+        "" for a result that is not in its cell.
+        """
+        match kind:
+            case "step":
+                return self.steps, operand, "q"
+            case "scalar":
+                return self.scalars, operand, self._program.scalars[operand]
+            case "cell":
+                return self.cells, operand, self._program.cells[operand]
+        return self.results, operand, self._result_letters.get(operand, "")
 
-    def has_cell(self, slot: int, dtype: Any) -> bool:
-        """Returns whether a result of some dtype is kept in its cell, from now on if it can be."""
-        kind = np.dtype(dtype)
+    def keep(self, shared: Shared) -> None:
+        """Keeps a result in its cell, from now on, if its dtype allows."""
+        kind = np.dtype(shared.dtype)
         if kind.char in "fd" or (kind.kind in "iu" and kind.char not in "QL"):
-            self._is_float[slot] = kind.kind == "f"
-        return slot in self._is_float
+            self._result_letters[shared.slot] = "d" if kind.kind == "f" else "q"
 
     def all_but(self, depth: int) -> Any:
         """Returns a key of all numbers but the step of one loop."""
         steps = self.steps.tolist()
         del steps[depth]
-        return self.scalars.tobytes(), self.results.tobytes(), *self._values, *steps
+        cells = self.scalars, self.cells, self.results
+        return *(memory.tobytes() for memory in cells), *self._values, *steps
 
-    def set_result(self, slot: int, value: Any) -> None:
-        """Notes a result."""
+    def combine(self, shared: Shared, parts: Array) -> None:
+        """Combines the ranks' parts of a result."""
+        slot = shared.slot
+        value = fold_kernel.combined(shared.op, parts, shared.weights).item()
         self._values[slot] = value
-        if slot in self._is_float:
-            cell = self.results[slot : slot + 1]
-            cell.view(np.float64 if self._is_float[slot] else np.int64)[0] = value
+        if letter := self._result_letters.get(slot):
+            self.results[slot : slot + 1].view(letter)[0] = value
 
-    def _cell(self, cells: Array, index: int, letter: str) -> Any:
-        if letter == "d":
-            return cells.view(np.float64)[index].item()
-        return int(cells[index])
+    def move(self, moves: Moves) -> None:
+        """Gives numbers other values: all are computed before the first is replaced; raises as
+        `packed` does.
+        """
+        values = list[bytes]()
+        places = [self.place(*target) for target, _ in moves]
+        for (_, _, letter), (_, formula) in zip(places, moves, strict=True):
+            values.append(self.packed(letter, formula, CARRIED))
+        for (cells, index, _), value in zip(places, values, strict=True):
+            cells[index] = int.from_bytes(value, "little", signed=True)
 
     def evaluate(self, formula: Formula) -> Any:
         """Returns the value of a formula."""
@@ -88,20 +112,25 @@ class Numbers:
     def _leaf(self, kind: str, operand: Any) -> Any:
         if kind == "value":
             return operand
-        if kind == "step":
-            return int(self.steps[operand])
-        if kind == "scalar":
-            return self._cell(self.scalars, operand, self._letters[operand])
-        letter = self.letter(operand)
-        if letter is None:
-            return self._values[operand]
-        return self._cell(self.results, operand, letter)
+        cells, index, letter = self.place(kind, operand)
+        if letter == "d":
+            return cells.view(np.float64)[index].item()
+        return int(cells[index]) if letter else self._values[operand]
 
-    def count(self, formula: Formula) -> int:
-        """Returns the value of a formula for the number of iterations of an inner sequence;
-        raises as `packed` does.
+    def count(self, loop: Loop) -> int:
+        """Returns the number of iterations of an inner sequence; raises as `packed` does, or
+        `ValueError` if it has none, and so no results.
         """
-        return int.from_bytes(self.packed("q", formula, INNER_TIMES), "little", signed=True)
+        packed = self.packed("q", loop.times, INNER_TIMES)
+        count = int.from_bytes(packed, "little", signed=True)
+        if count < 1 and loop.returns:
+            raise self._error(
+                ValueError,
+                f"times= of {loop.name} must be at least 1, and is {count}: "
+                f"{without_iterations(loop.name)}",
+                (INNER_TIMES, loop.times),
+            )
+        return count
 
     def fill(self, values: bytearray, name: str, formulas: Formulas) -> None:
         """Writes what formulas give into the packed values of a part; raises as `packed` does."""
@@ -121,16 +150,19 @@ class Numbers:
         except (struct.error, OverflowError):
             if letter == "d":  # of an int beyond its range
                 return struct.pack("<d", as_float(value))
-            line = self._lines.get((part, formula), "")
             message = (
                 f"a number that the sequence computes for {part} {_misfit(value)}: {shown(value)}; "
                 "compute with floats, as in 1.0 * n"
             )
-            if not line:
-                raise OverflowError(message) from None
-            file, _, number = line.rpartition(":")
-            error = OverflowError(f"{line}: {message}")
-            raise at_line(error, file, int(number), "<sequence>") from None
+            raise self._error(OverflowError, message, (part, formula)) from None
+
+    def _error(self, kind: type[Exception], message: str, key: tuple[str, Formula]) -> Exception:
+        """Returns an error about a number, with the line of the body that computes it."""
+        line = self._lines.get(key, "")
+        if not line:
+            return kind(message)
+        file, _, number = line.rpartition(":")
+        return at_line(kind(f"{line}: {message}"), file, int(number), "<sequence>")
 
 
 def _misfit(value: Any) -> str:

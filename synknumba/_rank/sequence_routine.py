@@ -30,7 +30,6 @@ from synknumba._rank.repeated_rounds import RepeatedRounds, begin_turns
 from synknumba._rank.routine import Place, Repeated
 from synknumba._rank.sequence_context import (
     Board,
-    Parts,
     PeerFailed,
     Progress,
     RoundNews,
@@ -42,7 +41,7 @@ from synknumba._rank.sequence_program import RowProgram
 from synknumba._types import Array
 from synknumba._wire.messages import News, ReturnedInSequence
 from synknumba._wire.relaunch import Again
-from synknumba._wire.sequence import HEAD, Part, SequenceProgram
+from synknumba._wire.sequence import HEAD, Part, Parts, SequenceProgram
 
 TRIALS = 3  # rounds in which functions have their chance to be recorded
 _HEAD = struct.Struct("<" + HEAD)

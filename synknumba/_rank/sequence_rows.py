@@ -50,11 +50,10 @@ class FormulaRows:
 
     Args:
         numbers: what formulas refer to.
-        scalars: `struct` letters of the scalars among them.
     """
 
-    def __init__(self, numbers: Numbers, scalars: str) -> None:
-        self._numbers, self._letters = numbers, scalars
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
         self._rows: list[list[int]] = []
         self._kept: list[Any] = []  # memory and code that rows refer to
 
@@ -90,19 +89,14 @@ class FormulaRows:
         return fold(formula, self._leaf, self._computed)
 
     def _leaf(self, kind: str, operand: Any) -> tuple[int, bool]:
-        numbers = self._numbers
         if kind == "value":
             if isinstance(operand, int) and not -(2**63) <= operand < 2**63:
                 raise PythonOnlyError
             return self._cell(operand), isinstance(operand, float)
-        if kind == "step":
-            return numbers.steps[operand:].ctypes.data, False
-        if kind == "scalar":
-            return numbers.scalars[operand:].ctypes.data, self._letters[operand] == "d"
-        letter = numbers.letter(operand)
-        if letter is None:
+        cells, index, letter = self._numbers.place(kind, operand)
+        if not letter:
             raise PythonOnlyError
-        return numbers.results[operand:].ctypes.data, letter == "d"
+        return cells[index:].ctypes.data, letter == "d"
 
     def _computed(self, sign: str, operands: Sequence[tuple[int, bool]]) -> tuple[int, bool]:
         has_float = sign == "float32" or any(is_float for _, is_float in operands)

@@ -309,7 +309,10 @@ class Vectorized(Reducible):
         names = [name for name, value in values.items() if value is out]
         if isinstance(out, Variable):
             row = variable_shape(self.name, OUT, state_of(out), rows=True)
-            whole, way_out = {*names}.difference(self._options.sliceable), "pass it in rows="
+            whole, way_out = (
+                {*names}.difference(self._options.sliceable),
+                "name it in rows= of the decorator",
+            )
         else:
             row = out.shape[1:]
             whole, way_out = {*self._options.broadcast}, "leave it out of broadcast="

@@ -30,7 +30,7 @@ from synknumba._types import Args, Array, Kwargs, unknown_keyword
 from synknumba._variables.variable import Variable, layout_of
 from synknumba._world.read_values import is_plain, key_of
 
-_NUMBERS = int | float | np.integer | np.floating | np.ndarray
+_NUMBERS = int | float | np.integer | np.floating
 Copied: TypeAlias = tuple[str, Array, Data]
 """An array for messages, and the copy in shared memory that calls take."""
 
@@ -119,7 +119,7 @@ class ArgumentBinder:
                     self._stage(arguments, place, name, leaf)
                 case Static():
                     arguments.add(("static", type(leaf.value), leaf.value), leaf.value)
-                case _ if isinstance(leaf, _NUMBERS) and not isinstance(leaf, bool | np.longdouble):
+                case _ if is_number(leaf):
                     self._number(arguments, name, leaf)
                 case _ if is_plain(leaf):
                     arguments.add(key_of(leaf), leaf)
@@ -131,9 +131,7 @@ class ArgumentBinder:
         return arguments
 
     def _number(self, arguments: Arguments, name: str, value: Any) -> None:
-        number, dtype = value, None
-        if isinstance(value, np.generic | np.ndarray):
-            number, dtype = value.item(), number_dtype(value.dtype)
+        number, dtype = plain_number(value)
         is_int = isinstance(number, int)
         if is_int and not -(2**63) <= number < 2**63:
             raise ArgumentError(
@@ -158,6 +156,24 @@ class ArgumentBinder:
             staged = self._staging[place] = Data(array)
         arguments.add(layout_of(staged), staged)
         arguments.write_back.append((name, array, staged))
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a plain number for a sequence, also as an array of one."""
+    if isinstance(value, bool | np.longdouble):
+        return False
+    if isinstance(value, np.ndarray):
+        return not value.ndim
+    return isinstance(value, _NUMBERS)
+
+
+def plain_number(value: Any) -> tuple[Any, str | None]:
+    """Returns a number as one of Python, and the dtype that calls get it with, as `number_dtype`
+    names it.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        return value.item(), number_dtype(value.dtype)
+    return value, None
 
 
 def refuse_shared(

@@ -25,6 +25,7 @@ from synknumba._errors import (
     PartitionError,
     ReductionError,
 )
+from synknumba._formulas import Formula
 from synknumba._host.data import Data, segment_of
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import flatten, paths, unflatten
@@ -33,6 +34,7 @@ from synknumba._sequence.arguments import (
     Arguments,
     argument_name,
     inner_argument,
+    is_number,
     refuse_shared,
 )
 from synknumba._sequence.call_checks import InnerTimes
@@ -40,7 +42,7 @@ from synknumba._sequence.dry_run import DryRun
 from synknumba._sequence.install import Installer
 from synknumba._sequence.outer_values import OuterValues, Values
 from synknumba._sequence.plan import SequencePlan
-from synknumba._sequence.recorder import Recorder
+from synknumba._sequence.recorder import RecordedBody, Recorder, as_number
 from synknumba._sequence.results import SequenceResults
 from synknumba._sequence.schedule import ONCE, checked_loop, count_of
 from synknumba._sequence.symbolic_results import ScalarResult, SymbolicResult
@@ -86,13 +88,13 @@ class Body:
         drew = watch_draws([*arguments.leaves, *itertools.chain(*map(Values.alive, values))])
         tracing.current = installer
         try:
-            returned = self._run_turns(installer, arguments)
+            judged, returned = self._run_turns(installer, arguments)
             if drew():
                 passed = installer.passed
             installer.passed = []
             ends: tuple[Ending, ...] = ()
             if until is not None:
-                ends = until.endings(installer, returned, len(arguments.scalars))
+                ends = until.endings(installer, judged, len(arguments.scalars))
             installer.variables.undo_swaps()
             self._check_arrays(installer, arguments)
             if passed or any(map(Values.changed, values)):
@@ -112,9 +114,9 @@ class Body:
         """
         tracing.current = dry_run
         try:
-            returned = self._run_turns(dry_run, arguments)
+            judged, returned = self._run_turns(dry_run, arguments)
             if until is not None:
-                until.endings(dry_run, returned, len(arguments.scalars))
+                until.endings(dry_run, judged, len(arguments.scalars))
             return returned[0]
         finally:
             tracing.current = None
@@ -188,39 +190,43 @@ class Body:
 
     # ---- runs
 
-    def _run_turns(self, recorder: Recorder, arguments: Arguments) -> list[Any]:
-        """Runs the body until swapped variables have their memory again; returns what it returns
-        each time.
+    def _run_turns(self, recorder: Recorder, arguments: Arguments) -> tuple[list[Any], list[Any]]:
+        """Runs the body until swapped variables have their memory again. Returns what it returns
+        each time, and the same as the script gets it.
         """
         names = map(argument_name, paths(arguments.structure))
         passed = zip(names, arguments.leaves, strict=True)
         recorder.names = {id(value): name for name, value in (*self._outer.now().labels(), *passed)}
-        recorder.bodies.running.append(self)
-        results = [self._run(arguments)]
-        while not recorder.end_of_turn():
-            results.append(self._run(arguments))
+        numbers = {leaf.formula for leaf in arguments.leaves if isinstance(leaf, Number)}
+        recorder.stack.append(RecordedBody(self, numbers))
+        judged, returned = list[Any](), list[Any]()
+        is_complete = False
+        while not is_complete:
+            try:
+                judged.append(self._function(**unflatten(arguments.structure, arguments.leaves)))
+            except _ARGUMENT_ERRORS as error:  # others have a place
+                tracing.add_line(error)
+                raise
+            returned.append(self._for_script(recorder, judged[-1]))
+            is_complete = recorder.end_of_turn()
         recorder.check_written()
-        return results
+        return judged, returned
 
-    def _run(self, arguments: Arguments) -> Any:
-        """Runs the body to record its calls, and returns what it returns.
-
-        Raises:
-            ArgumentError: that has a number which only the ranks compute.
-        """
-        try:
-            results = self._function(**unflatten(arguments.structure, arguments.leaves))
-        except _ARGUMENT_ERRORS as error:  # others have a place
-            tracing.add_line(error)
-            raise
-        for leaf in flatten(results)[0]:
-            if isinstance(leaf, Unknown) and not isinstance(leaf, ScalarResult | SymbolicResult):
-                raise ArgumentError(
-                    f"{self.name} returns {leaf.label}, which no call makes, so that the script "
-                    "cannot get it; return the results of calls, and compute with them after the "
-                    "call"
-                )
-        return results
+    def _for_script(self, recorder: Recorder, results: Any) -> Any:
+        """Returns results of calls in place of numbers that only the ranks compute."""
+        leaves, structure = flatten(results)
+        for place, leaf in enumerate(leaves):
+            match leaf:
+                case ScalarResult() | SymbolicResult():
+                    continue
+                case Number():
+                    leaves[place] = recorder.returned(leaf)
+                case Unknown():
+                    raise ArgumentError(
+                        f"{self.name} returns {leaf.label}, which no call makes, so that the "
+                        "script cannot get it; return results of calls, and numbers"
+                    )
+        return unflatten(structure, leaves)
 
     def inside(
         self,
@@ -233,7 +239,7 @@ class Body:
         """Records a call inside another sequence."""
         where, recorder = tracing.where(), tracing.current
         assert isinstance(recorder, Recorder)  # there is no other recorder
-        running = recorder.bodies.running
+        running = [recorded.body for recorded in recorder.stack]
         if self in running:
             cycle = [*running[running.index(self) :], self]
             path = " → ".join(body.name for body in cycle)
@@ -245,6 +251,7 @@ class Body:
                 f"{where}: an inner sequence keeps the results of its last iteration; leave "
                 "every= out"
             )
+        times = inner_argument(times)  # before: the step is that of the loop outside
         if not isinstance(times, Number):
             times = count_of(self.name, "times", times, 1)
         elif not times.is_int:
@@ -252,22 +259,62 @@ class Body:
                 f"{where}: times of {self.name} must be an int, and {times.label} is a float; "
                 "divide ints with //"
             )
-        elif times.formula_of_argument:
-            recorder.checks.append(InnerTimes(times, self.name, where))
         leaves, structure = self._binder.bind(args, kwargs)
-        values = list(map(inner_argument, leaves))  # before: the step is that of the loop outside
-        with recorder.inside(self, times) as endings:
-            results = self._function(**unflatten(structure, values))
-            if until is not None:
-                condition = Until(until)
-                endings.extend(condition.endings(recorder, [results], None))
-                if condition.why_script:
-                    raise ArgumentError(
-                        f"{where}: the ranks judge until= of {self.name}, an inner sequence, and "
-                        f"this one is the script's: {condition.why_script}; write a comparison of "
-                        "numbers that it returns, as in until=lambda r: r < 1e-6"
-                    )
+        values = list(map(inner_argument, leaves))
+        begins: dict[Formula, Formula] = {}
+        code = getattr(self._function, "__code__", None)
+        if "carry" in getattr(code, "co_names", ()):
+            for place, path in enumerate(paths(structure)):
+                if isinstance(values[place], Number) or is_number(values[place]):
+                    number = as_number(values[place])
+                    cell = recorder.cell(number, f"{argument_name(path)} of {self.name}")
+                    begins[cell.formula] = number.formula
+                    values[place] = cell
+        condition = Until.of(until)
+        with recorder.inside(self, times, begins) as inner:
+            is_complete = False
+            while not is_complete:
+                results = self._function(**unflatten(structure, values))
+                if condition is not None:
+                    inner.ends.append(self._inner_ending(recorder, condition, results, where))
+                results = self._of_last_turn(recorder, results, where)
+                is_complete = recorder.end_of_turn()
+            inner.returns = any(isinstance(leaf, Unknown) for leaf in flatten(results)[0])
+        if isinstance(times, Number) and (inner.returns or times.formula_of_argument):
+            recorder.checks.append(InnerTimes(times, self.name, where, inner.returns))
         return results
+
+    def _inner_ending(
+        self, recorder: Recorder, condition: Until, results: Any, where: str
+    ) -> Formula:
+        """Returns the condition that ends an inner loop, behind the turn that has these results."""
+        endings = condition.endings(recorder, [results], None)
+        if not endings:
+            raise ArgumentError(
+                f"{where}: the ranks judge until= of {self.name}, an inner sequence, and "
+                f"this one is the script's: {condition.why_script}; write a comparison of "
+                "numbers that it returns, as in until=lambda r: r < 1e-6"
+            )
+        return endings[0].formula
+
+    def _of_last_turn(self, recorder: Recorder, results: Any, where: str) -> Any:
+        """Returns what an inner body returns, as results of the loop: with its own numbers, and
+        those that each turn has, as they are behind the last iteration.
+        """
+        leaves, structure = flatten(results)
+        swaps = recorder.innermost.period() > 1
+        for place, leaf in enumerate(leaves):
+            match leaf:
+                case ScalarResult() if not swaps:
+                    continue
+                case Number():
+                    leaves[place] = recorder.keep(place, leaf)
+                case Unknown() if swaps:
+                    raise ArgumentError(
+                        f"{where}: {self.name} swaps variables and returns {leaf.label}, of which "
+                        "each of its turns has another; return numbers, or write it to a variable"
+                    )
+        return unflatten(structure, leaves)
 
 
 # ---- random numbers ------------------------------------------------------------------------------

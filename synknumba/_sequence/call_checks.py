@@ -11,6 +11,7 @@ from synknumba._errors import ArgumentError, BatchError
 from synknumba._formulas import Formula, computed, fold
 from synknumba._host.data import segment_of
 from synknumba._tracing import Line, Number
+from synknumba._wire.sequence import without_iterations
 
 
 @final
@@ -77,14 +78,20 @@ class InnerTimes:
     times: Number
     inner: str  # name of the inner sequence
     line: str
+    returns: bool  # whether it has results
 
     def check(self, name: str, times: int, scalars: Sequence[Any]) -> None:
-        """Raises `ArgumentError` if it is negative."""
-        count = known_value(self.times.formula, scalars)
-        if count is not None and count < 0:
+        """Raises `ArgumentError` if it is negative, or 0 in the first iteration where the inner
+        sequence has results.
+        """
+        least, step, why = 0, None, ""
+        if self.returns:
+            least, step, why = 1, 0, f": {without_iterations(self.inner)}"
+        count = known_value(self.times.formula, scalars, step)
+        if count is not None and count < least:
             raise ArgumentError(
-                f"{self.line}: times of {self.inner} must be an int of at least 0, but "
-                f"{self.times.label} is {count} in this call of {name}"
+                f"{self.line}: times of {self.inner} must be an int of at least {least}, but "
+                f"{self.times.label} is {count} in this call of {name}{why}"
             )
 
 

@@ -32,7 +32,7 @@ from synknumba._variables.collective_plans import (
 )
 from synknumba._variables.state import VariableState
 from synknumba._wire.program import Result
-from synknumba._wire.sequence import Access, Key, Loop, Part, Shared, ordered, united
+from synknumba._wire.sequence import Access, Key, Loop, Part, Shared, ordered, turns_of, united
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function
@@ -101,7 +101,7 @@ class DryRun(Recorder):
         number = len(self._reports)
         self._reports.append(report)
         for access in accesses:
-            self.bodies.parts.append(Part(number, report.name, self.calls, self._in_memory(access)))
+            self.parts.append(Part(number, report.name, self.calls, self._in_memory(access)))
 
     def _names(self, keys: Iterable[Key]) -> tuple[str, ...]:
         memory = set()
@@ -196,10 +196,7 @@ class DryRun(Recorder):
             self._mark(number, is_passed=True)
         for result, _ in self._arrays.values():
             self._mark(result, is_passed=True)
-        parts, starts = ordered(self.bodies.parts), self.turns.starts
-        if len(starts) > 1:
-            parts = parts[: starts[1]]
-        return self._part_reports(parts)
+        return self._part_reports(turns_of(ordered(self.parts), self.innermost.starts)[0])
 
     def _mark(self, result: Any, *, is_returned: bool = False, is_passed: bool = False) -> None:
         """Marks a result in the report of its call."""
@@ -231,8 +228,9 @@ class DryRun(Recorder):
         for part in parts:
             whom = self._awaited_by(part)
             if isinstance(part, Loop):
-                inner = self._part_reports(part.parts)
-                reports.append(LoopReport(part.name, _plain_times(part), inner, part.meets, whom))
+                inner = self._part_reports(turns_of(part.parts, part.starts)[0])
+                times, ends = _plain_times(part), bool(part.ends)
+                reports.append(LoopReport(part.name, times, inner, part.meets, whom, ends))
                 before = None
                 continue
             report = replace(self._report_of(part), waits_for=whom)

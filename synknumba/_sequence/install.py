@@ -121,8 +121,8 @@ class Installer(Recorder):
 
     def finish(self, ends: tuple[Ending, ...] = ()) -> InstalledSequence:
         """Returns what was recorded, with the conditions that end the loop."""
-        words, turns = board_words(self.world.world_size, self.slots), self.turns
-        parts = self.bodies.parts
+        words, turns = board_words(self.world.world_size, self.slots), self.innermost
+        parts = self.parts
         board = Segment(8 * words)
         program = SequenceProgram(
             number=next_number(),
@@ -136,7 +136,8 @@ class Installer(Recorder):
             memory=UsedMemory(frozenset(self._segments), frozenset(self.variables.memory)),
             lines=BodyLines(self.lines, self.places),
             free=free_of_recorded(parts),
-            carried=tuple(tuple(carried.items()) for carried in turns.carried),
+            cells=self.cells,
+            carried=turns.moves(),
             ends=ends,
         )
         self.arrays.find_changing()
@@ -176,7 +177,7 @@ class Installer(Recorder):
         packed, formulas = _packed(plan.program.values, (*values, *leased))
         access = replace(access, writes=_writes_of(plan, call, access.writes, formulas))
         number = plan.program.number
-        self.bodies.parts.append(Part(number, name, self.calls, access, packed, formulas))
+        self.parts.append(Part(number, name, self.calls, access, packed, formulas))
         self._programs.add(number)
         return self._results_of(worked, number, plan)
 
@@ -240,7 +241,7 @@ class Installer(Recorder):
         programs = transfers_of(self.world).programs(spec, pairs_in_place(spec, states), keys)
         for number, segments, access in programs:
             self._programs.add(number)
-            self.bodies.parts.append(Part(number, kind, self.calls, access))
+            self.parts.append(Part(number, kind, self.calls, access))
             self._memory += segments
             self._segments |= {segment.id for segment in segments}
         differs = self.world.world_size > 1 and kind in DIFFERING

@@ -66,7 +66,7 @@ def carry(number: Any, value: Any) -> None:
     """Gives a number that was passed to a sequence another value from the next iteration on.
 
     Calls after it in the same iteration still get the old value. The next call of the sequence
-    begins with its own argument.
+    begins with its own argument, as does an inner sequence each time that it is called.
 
     Args:
         number: a parameter of the body for which the call passes an int or a float.
@@ -74,8 +74,8 @@ def carry(number: Any, value: Any) -> None:
             int for an int.
 
     Raises:
-        ArgumentError: this is no body of a sequence, or that of an inner one; `number` was not
-            passed to it as a number, or is carried already; or the value is of another kind.
+        ArgumentError: this is no body of a sequence; `number` was not passed to it as a number, or
+            is carried already; or the value is of another kind.
 
     Example:
         >>> import numpy as np

@@ -8,10 +8,11 @@ in for results (`symbolic_results.py`).
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, final
 
 import numpy as np
@@ -28,29 +29,32 @@ from synknumba._host.data import Data, segment_of
 from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import flatten, is_nested, unflatten
+from synknumba._sequence.arguments import is_number, plain_number
 from synknumba._sequence.call_checks import InnerTimes, Lines
+from synknumba._sequence.own_calls import exchange, number_call
 from synknumba._sequence.symbolic_results import (
     ScalarResult,
     SymbolicResult,
     combined_dtype,
     may_be_number,
-    number_dtype,
     unfit,
 )
 from synknumba._sequence.used_memory import OuterArrays
-from synknumba._tracing import Here, Line, Number, Unknown
+from synknumba._tracing import Here, Line, Number, Unknown, formula_of
 from synknumba._types import Args, Array, CollectiveKind, Kwargs, class_text
 from synknumba._variables.collective_arguments import VariableGroup
 from synknumba._variables.collective_plans import WITH_DEST, CollectiveSpec
 from synknumba._variables.state import VariableState, check_rank
+from synknumba._variables.variable import Variable, state_of
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, Update, leaves_of
 from synknumba._wire.sequence import (
     CARRIED,
+    INNER_TIMES,
     SUCCESS,
     Access,
-    Ending,
     Key,
     Loop,
+    Moves,
     Part,
     Shared,
     ordered,
@@ -64,86 +68,58 @@ if TYPE_CHECKING:
 
 Parts: TypeAlias = "list[Part | Loop]"
 
+NO_NUMBERS: Mapping[Formula, Formula] = MappingProxyType({})
 MOST_TURNS = 4  # iterations after which swapped variables must have their memory again
 
 
 @final
-class Turns:
-    """The iterations of a body until swapped variables have their memory again.
+class RecordedBody:
+    """A body that is being recorded: its iterations until swapped variables have their memory
+    again.
 
     Attributes:
+        body: the body, which has a name.
+        parts: its parts so far.
         starts: index of the first part of each turn.
-        carried: formulas of the scalars that have other values after an iteration, by index; of
-            each turn.
+        carried: numbers that have other values after an iteration, with formulas of these; of each
+            turn.
+        swaps: variables that are swapped in the first turn.
+        carriable: numbers that the body may carry.
+        returned: those that an inner body returns, by their places.
+        ends: of each turn, the condition that ends an inner sequence.
+        returns: whether an inner sequence has results.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, body: Any, carriable: Set[Formula]) -> None:
+        self.body, self.carriable = body, carriable
+        self.parts: Parts = []
         self.starts = [0]
-        self.carried: list[dict[int, Formula]] = [{}]
-        # of the memory that a variable has after the first turn: whose it was; by their ids
-        self._origins: dict[int, int] = {}
+        self.carried: list[dict[Formula, Formula]] = [{}]
+        self.swaps: list[tuple[Variable, Variable]] = []
+        self.returned: dict[int, Number] = {}
+        self.ends: list[Formula] = []
+        self.returns = False
 
-    def note_swap(self, first: int, second: int) -> None:
-        """Notes that two variables, given by their ids, are swapped."""
-        if len(self.starts) == 1:
-            origins = self._origins
+    def period(self) -> int:
+        """Returns the number of turns."""
+        period, origins = 1, dict[int, int]()
+        for pair in self.swaps:
+            first, second = (id(state_of(variable)) for variable in pair)
+            # of the memory that a variable has after the first turn: whose it was
             origins[first], origins[second] = (
                 origins.get(second, second),
                 origins.get(first, first),
             )
-
-    def period(self) -> int:
-        """Returns the number of turns."""
-        period = 1
-        for start, place in self._origins.items():
+        for start, place in origins.items():
             length = 1
             while place != start:
-                length, place = length + 1, self._origins[place]  # noqa: PLW2901
+                length, place = length + 1, origins[place]  # noqa: PLW2901
             period = math.lcm(period, length)
         return period
 
-
-@final
-class Bodies:
-    """The body that is recorded, and those that call it.
-
-    Attributes:
-        running: the bodies, from the outermost.
-        parts: parts of the innermost of them, so far.
-    """
-
-    def __init__(self) -> None:
-        self.running: list[Any] = []
-        self.parts: Parts = []
-        self._outer: list[Parts] = []  # of bodies around the innermost one
-
-    @property
-    def depth(self) -> int:
-        """Number of bodies around the innermost one."""
-        return len(self._outer)
-
-    @contextmanager
-    def inside(self, body: Any) -> Iterator[Parts]:
-        """Context in which calls become parts of an inner body, which it gives."""
-        self._outer.append(self.parts)
-        self.running.append(body)
-        inner = self.parts = []
-        try:
-            yield inner
-        finally:
-            self.parts = self._outer.pop()
-            self.running.pop()
-
-    def home_of(self, result: SymbolicResult) -> Parts:
-        """Returns the parts behind which a result is combined: of the body that makes it, or if
-        that has ended, of the innermost one.
-
-        That may be around the one that uses the result. A body that has ended has made its last.
-        """
-        for parts in self._outer:
-            if parts is result.home:
-                return parts
-        return self.parts
+    def moves(self) -> tuple[Moves, ...]:
+        """Returns what is carried in each turn."""
+        return tuple(tuple(numbers.items()) for numbers in self.carried)
 
 
 class Recorder(ABC):
@@ -155,9 +131,9 @@ class Recorder(ABC):
 
     Attributes:
         names: names of arguments and of what the body reads from outside, by id.
-        bodies: those that are recorded.
+        stack: the bodies that are being recorded, from the outermost.
         used: bytes of the ranks' small results so far.
-        turns: iterations that differ, since they swap variables.
+        cells: `struct` letters of the numbers of inner bodies.
         lines: file and line of the body that computes a number, by the part's name and the formula.
         places: file and line of the body that makes a call, by its number.
         checks: what each call of the sequence must satisfy.
@@ -171,9 +147,9 @@ class Recorder(ABC):
     def __init__(self, name: str, partition: Partition) -> None:
         self.name, self.partition = name, partition
         self.names: Mapping[int, str] = {}
-        self.bodies = Bodies()
+        self.stack: list[RecordedBody] = []
         self.used = 0
-        self.turns = Turns()
+        self.cells = ""
         self.lines: dict[tuple[str, Formula], str] = {}
         self.places: dict[int, str] = {}
         self.checks: list[InnerTimes | Lines] = []
@@ -194,7 +170,17 @@ class Recorder(ABC):
 
     @property
     def depth(self) -> int:
-        return self.bodies.depth
+        return len(self.stack) - 1
+
+    @property
+    def innermost(self) -> RecordedBody:
+        """The body that runs."""
+        return self.stack[-1]
+
+    @property
+    def parts(self) -> Parts:
+        """Its parts so far."""
+        return self.innermost.parts
 
     @property
     def calls(self) -> int:
@@ -312,7 +298,7 @@ class Recorder(ABC):
         run, of its report.
         """
         name = worked.planner.name
-        symbolic = partial(SymbolicResult, self.bodies.parts, worked.call, plan, number)
+        symbolic = partial(SymbolicResult, self.parts, worked.call, plan, number)
         if not worked.is_kernel:
             return symbolic(f"the result of {name}") if worked.options.has_ops else None
         returned = tuple(worked.returned)
@@ -344,7 +330,7 @@ class Recorder(ABC):
             puts = Part(-1, number.label, self.calls, Access(writes=stage), puts=shared)
             access = Access(remote_reads=stage)
             combines = Part(-1, number.label, self.calls, access, combines=shared)
-            self.bodies.home_of(number).extend((puts, combines))
+            self._home_of(number).extend((puts, combines))
         return self._numbers[id(number)][1]
 
     @contextmanager
@@ -357,6 +343,17 @@ class Recorder(ABC):
             yield self._judged
         finally:
             self.judges = False
+
+    def _home_of(self, result: SymbolicResult) -> Parts:
+        """Returns the parts behind which a result is combined: of the body that makes it, or if
+        that has ended, of the innermost one.
+
+        That may be around the one that uses the result. A body that has ended has made its last.
+        """
+        for recorded in self.stack:
+            if recorded.parts is result.home:
+                return recorded.parts
+        return self.parts
 
     def _as_array(self, result: SymbolicResult) -> Data:
         """Makes the ranks combine a result after the call that makes it; returns the memory that
@@ -376,7 +373,7 @@ class Recorder(ABC):
                 remote_reads=frozenset({result.key}),
                 writes=frozenset({("data", segment_of(data).id)}),
             )
-            self.bodies.home_of(result).append(self._join(result, data, access))
+            self._home_of(result).append(self._join(result, data, access))
         return self._arrays[id(result)][1]
 
     @abstractmethod
@@ -447,7 +444,7 @@ class Recorder(ABC):
         group = VariableGroup.of(variables, "exchange")
         self._place(group.states)
         group.check_halos()  # before `during` has run
-        parts = self.bodies.parts
+        parts = self.parts
         first = len(parts)
         during()
         exchange = len(parts)
@@ -473,19 +470,20 @@ class Recorder(ABC):
     def _record_collective(self, states: Sequence[VariableState], spec: CollectiveSpec) -> None:
         """Records a collective that has been checked, but for equal shapes."""
 
-    def swap(self, first: VariableState, second: VariableState) -> None:
+    def swap(self, first: Variable, second: Variable) -> None:
         """Exchanges the memory of two variables, for the calls that follow."""
-        self._check_outermost("swap", f"; swap in {self.name}, or write two steps")
-        self.turns.note_swap(id(first), id(second))
-        self._place([first, second])
-        self._swap(first, second)
+        if len(self.innermost.starts) == 1:
+            self.innermost.swaps.append((first, second))
+        states = [state_of(first), state_of(second)]
+        self._place(states)
+        self._swap(*states)
 
     @abstractmethod
     def _swap(self, first: VariableState, second: VariableState) -> None:
-        """Exchanges the memory of two variables, in the outermost body."""
+        """Exchanges the memory of two variables."""
 
     def _begin_turn(self) -> None:
-        """Notes that the body is run again, with variables swapped."""
+        """Notes that the outermost body is run again, with variables swapped."""
 
     def end_of_turn(self) -> bool:
         """Ends an iteration; returns whether swapped variables have the memory again that they had
@@ -494,78 +492,120 @@ class Recorder(ABC):
         Raises:
             ArgumentError: that takes more than MOST_TURNS iterations.
         """
-        period = self.turns.period()
+        inner = self.innermost
+        period = inner.period()
         if period > MOST_TURNS:
             raise ArgumentError(
-                f"{self.name}: swapped variables repeat after {period} "
+                f"{inner.body.name}: swapped variables repeat after {period} "
                 f"iterations; at most {MOST_TURNS}"
             )
-        if len(self.turns.starts) == period:
+        if len(inner.starts) == period:
             return True
-        self.turns.starts.append(len(self.bodies.parts))
-        self.turns.carried.append({})
-        self._begin_turn()
+        inner.starts.append(len(inner.parts))
+        inner.carried.append({})
+        if not self.depth:
+            self._begin_turn()
         return False
 
     # ---- numbers
 
     def carry(self, number: Any, value: Any) -> None:
         """Gives a number of the sequence's arguments another value from the next iteration on."""
-        self._check_outermost(
-            "carry",
-            ": an inner sequence begins with the numbers that the call passes; carry in "
-            f"{self.name}",
-        )
-        if not isinstance(number, Number) or number.formula[:1] != ("scalar",):
+        inner = self.innermost
+        if not isinstance(number, Number) or number.formula not in inner.carriable:
             label = number.label if isinstance(number, Unknown) else repr(number)
+            name, alone = inner.body.name, ""
+            if self.depth:
+                alone = "; the body itself calls it, by that name"
             raise ArgumentError(
-                f"{tracing.where()}: carry takes a number that is passed to {self.name}, and its "
-                f"next value, as in synk.carry(old, new); got {label}"
+                f"{tracing.where()}: carry takes a number that is passed to {name}, and its next "
+                f"value, as in synk.carry(old, new); got {label}{alone}"
             )
-        carried, index, next_value = self.turns.carried[-1], number.formula[1], _as_number(value)
-        if index in carried:
+        next_value = as_number(value)
+        if number.formula in inner.carried[-1]:
             raise ArgumentError(
                 f"{tracing.where()}: {number.label} has its next value already; carry it once"
             )
         _check_carried(number, next_value)
-        carried[index] = next_value.formula
-        self._note_line(CARRIED, next_value)
+        self._carry(number, next_value)
+
+    def cell(self, number: Number, label: str) -> Number:
+        """Returns a number of an inner body, of the kind of another."""
+        formula = "cell", len(self.cells)
+        self.cells += "q" if number.is_int else "d"
+        return Number(formula, label, is_int=number.is_int, dtype=number.dtype)
+
+    def keep(self, place: int, number: Number) -> Number:
+        """Returns a number that has, behind an inner loop, the value of one of its last iteration;
+        `place` is that among what the body returns.
+        """
+        cells = self.innermost.returned
+        if place not in cells:
+            cells[place] = self.cell(number, number.label)
+        self._carry(cells[place], number)
+        return cells[place]
+
+    def _carry(self, target: Number, value: Number) -> None:
+        self.innermost.carried[-1][target.formula] = value.formula
+        self._note_line(CARRIED, value)
 
     def _note_line(self, part: str, number: Number) -> None:
         """Notes the line of the body that computes a number for a part."""
         self.lines[part, number.formula] = number.line or tracing.where()
 
+    def returned(self, number: Number) -> Any:
+        """Records a call whose result for the script is a number; returns what stands for it."""
+        return self.call(number_call(_dtype_of(number)), (number,), {}, CallOptions(None))
+
     # ---- inner sequences
 
     @contextmanager
-    def inside(self, body: Any, times: Any) -> Iterator[list[Ending]]:
-        """Context in which calls become parts of an inner sequence; it gives a list for the
-        condition that ends it.
+    def inside(
+        self, body: Any, times: Any, begins: Mapping[Formula, Formula] = NO_NUMBERS
+    ) -> Iterator[RecordedBody]:
+        """Context in which calls become parts of an inner sequence, which begins with numbers that
+        it may carry.
         """
-        formula: Formula = ("value", times)
+        formula = formula_of(times)
         if isinstance(times, Number):
-            formula = times.formula
-        endings: list[Ending] = []
-        with self.bodies.inside(body) as parts:
-            yield endings
-        self.bodies.parts.append(
+            self._note_line(INNER_TIMES, times)
+        inner = RecordedBody(body, begins.keys())
+        self.stack.append(inner)
+        try:
+            yield inner
+        finally:
+            self.stack.pop()
+        self.parts.append(
             Loop(
                 body.name,
                 formula,
-                self.bodies.depth + 1,
-                tuple(ordered(parts)),
-                own_access(parts),
-                ends=endings[0].formula if endings else None,
+                self.depth + 1,
+                tuple(ordered(inner.parts)),
+                own_access(inner.parts),
+                starts=tuple(inner.starts),
+                begins=tuple(begins.items()),
+                carried=inner.moves(),
+                ends=tuple(inner.ends),
+                returns=inner.returns,
             )
         )
+        if len(inner.starts) > 1:
+            self._exchange_back(formula, inner)
 
-    def _check_outermost(self, action: str, way_out: str) -> None:
-        """Raises `ArgumentError` in an inner sequence, for what only the outermost body does."""
-        if self.bodies.depth:
-            inner = self.bodies.running[-1].name
-            raise ArgumentError(
-                f"{tracing.where()}: {action} in {inner}, which {self.name} calls{way_out}"
-            )
+    def _exchange_back(self, times: Formula, inner: RecordedBody) -> None:
+        """Exchanges what swapped variables hold, behind an inner loop that has ended when they had
+        other memory than at first: the calls that follow were recorded with that one.
+        """
+        period = len(inner.starts)
+        if times[0] == "value" and not inner.ends and times[1] % period == 0:
+            return
+        done: Formula = ("+", ("step", self.depth + 1), ("value", 1))  # 1 without iterations
+        done = "minimum", done, ("maximum", times, ("value", 0))
+        rest = Number(("%", done, ("value", period)), "a number of iterations", is_int=True)
+        function = exchange()
+        with self.inside(function, rest):
+            for pair in inner.swaps:
+                self.call(function, pair, {}, CallOptions(None))
 
 
 def _check_lines(function: "Function[..., Any]", line: Line) -> None:
@@ -609,22 +649,17 @@ def _access_of(leaf: Param, *, may_write: bool) -> Access:
     return Access(keys, keys) if may_write else Access(keys)
 
 
-def _as_number(value: Any) -> Number:
+def as_number(value: Any) -> Number:
     """Returns a number of a sequence, or a plain one as such."""
-    plain, dtype = value, None
-    match value:
-        case Number():
-            return value
-        case Unknown():
-            tracing.refuse_value(value)
-        case np.integer() | np.floating():
-            plain, dtype = value.item(), number_dtype(value.dtype)
-        case bool():
-            plain = None
-    if not isinstance(plain, int | float):
+    if isinstance(value, Number):
+        return value
+    if isinstance(value, Unknown):
+        tracing.refuse_value(value)
+    if not is_number(value):
         raise ArgumentError(
             f"{tracing.where()}: carry takes a number as the next value; got {class_text(value)}"
         )
+    plain, dtype = plain_number(value)
     return Number(("value", plain), repr(value), is_int=isinstance(plain, int), dtype=dtype)
 
 
@@ -633,7 +668,7 @@ def _check_carried(number: Number, value: Number) -> None:
     if number.is_int and not value.is_int:
         raise ArgumentError(
             f"{tracing.where()}: {number.label} is an int, and its next value, {value.label}, a "
-            f"float; pass a float at first"
+            f"float; pass a float at first, as in 1.0"
         )
     if number.dtype is None and value.dtype == "uint64":
         return

@@ -109,6 +109,7 @@ class LoopReport:
         parts: parts of an iteration.
         meets: whether all ranks wait for each other before and after it.
         waits_for: ranks that it waits for otherwise.
+        ends: whether it has `until=`, which the ranks judge.
     """
 
     name: str
@@ -116,13 +117,19 @@ class LoopReport:
     parts: "tuple[PartReport | LoopReport, ...]"
     meets: bool = True
     waits_for: Whom | None = None
+    ends: bool = False
+
+    @property
+    def often(self) -> str:
+        """How often it is repeated, as text."""
+        times = "a computed number of times"
+        if self.times is not None:
+            times = f"{self.times:,} times"
+        return f"at most {times}, by until=" if self.ends else times
 
     def lines(self, indent: str) -> Iterator[str]:
         """Yields lines of text."""
-        times = "a computed number of"
-        if self.times is not None:
-            times = f"{self.times:,}"
-        text = f"{indent}{self.name}, {times} times"
+        text = f"{indent}{self.name}, {self.often}"
         if self.meets:
             text += "; waits for all ranks before and after"
         elif self.waits_for is not None:

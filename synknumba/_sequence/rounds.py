@@ -11,14 +11,12 @@ from typing import final
 
 import numpy as np
 
-from synknumba._device import fold_kernel
 from synknumba._rank.loop import describe_failure
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._types import Array
 from synknumba._wire.messages import Returned, ReturnedInSequence
 from synknumba._wire.sequence import (
     AT,
-    CARRIED,
     ENDED,
     HEAD,
     ITERATION,
@@ -28,6 +26,7 @@ from synknumba._wire.sequence import (
     SequenceProgram,
     Shared,
     place_of,
+    turns_of,
 )
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo, rank_error
@@ -79,7 +78,7 @@ class RoundLoop:
         except Exception as error:
             program, steps = self._program, numbers.steps.tolist()
             error.add_note(place_of(program, self._times, self._running, program.parts, steps))
-            if not isinstance(error, OverflowError):
+            if not isinstance(error, OverflowError | ValueError):
                 raise
             failed = describe_failure(error)  # of a formula, which each rank would have computed
             raise rank_error(
@@ -97,20 +96,14 @@ class RoundLoop:
                 self._positions[:, AT] = index
                 self._do(part)
             self._running = None
-            carried = program.carried[turn]
-            packed = [
-                numbers.packed(program.scalars[index], formula, CARRIED)
-                for index, formula in carried
-            ]
-            for (index, _), value in zip(carried, packed, strict=True):
-                numbers.scalars[index] = np.frombuffer(value, np.int64)[0]
-            if not period or (iteration - first + 1) % period:
-                continue
-            if history is not None:
+            is_due = bool(period) and not (iteration - first + 1) % period
+            is_over = is_due and program.ends and self._is_over(program.ends[turn])
+            numbers.move(program.carried[turn])
+            if is_due and history is not None:
                 history[(iteration - first) // period] = self._world.ranks.results[
                     :, : program.entry_bytes
                 ]
-            if program.ends and self._is_over(program.ends[turn]):
+            if is_over:
                 self._positions[:, AT] = ENDED
                 return
 
@@ -122,12 +115,7 @@ class RoundLoop:
 
     def _do(self, part: Part | Loop) -> None:
         if isinstance(part, Loop):
-            for step in range(self._numbers.count(part.times)):
-                self._numbers.steps[part.depth] = step
-                for inner in part.parts:
-                    self._do(inner)
-                if part.ends is not None and self._numbers.evaluate(part.ends):
-                    break
+            self._loop(part)
             return
         if part.puts is not None:  # its ranks' numbers are among the results
             return
@@ -144,6 +132,20 @@ class RoundLoop:
         self._world.ranks.values[: len(values)] = np.frombuffer(values, np.uint8)
         self._world.run(part.number, self._info, partial(self._pass_on, part.number))
 
+    def _loop(self, loop: Loop) -> None:
+        """Runs an inner sequence."""
+        numbers, turns = self._numbers, turns_of(loop.parts, loop.starts)
+        numbers.move(loop.begins)
+        for step in range(numbers.count(loop)):
+            turn = step % len(turns)
+            numbers.steps[loop.depth] = step
+            for part in turns[turn]:
+                self._do(part)
+            is_over = loop.ends and numbers.evaluate(loop.ends[turn])
+            numbers.move(loop.carried[turn])
+            if is_over:
+                break
+
     def _pass_on(self, number: int, news: Sequence[RankNews]) -> None:
         labelled: list[RankNews] = []
         for rank, item, descriptors in news:
@@ -155,6 +157,4 @@ class RoundLoop:
         nbytes = np.dtype(shared.dtype).itemsize
         lines = self._world.ranks.results[:, shared.offset : shared.offset + nbytes]
         parts = np.ascontiguousarray(lines).view(shared.dtype)[:, 0]
-        self._numbers.set_result(
-            shared.slot, fold_kernel.combined(shared.op, parts, shared.weights).item()
-        )
+        self._numbers.combine(shared, parts)

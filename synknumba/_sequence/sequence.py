@@ -174,7 +174,7 @@ class Sequence(Generic[P, R]):
             shorten(error)
             raise
         try:
-            condition = None if until is None else Until(until)
+            condition = Until.of(until)
             plan, scalars, copies = self._prepared(world, args, kwargs, times, condition)
             if not times:
                 return self._nothing(plan, every, until)
@@ -200,30 +200,24 @@ class Sequence(Generic[P, R]):
     ) -> Future[Any]:
         """Starts a call, and returns while the ranks work.
 
-        Arguments are those of a call, without `until=`. As for `submit` of a function, NumPy arrays
-        have been copied when this returns, the script must not change or read what the calls write
-        before the end, and the next use of the world waits for it. Where a round ends at each kept
-        result (`plan` tells), another begins when `result()`, `done()` or the next use of the world
-        finds that the one before has ended.
+        Arguments are those of a call, with an `until=` that the ranks judge (`plan` tells). As for
+        `submit` of a function, NumPy arrays have been copied when this returns, the script must not
+        change or read what the calls write before the end, and the next use of the world waits for
+        it. Where a round ends at each kept result, another begins when `result()`, `done()` or the
+        next use of the world finds that the one before has ended.
 
         Returns:
             The future of the results.
 
         Raises:
-            ArgumentError: `until=` is given; or as for a call, of what is found before the ranks
-                start.
+            ArgumentError: the script judges `until=`; or as for a call, of what is found before the
+                ranks start.
         """
-        if until is not None:
-            raise ArgumentError(
-                f"{self.name}: until= may be judged in the script at kept results, and submit() "
-                f"returns before the first; call {self.name}(...), or submit it with times= and "
-                "every="
-            )
-        times, every = checked_loop(self.name, times, every, None)
+        times, every = checked_loop(self.name, times, every, until)
         world = current_world()
         world.begin()
         try:
-            return self._submit(world, args, kwargs, times, every)
+            return self._submit(world, args, kwargs, times, every, until)
         finally:
             world.end()
 
@@ -234,16 +228,25 @@ class Sequence(Generic[P, R]):
         kwargs: Kwargs,
         times: int,
         every: int | None,
+        until: Any,
     ) -> Future[Any]:
-        plan, scalars, copies = self._prepared(world, args, kwargs, times)
+        condition = Until.of(until)
+        plan, scalars, copies = self._prepared(world, args, kwargs, times, condition)
         if not times:
-            nothing = self._nothing(plan, every, None)
+            nothing = self._nothing(plan, every, until)
             flight = Flight(world, plan.info, plan.learn, lambda: nothing, plan.note_failure)
             future: Future[Any] = Future(flight)
             flight.complete()
             return future
-        self._check_call(plan, every, None, times, scalars)
-        rounds = CallRounds(plan, scalars, times, plan.schedule(times, every, is_judged=False))
+        self._check_call(plan, every, until, times, scalars)
+        if condition is not None and not plan.program.ends:
+            why = condition.why_script or "plan() says why"
+            raise ArgumentError(
+                f"{self.name}: the script judges this until=, and submit() returns before the "
+                f"first result: {why}; compare numbers, which ranks judge, or call {self.name}(...)"
+            )
+        kept_at = plan.schedule(times, every, is_judged=until is not None)
+        rounds = CallRounds(plan, scalars, times, kept_at)
 
         def collect(_: object = (args, kwargs)) -> Any:
             result = rounds.land(flight)
@@ -389,6 +392,11 @@ class Sequence(Generic[P, R]):
                 f"{self.name}: until= must return True or False, got {answer!r}; with several "
                 f"values, ask for all of them, as in (r < 1e-6).all()"
             )
+        if np.asarray(answer).dtype != bool:
+            raise ArgumentError(
+                f"{self.name}: until= must return True or False, got {answer!r}; compare numbers, "
+                "as in r != 0, and write not flag for a bool of Python, of which ~flag is an int"
+            )
         return bool(answer)
 
     def _nothing(self, plan: SequencePlan, every: int | None, until: Any) -> Any:
@@ -439,7 +447,7 @@ class Sequence(Generic[P, R]):
                 if isinstance(value, Variable | Data)
             }
             dry_run = DryRun(self.name, partition, labels)
-            condition = None if until is None else Until(until)
+            condition = Until.of(until)
             if condition is not None:
                 condition.join(arguments)
             results = self._body.dry_run(dry_run, arguments, condition)
@@ -464,13 +472,13 @@ class Sequence(Generic[P, R]):
             arguments=tuple(texts),
             world_size=partition.parts,
             parts=parts,
-            turns=len(dry_run.turns.starts),
+            turns=len(dry_run.innermost.starts),
             times=times,
             rounds=rounds.rounds(times),
             round_ends=rounds.round_ends,
             judged_by=judged_by,
             kept_bytes=nbytes,
-            carries=any(dry_run.turns.carried),
+            carries=any(dry_run.innermost.carried),
         )
 
     def _scalars(self, args: Args, kwargs: Kwargs) -> list[Any]:

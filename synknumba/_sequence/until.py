@@ -7,6 +7,8 @@ judges.
 """
 
 import math
+import re
+import traceback
 import types
 import warnings
 from collections import namedtuple
@@ -15,7 +17,7 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from synknumba._errors import depth_of_script
+from synknumba._errors import SynkError, depth_of_script
 from synknumba._formulas import FUNCTIONS
 from synknumba._ops.tree import flatten, unflatten
 from synknumba._sequence.arguments import Arguments
@@ -57,21 +59,45 @@ class Until:
         why_script: why the script judges; "" if the ranks do, once it was traced.
     """
 
+    @classmethod
+    def of(cls, function: Callable[[Any], Any] | None) -> "Until | None":
+        """Returns the condition of an option; None without one."""
+        return None if function is None else cls(function)
+
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
+        self._function: Any = function
         self._numbers: dict[_Place, int | float] = {}
         self.key: Any = None
         self.why_script = ""
         if not isinstance(function, types.FunctionType):
             self.why_script = "it is no plain function"
             return
-        self.why_script = _why_not_traced(function)
-        if self.why_script:
+        if why := _why_not_traced(function):
+            self.why_script = self._placed(why)
             return
         self._numbers = {place: value for place, value in _read(function) if _is_number(value)}
         kinds = map(type, self._numbers.values())
         stand_ins = [id(_pure(value)) for _, value in _read(function)]
         self.key = function.__code__, *self._numbers, *kinds, *stand_ins
+
+    def _placed(self, why: str, place: str = "") -> str:
+        """Returns a reason with a line of the function, or its first one."""
+        code = self._function.__code__
+        return f"{why} ({place or f'{code.co_filename}:{code.co_firstlineno}'})"
+
+    def _why(self, error: Exception) -> str:
+        """Returns why the script judges, given what a call with symbolic results has raised."""
+        file, place = self._function.__code__.co_filename, ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == file:
+                place = f"{file}:{frame.lineno}"
+        reason = f"it raises {type(error).__name__}: {error}"
+        if isinstance(error, NameError | AttributeError):
+            reason = f"it uses {error.name}"
+        elif isinstance(error, SynkError):
+            # without the way out, which is that of the body of a sequence
+            reason, *_ = re.split("[;.] ", str(error).removeprefix(f"{place}: "))
+        return self._placed(reason, place)
 
     def join(self, arguments: Arguments) -> None:
         """Adds the numbers that it reads from outside to those of a call, and what a recording
@@ -107,7 +133,7 @@ class Until:
             endings.append(Ending(condition.formula, tuple(shares)))
         after = _held(function)
         if before.keys() != after.keys() or any(after[name] is not before[name] for name in after):
-            self.why_script = "it assigns to a name from outside"
+            self.why_script = self._placed("it assigns to a name from outside")
             return ()
         return tuple(endings)
 
@@ -116,18 +142,16 @@ class Until:
     ) -> Condition | None:
         leaves, structure = flatten(results)
         if not all(isinstance(leaf, _LEAVES) for leaf in leaves):
-            self.why_script = "it gets objects that are no results"
+            self.why_script = self._placed("it gets objects that are no results")
             return None
         try:
             answer = function(unflatten(structure, leaves))
-        except (NameError, AttributeError) as error:
-            self.why_script = f"it uses {error.name}"
-        except Exception:  # noqa: BLE001  # whatever it is: the script calls it with values
-            self.why_script = "it asks for the value of a result"
+        except Exception as error:  # noqa: BLE001  # whatever it is: the script calls it with values
+            self.why_script = self._why(error)
         else:
             if isinstance(answer, Condition):
                 return answer
-            self.why_script = "it returns no comparison of numbers"
+            self.why_script = self._placed("it returns no comparison of numbers")
             if isinstance(answer, bool | np.bool_):
                 self._warn(recorder.name, bool(answer))
         return None
@@ -143,7 +167,6 @@ class Until:
     def _alone(self, scalars: int | None) -> types.FunctionType:
         """Returns the function in the namespace where it is traced."""
         function = self._function
-        assert isinstance(function, types.FunctionType)  # it has a key
         known: dict[_Place, Any] = {**self._numbers}
         if scalars is not None:
             known = self._as_scalars(scalars - len(known))

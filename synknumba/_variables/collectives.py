@@ -570,7 +570,7 @@ def swap(first: Variable, second: Variable) -> None:
     if u.structure() != v.structure():
         raise ArgumentError(f"swap: {u.label} and {v.label} are trees of other structures")
     if tracing.current is not None and tracing.current.is_here:
-        tracing.current.swap(u, v)
+        tracing.current.swap(first, second)
         return
     if open_world() is None:
         # of one rank

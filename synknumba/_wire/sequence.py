@@ -27,6 +27,11 @@ index).
 Formulas: TypeAlias = Sequence[tuple[int, str, Formula]]
 """(offset in bytes, `struct` letter, formula) of packed values that change."""
 
+Moves: TypeAlias = tuple[tuple[Formula, Formula], ...]
+"""Numbers, ("scalar", index) or ("cell", index), that get other values together, and formulas of
+these.
+"""
+
 NOTHING: frozenset[Key] = frozenset()
 
 # What calls that may fail on one rank alone write, and collectives on streams read of all ranks: a
@@ -138,12 +143,16 @@ class Loop:
         name: of the sequence.
         times: number of iterations; at most, with `ends`.
         depth: of its step among the steps.
-        parts: of an iteration.
+        parts: of an iteration; of several as in a `SequenceProgram`.
         access: memory that the parts read and write, if only the rank's own; None: ranks meet
             before and after.
         wait: wait before it; None if it waits for no other rank, or if ranks meet.
         shows: whether the rank shows its count afterwards.
-        ends: other than 0, it ends the loop behind an iteration.
+        starts: index of the first part of each of the iterations that differ.
+        begins: numbers that have values of their own in the loop.
+        carried: of each of these iterations, numbers that have other values after it.
+        ends: of each, other than 0, it ends the loop behind it; empty if none does.
+        returns: whether it has results, which are those of its last iteration.
     """
 
     name: str
@@ -153,12 +162,19 @@ class Loop:
     access: Access | None = None
     wait: Wait | None = None
     shows: bool = False
-    ends: Formula | None = None
+    starts: tuple[int, ...] = (0,)
+    begins: Moves = ()
+    carried: tuple[Moves, ...] = ((),)
+    ends: tuple[Formula, ...] = ()
+    returns: bool = False
 
     @property
     def meets(self) -> bool:
         """Whether all ranks are at the same place before and after."""
         return self.access is None
+
+
+Parts: TypeAlias = Sequence[Part | Loop]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +218,9 @@ class SequenceProgram:
         entry_bytes: bytes of a rank's small results that are kept.
         free: the parts with the waits that they need once all functions are recorded; empty if
             there is no difference.
+        cells: `struct` letters of the numbers of inner loops.
         carried: of each of the iterations that `starts` tells apart, scalars that have other values
-            from the next iteration on: index, and formula, which is evaluated at the end.
+            from the next iteration on, which are evaluated at the end.
         ends: of each of these iterations, the condition that ends the loop behind it; empty if
             none does.
     """
@@ -219,7 +236,8 @@ class SequenceProgram:
     memory: UsedMemory = UsedMemory()
     lines: BodyLines = BodyLines()
     free: tuple[Part | Loop, ...] = ()
-    carried: tuple[tuple[tuple[int, Formula], ...], ...] = ((),)
+    cells: str = ""
+    carried: tuple[Moves, ...] = ((),)
     ends: tuple[Ending, ...] = ()
 
     def segments(self) -> frozenset[int]:
@@ -230,19 +248,33 @@ class SequenceProgram:
         """Returns the numbers of the variables' memory that the parts use."""
         return self.memory.variables
 
-    def turns(self, parts: "Sequence[Part | Loop]") -> "list[Sequence[Part | Loop]]":
+    def turns(self, parts: "Parts") -> "list[Parts]":
         """Returns these parts, or `free`, by the iterations that `starts` tells apart."""
-        ends = (*self.starts[1:], len(parts))
-        return [parts[start:end] for start, end in zip(self.starts, ends, strict=True)]
+        return turns_of(parts, self.starts)
 
 
-def depth(parts: "Sequence[Part | Loop]") -> int:
+def turns_of(parts: "Parts", starts: Sequence[int]) -> "list[Parts]":
+    """Returns the parts of iterations that differ, given the index of the first of each."""
+    ends = (*starts[1:], len(parts))
+    return [parts[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def without_iterations(inner: str) -> str:
+    """Returns why an inner sequence with results makes an iteration, and the way out."""
+    return (
+        f"{inner} returns results, which a loop without iterations does not have; write "
+        f"np.maximum(n, 1), or return nothing from {inner}"
+    )
+
+
+def depth(parts: "Parts") -> int:
     """Returns the number of loops inside each other, with the one over the parts."""
     return 1 + max((depth(part.parts) for part in parts if isinstance(part, Loop)), default=0)
 
 
 CARRIED = "the next iteration"  # stands for the name of a part that gets a number
 JUDGED = "until="  # as well
+INNER_TIMES = "times= of an inner sequence"  # as well
 HEAD = "qqqqq"  # first iteration, count, count in all rounds, period, segment of kept results
 LINE = 8  # words of a cache line; ranks' counts are on lines of their own
 # Words of a rank's position, for messages: iteration, index of the part that it runs, and then two
@@ -295,7 +327,7 @@ rank runs there.
 """
 
 
-def path_to(part: Part, parts: "Sequence[Part | Loop]") -> tuple[int, ...]:
+def path_to(part: Part, parts: "Parts") -> tuple[int, ...]:
     """Returns indices, from the outermost loop on: of the inner loop that has the part, and at
     last of the part; () if none.
     """
@@ -312,7 +344,7 @@ def place_of(
     program: SequenceProgram,
     times: int,
     part: Part | None,
-    parts: "Sequence[Part | Loop]",
+    parts: "Parts",
     steps: Sequence[int],
 ) -> str:
     """Returns in words where a part is among parts of a sequence, given the steps of its loops."""
@@ -392,7 +424,7 @@ def united(accesses: Sequence[Access]) -> Access:
     )
 
 
-def own_access(parts: "Sequence[Part | Loop]") -> Access | None:
+def own_access(parts: "Parts") -> Access | None:
     """Returns what the parts of an inner sequence do together, if that has nothing to do with
     other ranks, else None.
     """
@@ -473,9 +505,7 @@ def _wait(now: int, needed: dict[bool, int], finished: dict[bool, int]) -> Wait 
     return None
 
 
-def ordered(
-    parts: "Sequence[Part | Loop]", without: frozenset[Key] = NOTHING
-) -> "list[Part | Loop]":
+def ordered(parts: "Parts", without: frozenset[Key] = NOTHING) -> "list[Part | Loop]":
     """Returns the parts of a loop with their waits, as if no part read these keys of other
     ranks.
     """
@@ -494,7 +524,7 @@ def ordered(
     return placed
 
 
-def free_of_recorded(parts: "Sequence[Part | Loop]") -> "tuple[Part | Loop, ...]":
+def free_of_recorded(parts: "Parts") -> "tuple[Part | Loop, ...]":
     """Returns parts with the fewer waits that suffice once all functions are recorded; () if
     that makes no difference.
     """

@@ -50,9 +50,11 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     # parts to count
     FINISH,
     MEET,  # wait until all ranks are here
-    ENTER,  # step, times, row after the loop, word of the position (0 for none)
-    # step, times, row at which the loop begins, word of the position (0 for none), cell that ends
-    # the loop (0 for none)
+    # step, times, row after the loop, word of the position (0 for none), whether it needs an
+    # iteration, without which Python raises an error
+    ENTER,
+    # step, times, row at which the next iteration begins, word of the position (0 for none), cell
+    # that ends the loop (0 for none), what the position shows of the next iteration
     AGAIN,
     TURN,  # number of turns so far, row for odd ones
     JUMP,  # row
@@ -428,6 +430,9 @@ def run(table: int, state: int) -> int:
         elif code == ENTER:
             store_word(load_word(row + 8), 0)
             if load_word(load_word(row + 16)) <= 0:
+                if load_word(row + 40) != 0:
+                    why = TO_PYTHON
+                    break
                 at = load_word(row + 24)
                 continue
             _show(position, load_word(row + 32), 1, 0)
@@ -436,7 +441,7 @@ def run(table: int, state: int) -> int:
             ends = load_word(row + 40) != 0 and load_word(load_word(row + 40)) != 0
             if inner < load_word(load_word(row + 16)) and not ends:
                 store_word(load_word(row + 8), inner)
-                _show(position, load_word(row + 32), 1, inner)
+                _show(position, load_word(row + 32), load_word(row + 48), inner)
                 at = load_word(row + 24)
                 if clock() - began > SERVE_MS:
                     why = PAUSED

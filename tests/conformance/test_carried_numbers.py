@@ -300,9 +300,6 @@ def test_what_is_refused(world):
     v = synk.variable(np.ones(3))
     assert synk.sequence(lambda v, n: synk.carry(n, 2)).plan(v, 1).parts == ()
 
-    def inner(v, n):
-        synk.carry(n, n + 1)
-
     here = r"test_carried_numbers\.py:\d+: .*"
     for body, match, args in (
         (
@@ -356,11 +353,6 @@ def test_what_is_refused(world):
             here + "carry takes a number as the next value; got a bool",
             (3,),
         ),
-        (
-            lambda v, n: synk.sequence(inner)(v, n + 1),
-            here + "carry in inner, which <lambda> calls",
-            (3,),
-        ),
     ):
         with pytest.raises(synk.ArgumentError, match=match):
             synk.sequence(body)(v, *args)
@@ -369,3 +361,27 @@ def test_what_is_refused(world):
     ):
         synk.carry(1, 2)
     assert dot(v, v) == 3.0 * world.world_size
+
+
+@pytest.mark.parametrize("every", [None, 1, 3])
+def test_numbers_that_a_body_returns(world, every):
+    """Carried, computed, passed, the step: with their kinds, and until= looks at them."""
+
+    @synk.sequence
+    def body(v, a, x, s):
+        d = dot(v, v)
+        synk.carry(a, 2 * a)
+        return {"a": a, "rest": (d / 4 + x, synk.STEP, [s])}
+
+    v, size = synk.variable(np.ones(3)), world.world_size
+    for until, count in ((None, 6), (lambda found: found["a"] > 6, 3)):
+        found = body(v, 3, 0.5, np.float32(0.1), times=6, every=every, until=until)
+        kept = np.arange(count)[(every or 1) - 1 :: every or 1]
+        if every is None:
+            kept = kept[-1]
+        quarter, single = np.full_like(kept, 1.0, float), np.full_like(kept, 0.1, np.float32)
+        wanted = [3 * 2**kept, quarter * (3 * size / 4 + 0.5), kept, single]
+        values = [found["a"], *found["rest"][:2], *found["rest"][2]]
+        for value, expected in zip(values, wanted, strict=True):
+            assert value.dtype == expected.dtype
+            assert_array_equal(value, expected)

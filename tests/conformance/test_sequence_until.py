@@ -523,6 +523,36 @@ def test_an_inner_sequence_that_ends_by_itself(world):
     TOLERANCE = 0.5
 
 
+@pytest.mark.parametrize("until", [None, lambda r: r < 0])
+def test_results_of_an_inner_sequence_without_iterations(world, until):
+    """Its memory would have those of the iteration before."""
+
+    @synk.sequence
+    def halvings(v):
+        scale(v, 0.5)
+        return total(v)
+
+    @synk.sequence
+    def passed(v, n):
+        return halvings(v, times=n, until=until)
+
+    @synk.sequence
+    def computed(v, n):
+        return halvings(v, times=n - synk.STEP, until=until)
+
+    v = synk.variable(np.ones(1))
+    for body in (passed, computed):
+        match = r"until\.py:\d+: times of halvings must .* at least 1, .* is 0 .* np.maximum"
+        with pytest.raises(synk.ArgumentError, match=match):
+            body(v, 0, times=2)
+    assert passed(v, 1) == 0.5 * world.world_size
+    match = r"until\.py:\d+: times= of halvings must be at least 1, and is 0: .* np.maximum\(n, 1\)"
+    with pytest.raises(synk.RankError, match=match):
+        computed(v, 2, times=3)
+    v.set_value(np.ones(1))
+    assert computed(v, 2, times=2) == 0.125 * world.world_size
+
+
 def test_progress(world, capfd):
     args = [tables(world, np.arange(2000.0)[None].repeat(world.world_size, 0))]
     limit = 1500 * world.world_size

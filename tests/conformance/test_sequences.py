@@ -1004,19 +1004,8 @@ class TestRefused:
             rates,
         )
 
-    def test_a_number_of_the_ranks_is_no_result(self, world):
-        v, rows = synk.variable(np.ones(3)), synk.data(np.zeros((2, 2)))
-        self.refused(
-            r"returns a number computed from t of total, which no call makes",
-            lambda v: total(v) / 2,
-            v,
-        )
-        self.refused(
-            r"returns .*STEP.* return the results of calls", lambda v: (total(v), synk.STEP), v
-        )
-        self.refused(
-            r"returns n of .*, which no call makes", lambda v, n: {"n": n, "t": total(v)}, v, 3
-        )
+    def test_a_line_of_rows_is_no_result(self, world):
+        rows = synk.data(np.zeros((2, 2)))
         self.refused(
             r"returns a line of .*, which no call makes", lambda rows: rows[synk.STEP], rows
         )

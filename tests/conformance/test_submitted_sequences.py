@@ -23,6 +23,12 @@ def scale(a, by):
         a[i] *= by
 
 
+@synk.parallel(grid=1, block=1)
+@cuda.jit
+def shift(a):
+    a[0] += 1.0
+
+
 @synk.parallel(grid=1, block=1, outputs={"t": synk.output("sum", shape=(), dtype="float64")})
 @cuda.jit
 def total(a, t):
@@ -212,6 +218,25 @@ def test_swapped_variables_and_calls_in_order(world):
     assert (u.get_value(), v.get_value()) == (4.0, 12.0)
 
 
+@pytest.mark.parametrize("every", [None, 1, 7])
+@pytest.mark.parametrize("last", [1, 7, 1500, 3000])
+def test_loops_that_end_by_themselves(world, every, last):
+    """In the first round, or in a later one."""
+
+    @synk.sequence
+    def count(v):
+        shift(v)
+        return total(v)
+
+    v, size = synk.variable(np.zeros(1)), world.world_size
+    found = count.submit(v, times=2500, every=every, until=lambda t: t >= last * size).result()
+    period = every or 1
+    done = min(-(-last // period) * period, 2500)
+    wanted = size * np.arange(period, done + 1, period, dtype=float)
+    assert_array_equal(found, wanted if every else wanted[-1])
+    assert v.get_value() == done
+
+
 def test_errors_arrive_at_result(world):
     v = synk.variable(np.ones(3))
     future = breaking.submit(v, 2, times=9)
@@ -221,9 +246,9 @@ def test_errors_arrive_at_result(world):
     assert breaking.submit(v, -1, times=2).result() == 12.0 * world.world_size
     with pytest.raises(
         synk.ArgumentError,
-        match="until= may be judged in the script .* submit it with times= and every=",
+        match=r"script judges this until=.* it uses isnan .*sequences\.py:\d+\); compare numbers",
     ):
-        shrink.submit(v, 0.5, times=9, until=lambda t: t < 1)
+        shrink.submit(v, 0.5, times=9, until=lambda t: np.isnan(t) | (t < 1))
     with pytest.raises(synk.ArgumentError, match="times must be an int"):
         shrink.submit(v, 0.5, times=-1)
     with pytest.raises(synk.ArgumentError, match="times=0 has no last iteration"):

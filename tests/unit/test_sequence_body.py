@@ -328,6 +328,10 @@ def test_until_that_forgets_its_return():
         assert u.get_value()[0] == 1
         with pytest.raises(synk.ArgumentError, match=r"got array.*ask for all of them"):
             steps(u, times=10, until=lambda result: np.array([result, 0.0]) > 5)
+        for value in (-2, 1.0, "yes"):
+            with pytest.raises(synk.ArgumentError, match=rf"got {value!r}; .*write not flag"):
+                steps(u, times=10, until=lambda result: value)  # noqa: B023  # it is called here
+        u.set_value(np.full(2, 2.0))
         assert steps(u, times=8, until=lambda result: np.array([result > 5])) == 6
         u.set_value(np.full(2, 2.0))
         assert steps(u, times=10, until=lambda result: result > 5) == 6

@@ -13,7 +13,7 @@ from synknumba._rank.sequence_numbers import Numbers
 from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.numpy_loops import COUNT, STEPS, loop_of, words_of_call
 from synknumba._wire.program import HostArray
-from synknumba._wire.sequence import SequenceProgram
+from synknumba._wire.sequence import SequenceProgram, Shared
 from tests.quick import examples
 
 BOARD = HostArray(0, np.dtype(np.int64), (8,))
@@ -136,19 +136,27 @@ def test_what_is_left_to_python():
 
 def test_results_of_other_dtypes_have_no_cell():
     program = SequenceProgram(
-        number=0, name="", parts=(), scalars="qd", slots=3, board=BOARD, entry_bytes=0
+        number=0, name="", parts=(), scalars="qd", slots=3, board=BOARD, entry_bytes=0, cells="dq"
     )
     numbers = Numbers(program)
-    assert numbers.has_cell(0, np.float32)
-    assert not numbers.has_cell(1, np.uint64)
-    numbers.set_result(0, 0.5)
-    numbers.set_result(1, 2**64 - 1)
+    singles, words = np.array([0.25, 0.5], np.float32), np.array([2**64 - 1, 7], np.uint64)
+    for slot, values in enumerate((singles, words)):
+        shared = Shared(slot, 0, values.dtype, "max")
+        numbers.keep(shared)
+        numbers.combine(shared, values)
     numbers.scalars[:] = [3, np.float64(0.25).view(np.int64)]
     numbers.steps[0] = 4
     formula = ("+", ("*", ("result", 0), ("scalar", 1)), ("-", ("step", 0), ("scalar", 0)))
     assert numbers.evaluate(formula) == 0.5 * 0.25 + 4 - 3
     assert numbers.evaluate(("result", 1)) == 2**64 - 1
-    assert (numbers.letter(0), numbers.letter(1)) == ("d", None)
+    assert [numbers.place("result", slot)[2] for slot in (0, 1)] == ["d", ""]
+    first, second = ("cell", 0), ("cell", 1)
+    numbers.move(((first, formula), (second, ("value", 3))))
+    numbers.move(((first, second), (second, ("+", second, ("value", 1)))))
+    assert [*map(numbers.evaluate, (first, second))] == [3.0, 4]
+    with pytest.raises(OverflowError, match="for the next iteration .* 64 bits"):
+        numbers.move(((first, ("value", 0)), (second, ("value", 2**63))))
+    assert numbers.evaluate(first) == 3.0  # none is replaced before all are known
 
 
 COMBINED = {"sum": table.SUM, "prod": table.PROD, "min": table.LEAST, "max": table.GREATEST}

@@ -298,6 +298,65 @@ def idle(v):
     shrink(v)
 
 
+SURE = True
+SINGLE = synk.output("max", shape=(), dtype="float32")
+
+
+@synk.parallel(grid=1, block=1, outputs={"top": SINGLE})
+@cuda.jit
+def top32(v, top):
+    top[0] = v[0]
+
+
+LONG = eval(compile(f"lambda r: {' | '.join(['(r < 1)'] * 600)}", __file__, "eval"))
+REASONS = {  # why the script judges
+    "if": (lambda r: 0 < r < 1, "the value of a condition .* and, or, not, if and a < b < c ask"),
+    "a name": (lambda r: np.isnan(r) & True, "it uses isnan"),
+    "a bool": (lambda r: (r < 1) & ~SURE, "it uses SURE"),
+    "an attribute": (lambda r: r.size < 1, "the value of t of total is not known"),
+    "two arguments": (lambda a, b: a < b, "it raises TypeError: .* missing 1 .* 'b'"),
+    "no value": (lambda r: print, "it uses print"),
+    "no comparison": (lambda r: r + 1, "it returns no comparison of numbers"),
+    "exceptions": ("def f(r):\n try: return r < 1\n except: pass", "it may handle exceptions"),
+    "a long chain": (LONG, "a condition has 257 operations inside each other, and .* 256"),
+    "twice each time": (
+        eval(compile(f"lambda r: {'(c := ' * 20}r < 1{') | c' * 20}", __file__, "eval")),
+        "a condition has more than 10,000 operations",
+    ),
+    "another operand": (
+        lambda r: r + None < 1,
+        "t of total .* None: a sequence computes with ints",
+    ),
+}
+IN_32_BITS = {
+    "of fewer bits": (lambda r: r * 2 < 1, "a sequence .* NumPy would compute this in float32"),
+    "of two widths": (
+        lambda r: r < synk.STEP / 3,
+        "NumPy may compare a number computed from synk.STEP in fewer bits",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*REASONS, *IN_32_BITS])
+def test_why_the_script_judges(case):
+    """With the line of the source."""
+    until, match = (REASONS | IN_32_BITS)[case]
+    if isinstance(until, str):
+        scope = {}
+        exec(compile(until, __file__, "exec"), scope)
+        until = scope["f"]
+    result = top32 if case in IN_32_BITS else total
+
+    @synk.sequence
+    def body(v):
+        return result(v)
+
+    told = body.plan(synk.variable(np.ones(3)), times=9, until=until, world_size=2)
+    line = rf"\({re.escape(__file__)}:\d+\)\n"
+    assert re.search(rf"until= is judged by the script, as {match}.* {line}", str(told))
+    assert told.judged_by.startswith("the script, as ")
+
+
 def test_swapped_variables_and_halos():
     @synk.parallel(grid="elements")
     @cuda.jit
