@@ -56,7 +56,9 @@ _DIMENSIONS: Final = np.uint64(DIMENSIONS)
 _STEP: Final = 2.0**-BITS
 _HALF_STEP: Final = 0.5 * _STEP
 
-_NO_INTEGER: Final = "seed, row and dimension must be integers, but one is {}. Convert it with int()"
+_NO_INTEGER: Final = (
+    "seed, row and dimension must be integers, but one is {}. Convert it with int()"
+)
 
 _INLINED: Final = {"forceinline": True}  # so that LLVM vectorises loops over rows
 
@@ -65,9 +67,9 @@ _INLINED: Final = {"forceinline": True}  # so that LLVM vectorises loops over ro
 def direction_numbers() -> Any:
     """Returns the direction numbers in reversed order of bits, uint32, shape (1024, 32).
 
-    P. Bratley and B. Fox, *Algorithm 659*, ACM Trans. Math. Softw. 14, 88 (1988): with the bits a of
-    a polynomial of degree s, m_k = 2 a_1 m_(k-1) ^ … ^ 2^s a_s m_(k-s) ^ m_(k-s), and the direction
-    number is m_k, of k bits, at the top of a word.
+    P. Bratley and B. Fox, *Algorithm 659*, ACM Trans. Math. Softw. 14, 88 (1988): with the bits a
+    of a polynomial of degree s, m_k = 2 a_1 m_(k-1) ^ … ^ 2^s a_s m_(k-s) ^ m_(k-s), and the
+    direction number is m_k, of k bits, at the top of a word.
     """
     with np.load(Path(__file__).with_name("sobol_directions.npz")) as table:
         polynomials = table["polynomials"].astype(np.uint64)
@@ -172,7 +174,7 @@ def sobol(seed: Any, row: Any, dimension: Any) -> Any:
         >>> synk.random.sobol(None, np.arange(4), 1)
         array([0.  , 0.5 , 0.25, 0.75])
         >>> synk.random.sobol(7, np.arange(4), 1).round(3)
-        array([0.    , 0.    , 0.    , 0.    ])
+        array([0.549, 0.001, 0.871, 0.373])
     """
     index, place = _word(row), _word(dimension)
     _check_range("row", row, 1 << BITS)
@@ -219,9 +221,8 @@ def _compiled_word(value: Any) -> Any:
 @overload(sobol, jit_options=_INLINED, strict=False, prefer_literal=True)
 def _compiled_sobol(seed: Any, row: Any, dimension: Any) -> Any:
     if isinstance(dimension, types.IntegerLiteral):
-        value = dimension.literal_value
-        if not 0 <= value < DIMENSIONS:
-            raise NumbaTypeError(f"dimension must be from 0 to {DIMENSIONS - 1}, got {value}")
+        # after an error of its own, Numba would try the dimension as a variable
+        _check_range("dimension", dimension.literal_value, DIMENSIONS)
     finish = _scrambled
     if isinstance(seed, types.NoneType):
         finish = _unscrambled

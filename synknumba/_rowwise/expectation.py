@@ -313,7 +313,7 @@ class Expectation(RowFunction):
             ...     return 4.0 if x * x + y * y < 1.0 else 0.0
             >>> with synk.fork(2, device="cpu"):
             ...     print(pi.replicated(synk.arange(65536), seed=7))
-            3.1450(52)
+            3.14154(13)
         """
         replication.check_call(self.name, self._binder.passed, kwargs, repeats)
         values = self._binder.match(args, kwargs)
