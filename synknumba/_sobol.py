@@ -266,8 +266,11 @@ def _loaded(builder: Any, place: Any) -> list[Any]:
     is_inside = builder.icmp_unsigned("<", place, place.type(DIMENSIONS))
     place = builder.select(is_inside, place, place.type(0))
     zero, table = place.type(0), _table(builder.module)
-    places = (builder.gep(table, [zero, place, zero.type(k)]) for k in range(BITS))
-    return [builder.load(number) for number in places]
+    numbers = []
+    for k in range(BITS):
+        address = builder.gep(table, [zero, place, zero.type(k)])
+        numbers.append(builder.load(address))
+    return numbers
 
 
 def _table(module: Any) -> Any:
