@@ -140,9 +140,9 @@ SEEDS = np.arange(50_000)
 LIMIT = 4.5 / np.sqrt(len(SEEDS))
 
 
-@pytest.mark.parametrize(("row", "dimension"), [(0, 0), (5, 0), (77, 3), (2**32 - 1, 1023)])
-def test_a_point_is_uniform_over_the_seeds(row: int, dimension: int) -> None:
-    points = random.sobol(SEEDS, row, dimension)
+@pytest.mark.parametrize(("point", "dimension"), [(0, 0), (5, 0), (77, 3), (2**32 - 1, 1023)])
+def test_a_point_is_uniform_over_the_seeds(point: int, dimension: int) -> None:
+    points = random.sobol(SEEDS, point, dimension)
     assert abs(points.mean() - 0.5) < LIMIT / np.sqrt(12)
     assert scipy.stats.kstest(points, "uniform").pvalue > 1e-4
     assert 0 < points.min() < points.max() < 1
@@ -173,7 +173,7 @@ def test_flips_of_bits_are_pairwise_independent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "dimension", "message"),
+    ("point", "dimension", "message"),
     [
         (-1, 0, "row must be from 0 to 4294967295, got -1"),
         (2**32, 0, "row must be from 0 to 4294967295, got 4294967296"),
@@ -183,9 +183,9 @@ def test_flips_of_bits_are_pairwise_independent() -> None:
         (0, -1, "dimension must be from 0 to 1023, got -1"),
     ],
 )
-def test_out_of_range(row: Any, dimension: int, message: str) -> None:
+def test_out_of_range(point: Any, dimension: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        random.sobol(7, row, dimension)
+        random.sobol(7, point, dimension)
 
 
 def test_out_of_range_in_a_kernel() -> None:
