@@ -90,7 +90,7 @@ ptx:  ## compiles the kernels of the tests for a GPU, without one, in a virtual 
 	@$(MAKE) --no-print-directory VENV=.venv/ptx EXTRAS=ptx ptx-tests
 
 ptx-tests: $(call stamp,dev)
-	$(BIN)/pytest tests/conformance/simt/test_ptx.py tests/unit/test_cuda_cache_compiled.py tests/unit/test_cuda_llvm.py tests/unit/test_payload.py
+	$(BIN)/pytest tests/conformance/simt/test_ptx.py tests/unit/test_cuda_cache_compiled.py tests/unit/test_cuda_llvm.py tests/unit/test_payload.py tests/unit/random_streams/test_compilers.py
 
 gpu-libraries:  ## loads the libraries that EXTRAS=cuda13 (or cuda12) installs, without a GPU, in an environment of its own (2.7 GB)
 	@$(MAKE) --no-print-directory VENV=.venv/gpu EXTRAS=$(or $(EXTRAS),cuda13) gpu-imports

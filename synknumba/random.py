@@ -40,6 +40,8 @@ from numba.core import types
 from numba.core.errors import NumbaTypeError
 from numba.extending import overload
 
+from synknumba._sobol import sobol as sobol
+
 __all__ = [
     "bits4",
     "exponential",
@@ -49,6 +51,7 @@ __all__ = [
     "normal32",
     "philox4x32",
     "randint",
+    "sobol",
     "threefry2x64",
     "uniform",
     "uniform2",

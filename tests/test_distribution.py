@@ -70,6 +70,7 @@ def test_wheels_hold_every_module(distributions, source):
     assert "synknumba/_examples/synkhronos/data.py" in examples
     package = modules(ROOT / "synknumba", "synknumba") - {"synknumba/_examples/__init__.py"}
     others = {"synknumba/py.typed", "synknumba/_examples/README.md"}
+    others |= {f"synknumba/sobol_directions.{ending}" for ending in ("npz", "txt")}
     assert held == package | kernels | examples | others
 
 

@@ -24,7 +24,7 @@ from synknumba._errors import ArgumentError, KernelError, shortened
 from synknumba._host.data import Data
 from synknumba._ops.launch import LaunchConfig, RowGrid
 from synknumba._progress import Progress
-from synknumba._rowwise import estimate
+from synknumba._rowwise import estimate, replication
 from synknumba._rowwise.arguments import kind_of, ndim_of, rows_hint, type_key
 from synknumba._rowwise.base import RowFunction, split_selection
 from synknumba._rowwise.estimate import Estimate
@@ -268,6 +268,62 @@ class Expectation(RowFunction):
         }
         values = self._bound(args, kwargs)
         return self._taken(Function.as_serial, selecting, values, block, until, min_rows, max_rows)
+
+    @shortened
+    def replicated(
+        self,
+        *args: Any,
+        repeats: int = 16,
+        num_slices: int = 1,
+        shards: int | None = None,
+        progress: Progress | None = None,
+        **kwargs: Any,
+    ) -> Estimate:
+        """Calls the function with several seeds, for rows that are not independent of each other,
+        such as points of `synknumba.random.sobol`.
+
+        The function must have a parameter named `seed`, and an argument must be
+        `synknumba.arange(n)`, with n a power of two for Sobol points. The seeds are random numbers
+        made of the one that is passed: independent ones for another seed, and the first of more
+        repeats are those of fewer.
+
+        Args:
+            *args: arguments by position, as of a call; among them `seed`, an integer.
+            repeats: number of calls, R, at least 4.
+            num_slices: as for a call.
+            shards: as for a call.
+            progress: as for a call; each repeat has its own bar.
+            **kwargs: arguments by name.
+
+        Returns:
+            The estimate of the R means as rows: `count` is R, and `stderr` the standard error of
+            their average. An interval of 95 % is mean ± t stderr, with Student's t of R - 1 degrees
+            of freedom: 2.13 for 16 repeats. Several values have their covariance, too.
+
+        Raises:
+            ArgumentError: the function has no such parameter, the seed is no integer, there are
+                no indices, fewer than 4 repeats, or options that do not apply.
+            SynkError: as for a call.
+
+        Example:
+            >>> import synknumba as synk
+            >>> @synk.expectation
+            ... def pi(i, seed):
+            ...     x, y = synk.random.sobol(seed, i, 0), synk.random.sobol(seed, i, 1)
+            ...     return 4.0 if x * x + y * y < 1.0 else 0.0
+            >>> with synk.fork(2, device="cpu"):
+            ...     print(pi.replicated(synk.arange(65536), seed=7))
+            3.14154(13)
+        """
+        replication.check_call(self.name, self._binder.passed, kwargs, repeats)
+        values = self._binder.match(args, kwargs)
+        means = []
+        for seed in replication.repeated_seeds(self.name, values, repeats):
+            values[replication.SEED] = seed
+            passed = [values[name] for name in self._binder.passed]
+            part = self(*passed, num_slices=num_slices, shards=shards, progress=progress)
+            means.append(part.mean)
+        return Estimate.from_values(means, covariance=np.ndim(means) > 1)
 
     @shortened
     def plan(

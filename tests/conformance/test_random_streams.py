@@ -105,3 +105,32 @@ def test_a_count_does_not_depend_on_the_world(world, num_slices):
     assert count(synk.arange(100_000), 5, num_slices=num_slices) == np.count_nonzero(
         x * x + y * y < 1
     )
+
+
+@synk.parallel(outputs={"points": synk.output("gather", shape=(4,), dtype="float64")}, block=64)
+@cuda.jit
+def points_of_rows(rows, seed, first, count, points):
+    """Sobol points in a constant dimension and in others."""
+    k = cuda.grid(1)
+    i = rows.start + k
+    if i < rows.stop:
+        points[k, 0] = synk.random.sobol(seed, first + i, 1000)
+        points[k, 1] = synk.random.sobol(None, first + i, 1000)
+        for dimension in range(count):
+            points[k, 2] += random.sobol(seed, first + i, 7 * dimension)
+            points[k, 3] += random.sobol(None, first + i, 7 * dimension)
+
+
+@pytest.mark.parametrize("num_slices", [1, 3])
+def test_the_same_sobol_points_in_every_world(world, num_slices):
+    for n in expected.lengths(world.world_size):
+        rows, dimensions = 2**32 - 1001 + np.arange(n), 7 * np.arange(100)[:, None]
+        columns = [random.sobol(seed, rows, 1000) for seed in (SEED, None)]
+        # added one after the other, as the kernel does
+        columns += [
+            np.cumsum(random.sobol(seed, rows, dimensions), axis=0)[-1] for seed in (SEED, None)
+        ]
+        points = points_of_rows(
+            synk.arange(n), SEED, 2**32 - 1001, 100, num_slices=min(num_slices, n)
+        )
+        assert_array_equal(points, np.transpose(columns))

@@ -527,9 +527,9 @@ class _Translator(Hoister):
         except TypeError as error:
             params = ", ".join(inspect.signature(value).parameters)
             call = f"{ast.unparse(node.func)}({params})"
-            raise self.source.error(
-                node, f"{error}; write {call}, where draw counts the numbers of one index from 0"
-            ) from None
+            if "draw" in params:
+                call += ", where draw counts the numbers of one index from 0"
+            raise self.source.error(node, f"{error}; write {call}") from None
 
     def _plain_call(self, node: ast.Call) -> ast.Call:
         named = [keyword.value for keyword in node.keywords]

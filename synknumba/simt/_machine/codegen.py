@@ -35,6 +35,7 @@ from synknumba.simt._numba.passes import with_fewer_passes
 # The multipliers 0xD2511F53 and 0xCD9E8D57 identify Philox. LLVM may express one as the other plus
 # a difference.
 _PHILOX = ("3528531795", "3449720151")
+_SOBOL = ("1025551850",)  # 0x3D20ADEA of the scramble
 _LABEL = re.compile(r'([\w.$-]+|"[^"]+"):')
 _TARGET = re.compile(r'label %([\w.$-]+|"[^"]+")')
 _METADATA = re.compile(r"^!(\d+) = ", re.MULTILINE)
@@ -57,7 +58,7 @@ def with_interleaving(module: llvm.ModuleRef, features: str) -> llvm.ModuleRef:
     `features` are those of the processor in LLVM's notation, separated by commas.
     """
     text = str(module)
-    if not any(multiplier in text for multiplier in _PHILOX):
+    if not any(multiplier in text for multiplier in _PHILOX + _SOBOL):
         return module
     # AVX-512 has 32 vector registers; with 16, more than two vectors' state would spill heavily.
     noted = llvm.parse_assembly(note_loops(text, 4 if "+avx512f" in features.split(",") else 2))

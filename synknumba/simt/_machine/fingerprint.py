@@ -89,6 +89,7 @@ _COMPILER_FILES = tuple(
     for path in (
         *sorted(Path(__file__).parents[1].rglob("*.py")),
         Path(__file__).parents[2] / "random.py",
+        Path(__file__).parents[2] / "_sobol.py",
     )
 )
 

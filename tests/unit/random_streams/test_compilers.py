@@ -38,9 +38,10 @@ def draw(seed, out, whole):
         out[i, 0] = synk.random.uniform(seed, i, 5)
         out[i, 1], out[i, 2] = random.normal2(seed, i, 5)
         whole[i] = random.randint(seed, i, 5, -3, 4)
+        out[i, 3] = random.sobol(seed, i, 5)
 
 assert type(draw).__name__ == "FakeCUDAKernel"
-out, whole = np.zeros((20, 3)), np.zeros(20, np.int64)
+out, whole = np.zeros((20, 4)), np.zeros(20, np.int64)
 draw[2, 16](-8, out, whole)
 print(out.tolist(), whole.tolist(), sep="\\n")
 """
@@ -59,7 +60,8 @@ def test_the_simulator_draws_the_same() -> None:
         for i in rows
     ]
     assert [row[0] for row in out] == [row[0] for row in expected]
-    assert_allclose(out, expected, **reference.tolerance("normal2"))
+    assert_allclose([row[:3] for row in out], expected, **reference.tolerance("normal2"))
+    assert [row[3] for row in out] == random.sobol(-8, np.arange(20), 5).tolist()
     assert whole == [reference.randint(-8, i, 5, -3, 4) for i in rows]
 
 
@@ -155,3 +157,19 @@ def whole_numbers(seed, low, high, out):
 def test_whole_numbers_compile_for_a_gpu(compile_for_gpu: Callable[..., str]) -> None:
     assert ".entry" in compile_for_gpu(whole_numbers, (int64, int64, int64, int64[::1]))
     assert ".entry" in compile_for_gpu(through_a_device_function, (int64, float64[::1]))
+
+
+def points(seed, count, out):
+    i = cuda.grid(1)
+    out[i] = synk.random.sobol(seed, i, 3) + synk.random.sobol(None, i, 3)
+    for dimension in range(count):
+        out[i] += synk.random.sobol(seed, i, dimension)
+
+
+def test_sobol_points_compile_for_a_gpu(compile_for_gpu: Callable[..., str]) -> None:
+    code = compile_for_gpu(points, (int64, int64, float64[::1]))
+    assert "brev.b32" in code
+    assert not re.search(r"\.func|call", code)  # inlined
+    # of 128 KiB, and so not in constant memory
+    assert re.search(r"\.global .*synknumba_sobol\[131072\]", code)
+    assert ".const" not in code
