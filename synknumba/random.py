@@ -159,17 +159,11 @@ def _check_constant(kind: Any) -> None:
 
 
 def _check_rounds(rounds: Any) -> None:
-    """Checks the number of rounds in Python; does nothing in kernels, where the type has it."""
     if not isinstance(rounds, int | np.integer) or not _MIN_ROUNDS <= rounds <= _MAX_ROUNDS:
         raise ValueError(
             f"rounds must be an integer from {_MIN_ROUNDS} to {_MAX_ROUNDS}, but is {rounds!r}. "
             "Pass 7, which is the least that passes all tests, or leave it out for 10"
         )
-
-
-@overload(_check_rounds, strict=False)
-def _compiled_check_rounds(rounds: Any) -> Any:
-    return lambda rounds: None
 
 
 def _word64(value: Integers) -> Any:
@@ -257,19 +251,37 @@ overload(_product, jit_options={"forceinline": True}, strict=False)(
 # ---- blocks of random bits
 
 
-@_for_kernels
-def _philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, count: Any) -> Any:
-    """Applies the rounds. Words are uint64 with a zero upper half, so products of 32-bit
-    words do not overflow.
+def _rounds(count: int) -> Callable[..., Any]:
+    """Returns a function that applies so many rounds. LLVM unrolls the loop early enough for its
+    vectoriser only if the function itself has the number.
     """
-    _check_rounds(count)
-    for _ in range(count):
-        p0 = _product(_MULTIPLY_0, c0)
-        p2 = _product(_MULTIPLY_2, c2)
-        c0, c1, c2, c3 = (p2 >> _HALF) ^ c1 ^ k0, p2 & _LOW, (p0 >> _HALF) ^ c3 ^ k1, p0 & _LOW
-        k0 = (k0 + _STEP_0) & _LOW
-        k1 = (k1 + _STEP_1) & _LOW
-    return c0, c1, c2, c3
+
+    def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, rounds: Any) -> Any:
+        for _ in range(count):
+            p0 = _product(_MULTIPLY_0, c0)
+            p2 = _product(_MULTIPLY_2, c2)
+            c0, c1, c2, c3 = (p2 >> _HALF) ^ c1 ^ k0, p2 & _LOW, (p0 >> _HALF) ^ c3 ^ k1, p0 & _LOW
+            k0 = (k0 + _STEP_0) & _LOW
+            k1 = (k1 + _STEP_1) & _LOW
+        return c0, c1, c2, c3
+
+    return philox
+
+
+def _philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, rounds: Any) -> Any:
+    """Encrypts a counter. Words are uint64 with a zero upper half, so products of 32-bit words do
+    not overflow.
+    """
+    _check_rounds(rounds)
+    return _rounds(rounds)(c0, c1, c2, c3, k0, k1, rounds)
+
+
+@overload(_philox, jit_options={"forceinline": True}, strict=False)
+def _compiled_philox(
+    c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, rounds: Any
+) -> Callable[..., Any]:
+    _check_constant(rounds)
+    return _rounds(rounds.literal_value)
 
 
 @_for_kernels
@@ -364,13 +376,13 @@ def threefry2x64(counter0: Integers, counter1: Integers, key0: Integers, key1: I
 
 
 @_for_kernels
-def _block(seed: Integers, index: Integers, draw: Integers, purpose: Any, count: Any) -> Any:
+def _block(seed: Integers, index: Integers, draw: Integers, purpose: Any, rounds: Any) -> Any:
     """Returns the four random words of a call; the module docstring shows the layout of key and
     counter.
     """
     s, i, d = _word64(seed), _word64(index), _word64(draw)
     last = ((d >> _HALF) & _DRAW_HIGH) | purpose
-    return _philox(i & _LOW, i >> _HALF, d & _LOW, last, s & _LOW, s >> _HALF, count)
+    return _philox(i & _LOW, i >> _HALF, d & _LOW, last, s & _LOW, s >> _HALF, rounds)
 
 
 @_for_kernels
