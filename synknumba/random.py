@@ -41,6 +41,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.core.errors import NumbaTypeError
+from numba.core.target_extension import current_target
 from numba.extending import intrinsic, overload
 
 P = ParamSpec("P")
@@ -124,6 +125,7 @@ def _for_kernels(body: Callable[P, R]) -> Callable[P, R]:
     numba.njit, numba.cuda and numba-cuda all look up overloads for Numba's target "generic", and
     registering one imports nothing of CUDA. The body must be valid in both Numba and NumPy. A
     parameter `rounds` must be a constant where it is compiled, so that the loop is unrolled.
+    Numba's own numba.cuda knows no defaults of overloads, so it gets a function without `rounds`.
     """
 
     @functools.wraps(body)
@@ -132,11 +134,17 @@ def _for_kernels(body: Callable[P, R]) -> Callable[P, R]:
             return body(*args, **kwargs)
 
     signature = inspect.signature(body)
+    names = [name for name in signature.parameters if name != "rounds"]
+    scope = {"function": function, "rounds": _DEFAULT_ROUNDS}
+    text = ", ".join(names)
+    exec(f"def with_default({text}):\n    return function({text}, rounds)", scope)  # noqa: S102
 
-    def implementation(*args: Any, **kwargs: Any) -> Callable[P, R]:
+    def implementation(*args: Any, **kwargs: Any) -> Any:
         arguments = signature.bind(*args, **kwargs).arguments
         if "rounds" in arguments:
             _check_constant(arguments["rounds"])
+        elif "rounds" in signature.parameters and current_target() == "cuda":
+            return scope["with_default"]
         return body
 
     # Inlining lets LLVM vectorise a loop over rows; by default it considers ten rounds too long to
