@@ -70,7 +70,7 @@ _WORD: Final = np.uint64(64)
 
 _FRACTION: Final = np.uint64(11)  # 64 bits minus the 53 of a float64 significand
 _FRACTION32: Final = np.uint64(8)  # 32 bits minus the 24 of a float32 significand
-_ANGLE: Final = np.uint64(2**64 - 2**11)  # the 53 highest of 64 bits
+_ANGLE: Final = np.uint64(2**32 - 2**11)  # of the low word: the 53 highest of 64 bits
 _ANGLE32: Final = np.uint64(2**32 - 2**8)  # the 24 highest of 32 bits
 _ULP: Final = 2.0**-53
 _ULP32: Final = np.float32(2.0**-24)
@@ -217,13 +217,13 @@ _sqrt = _elementwise(np.sqrt, math.sqrt)
 _log = _elementwise(np.log, math.log)
 
 
-def _where(condition: Any, one: Any, zero: Any) -> Any:
+def _where(condition: Any, yes: Any, no: Any) -> Any:
     """Returns the number for a condition of 1 or 0."""
-    return np.where(condition, one, zero)[()]
+    return np.where(condition, yes, no)[()]
 
 
 overload(_where, jit_options={"forceinline": True}, strict=False)(
-    lambda condition, one, zero: lambda condition, one, zero: one if condition else zero
+    lambda condition, yes, no: lambda condition, yes, no: yes if condition else no
 )
 
 
@@ -250,6 +250,8 @@ def _wide_product(typing: Any, factor: Any, word: Any) -> Any:  # Numba's interf
 
     return types.uint64(types.uint64, types.uint64), generate
 
+
+_wide_product.formula = _product  # for numba-cuda-mlir, which has no LLVM code
 
 overload(_product, jit_options={"forceinline": True}, strict=False)(
     lambda factor, word: lambda factor, word: _wide_product(factor, word)  # noqa: PLW0108
@@ -510,7 +512,7 @@ def _normal_pair(w0: Any, w1: Any, w2: Any, w3: Any) -> Any:
     errors of 2^-58 and 2^-65.
     """
     radius = _sqrt(-2.0 * _log(1.0 - _fraction(w0, w1)))  # 1 - u is exact and in (0, 1]
-    angle = ((w3 << _HALF) | w2) & _ANGLE
+    angle = (w3 << _HALF) | (w2 & _ANGLE)
     x = np.int64(angle << _TWO) * _STEP64
     square = x * x
     sine = square * 5.633721005314096e-08 - 3.5986417543868745e-06
