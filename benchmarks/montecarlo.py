@@ -9,9 +9,11 @@ what else draws them.
 
 pi: two uniform numbers a sample. option: a European call by Black and Scholes, one normal number a
 sample. What is measured of this library are `synk.expectation` of a function of the index, which
-also finds the standard error, and the hand-written kernels of synknumba/kernels/montecarlo.py.
-Everything is in float64 but where a row says float32. Every call has random numbers of its own, and
-its mean must be within five standard errors of the closed form.
+also finds the standard error, and the hand-written kernels of kernels/montecarlo.py. Both draw with
+ten rounds of Philox; other expectations take all numbers of a block, and 7 rounds: a row of theirs
+is the mean of one or two pairs for π, of two paths in float64 or of four in float32. Everything
+else is in float64 but where a row says float32. Every call has random numbers of its own, and its
+mean must be within five standard errors of the closed form.
 
 On CPUs: beside loops that one would write with @njit and the same generator, for one core and with
 prange for threads, and NumPy with its own Philox, in arrays that fit the cache. All are timed in
@@ -63,7 +65,11 @@ MOST_NUMPY = 1 << 20  # samples of a call of NumPy's: the loop around it costs n
 AT_LEAST = 3  # calls on GPUs
 OPTION = (SPOT, STRIKE, RATE, VOLATILITY, YEARS)
 
-uniform2, normal = synk.random.uniform2, synk.random.normal
+ROUNDS = (10, 7)
+F4 = np.float32
+
+uniform2, uniform4 = synk.random.uniform2, synk.random.uniform4
+normal, normal2, normal4 = synk.random.normal, synk.random.normal2, synk.random.normal4
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +116,85 @@ def payoff(i, seed):
     return DISCOUNT * max(SPOT * math.exp(DRIFT + SPREAD * normal(seed, i, 0)) - STRIKE, 0.0)
 
 
+def pair_of(rounds):
+    """A pair of float64."""
+
+    @synk.expectation()
+    def pair(i, seed):
+        x, y = uniform2(seed, i, 0, rounds)
+        return 4.0 if x * x + y * y < 1.0 else 0.0
+
+    return pair
+
+
+def pairs_of(rounds):
+    """Two pairs of float32."""
+    unit = F4(1.0)
+
+    @synk.expectation()
+    def pairs(i, seed):
+        x, y, u, v = uniform4(seed, i, 0, rounds)
+        first = 2.0 if x * x + y * y < unit else 0.0
+        second = 2.0 if u * u + v * v < unit else 0.0
+        return first + second
+
+    return pairs
+
+
+def two_paths_of(rounds):
+    """Two paths in float64."""
+
+    @synk.expectation()
+    def two_paths(i, seed):
+        y, z = normal2(seed, i, 0, rounds)
+        first = max(SPOT * math.exp(DRIFT + SPREAD * y) - STRIKE, 0.0)
+        second = max(SPOT * math.exp(DRIFT + SPREAD * z) - STRIKE, 0.0)
+        return 0.5 * DISCOUNT * (first + second)
+
+    return two_paths
+
+
+def four_paths_of(rounds):
+    """Four paths in float32."""
+    spot, strike, drift, spread = F4(SPOT), F4(STRIKE), F4(DRIFT), F4(SPREAD)
+    nothing, share = F4(0.0), F4(0.25 * DISCOUNT)
+
+    @synk.expectation()
+    def four_paths(i, seed):
+        w, x, y, z = normal4(seed, i, 0, rounds)
+        first = max(spot * math.exp(drift + spread * w) - strike, nothing)
+        second = max(spot * math.exp(drift + spread * x) - strike, nothing)
+        third = max(spot * math.exp(drift + spread * y) - strike, nothing)
+        fourth = max(spot * math.exp(drift + spread * z) - strike, nothing)
+        return share * ((first + second) + (third + fourth))
+
+    return four_paths
+
+
+# For each function that draws: samples of a row, and the expectation.
+BLOCKS: Mapping[Work, Mapping[str, tuple[int, Callable[[int], Any]]]] = {
+    "pi": {"uniform2": (1, pair_of), "uniform4, float32": (2, pairs_of)},
+    "option": {"normal2": (2, two_paths_of), "normal4, float32": (4, four_paths_of)},
+}
+
+
+def with_blocks(work: Work, samples: int, ranks: int) -> Iterator[Candidate]:
+    """Expectations that take all numbers of a block, for each number of rounds."""
+    for name, (each, make) in BLOCKS[work].items():
+        rows = synk.arange(samples // each)
+        for rounds in ROUNDS:
+            mean = make(rounds)
+            yield Candidate(
+                "synknumba",
+                f"expectation, {name}, {rounds} rounds",
+                samples,
+                ranks,
+                lambda seed, mean=mean, rows=rows: mean(rows, seed).mean,
+            )
+
+
 def own(work: Work, samples: int, ranks: int) -> list[Candidate]:
-    """The expectation, and the kernel from the library of kernels."""
+    """The expectation, the kernel from the library of kernels, and the faster expectations."""
     rows = synk.arange(samples)
     if work == "pi":
         calls: list[Callable[[int], float]] = [
@@ -123,10 +206,11 @@ def own(work: Work, samples: int, ranks: int) -> list[Candidate]:
             lambda seed: payoff(rows, seed).mean,
             lambda seed: montecarlo.european_payoffs(rows, seed, *OPTION)[0] / samples,
         ]
-    return [
+    plain = [
         Candidate("synknumba", what, samples, ranks, call)
         for what, call in zip(("expectation", "kernel"), calls, strict=True)
     ]
+    return [*plain, *with_blocks(work, samples, ranks)]
 
 
 # ---- peers on CPUs -------------------------------------------------------------------------------

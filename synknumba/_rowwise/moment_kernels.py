@@ -221,23 +221,28 @@ def _loop(recipe: Recipe) -> list[str]:
     for counting from the end at each access, which takes as long as such a function.
     """
     rest = [*_read(recipe, 0), *_added_row(recipe, 0)]
-    if recipe.together == 1:
+    if recipe.one_block:
         return [
             "synk_first = synk_start",
             "for synk_j in range(synk_start, synk_n, synk_stride):",
             *indented(rest),
         ]
-    reads, sums = [], []
-    for k in range(recipe.together):
-        reads += _read(recipe, k)
-        sums += _added_row(recipe, k)
+    several: list[str] = []
+    if recipe.together > 1:
+        reads, sums = [], []
+        for k in range(recipe.together):
+            reads += _read(recipe, k)
+            sums += _added_row(recipe, k)
+        several = [
+            f"while synk_j + synk_step{recipe.together - 1} < synk_end:",
+            *indented([*reads, *sums, f"synk_j += synk_step{recipe.together}"]),
+        ]
     return [
         f"synk_first = {UNSIGNED}(synk_start)",
         f"synk_end = {UNSIGNED}(synk_n)",
         *(f"synk_step{k} = {UNSIGNED}({k} * synk_stride)" for k in range(1, recipe.together + 1)),
         "synk_j = synk_first",
-        f"while synk_j + synk_step{recipe.together - 1} < synk_end:",
-        *indented([*reads, *sums, f"synk_j += synk_step{recipe.together}"]),
+        *several,
         "while synk_j < synk_end:",
         *indented([*rest, "synk_j += synk_step1"]),
     ]

@@ -83,7 +83,7 @@ def for_numba(x: Any) -> None:
     """
     shared = numba_cuda.shared.array(32, float64)
     i = numba_cuda.grid(1)
-    shared[i % 32] = squared(synk.random.normal(7, i, 0)) + numba.float32(i)
+    shared[i % 32] = squared(synk.random.normal(7, i, 0, rounds=7)) + numba.float32(i)
     numba_cuda.syncthreads()
     numba_cuda.threadfence()
     numba_cuda.atomic.add(x, 0, shared[0])

@@ -102,6 +102,8 @@ class _Translation:
             return tuple(self.value(item, read) for item in value)
         if isinstance(value, FunctionType):
             _overload(value)
+        if hasattr(value, "formula"):  # an intrinsic of synknumba, which is LLVM code for Numba
+            return cuda.jit(device=True)(value.formula)
         function = getattr(value, "py_func", None)
         if isinstance(function, FunctionType) and not function.__module__.startswith(_LIBRARIES):
             return self._function(value, function)
@@ -246,4 +248,9 @@ def _typer(typer: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _as_numba(kind: Any) -> Any:
-    return counterpart(unliteral(kind)) if isinstance(kind, mlir_types.Type) else kind
+    """Returns Numba's type of one of the package's; of a constant integer, with its value."""
+    if not isinstance(kind, mlir_types.Type):
+        return kind
+    if isinstance(kind, mlir_types.IntegerLiteral):
+        return types.literal(kind.literal_value)
+    return counterpart(unliteral(kind))

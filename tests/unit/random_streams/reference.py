@@ -11,12 +11,19 @@ import numpy as np
 WORD32, WORD64 = 2**32, 2**64
 
 # From the file `kat_vectors` of the Random123 distribution: counter and key, then the block. The
-# third line of each is made of the digits of π.
-PHILOX_KNOWN = (
-    "00000000 00000000 00000000 00000000 00000000 00000000 6627e8d5 e169c58d bc57ac4c 9b00dbd8",
-    "ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff 408f276d 41c83b0e a20bc7c6 6d5451fd",
-    "243f6a88 85a308d3 13198a2e 03707344 a4093822 299f31d0 d16cfe09 94fdcceb 5001e420 24126ea1",
-)
+# third line of each is made of the digits of π. Those of Philox are by the number of rounds.
+PHILOX_KNOWN = {
+    7: (
+        "00000000 00000000 00000000 00000000 00000000 00000000 5f6fb709 0d893f64 4f121f81 4f730a48",
+        "ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff 5207ddc2 45165e59 4d8ee751 8c52f662",
+        "243f6a88 85a308d3 13198a2e 03707344 a4093822 299f31d0 4dfccaba 190a87f0 c47362ba b6b5242a",
+    ),
+    10: (
+        "00000000 00000000 00000000 00000000 00000000 00000000 6627e8d5 e169c58d bc57ac4c 9b00dbd8",
+        "ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff 408f276d 41c83b0e a20bc7c6 6d5451fd",
+        "243f6a88 85a308d3 13198a2e 03707344 a4093822 299f31d0 d16cfe09 94fdcceb 5001e420 24126ea1",
+    ),
+}
 THREEFRY_KNOWN = (
     "0000000000000000 0000000000000000 0000000000000000 0000000000000000 "
     "c2b6e3a8c2c69865 6f81ed42f350084d",
@@ -45,9 +52,9 @@ def words(line: str) -> list[int]:
     return [int(word, 16) for word in line.split()]
 
 
-def philox(counter: list[int], key: list[int]) -> list[int]:
+def philox(counter: list[int], key: list[int], rounds: int = 10) -> list[int]:
     left, right = key
-    for turn in range(10):
+    for turn in range(rounds):
         first, second = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
         keys = (left + turn * 0x9E3779B9) % WORD32, (right + turn * 0xBB67AE85) % WORD32
         counter = [
@@ -74,13 +81,13 @@ def threefry(counter: list[int], key: list[int]) -> list[int]:
     return [x, y]
 
 
-def block(name: str, seed: int, index: int, draw: int) -> list[int]:
+def block(name: str, seed: int, index: int, draw: int, rounds: int = 10) -> list[int]:
     """The words of a call: seed and index modulo 2^64, draw modulo 2^56, and the function's
     number above that.
     """
     seed, index, draw = seed % WORD64, index % WORD64, draw % 2**56 + PURPOSES.index(name) * 2**56
     counter = [index % WORD32, index // WORD32, draw % WORD32, draw // WORD32]
-    return philox(counter, [seed % WORD32, seed // WORD32])
+    return philox(counter, [seed % WORD32, seed // WORD32], rounds)
 
 
 def fraction(low: int, high: int) -> float:
@@ -118,13 +125,13 @@ MEANINGS: dict[str, Callable[[list[int]], Any]] = {
 EXACT = ("bits4", "uniform", "uniform32", "uniform2", "uniform4")
 
 
-def sample(name: str, seed: int, index: int, draw: int) -> Any:
+def sample(name: str, seed: int, index: int, draw: int, rounds: int = 10) -> Any:
     """What the function of this name returns."""
-    return MEANINGS[name](block(name, seed, index, draw))
+    return MEANINGS[name](block(name, seed, index, draw, rounds))
 
 
-def randint(seed: int, index: int, draw: int, low: int, high: int) -> int:
-    w = block("randint", seed, index, draw)
+def randint(seed: int, index: int, draw: int, low: int, high: int, rounds: int = 10) -> int:
+    w = block("randint", seed, index, draw, rounds)
     return low + ((high - low) * sum(word * WORD32**place for place, word in enumerate(w)) >> 128)
 
 

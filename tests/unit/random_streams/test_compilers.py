@@ -36,7 +36,7 @@ def draw(seed, out, whole):
     i = cuda.grid(1)
     if i < whole.size:
         out[i, 0] = synk.random.uniform(seed, i, 5)
-        out[i, 1], out[i, 2] = random.normal2(seed, i, 5)
+        out[i, 1], out[i, 2] = random.normal2(seed, i, 5, rounds=7)
         whole[i] = random.randint(seed, i, 5, -3, 4)
         out[i, 3] = random.sobol(seed, i, 5)
 
@@ -56,7 +56,7 @@ def test_the_simulator_draws_the_same() -> None:
     out, whole = map(literal_eval, done.stdout.splitlines())
     rows = range(20)
     expected = [
-        (reference.sample("uniform", -8, i, 5), *reference.sample("normal2", -8, i, 5))
+        (reference.sample("uniform", -8, i, 5), *reference.sample("normal2", -8, i, 5, 7))
         for i in rows
     ]
     assert [row[0] for row in out] == [row[0] for row in expected]
@@ -68,7 +68,7 @@ def test_the_simulator_draws_the_same() -> None:
 @cuda.jit(device=True)
 def both(seed, index):
     """A device function that draws."""
-    return synk.random.uniform(seed, index, 0) + random.randint(seed, index, 1, 10, 20)
+    return synk.random.uniform(seed, index, 0, 7) + random.randint(seed, index, 1, 10, 20)
 
 
 def through_a_device_function(seed, out):
@@ -91,7 +91,8 @@ def test_device_functions_draw_too(name: str) -> None:
     out = np.zeros(40)
     RUNS[name](through_a_device_function)[3, 16](6, out)
     expected = [
-        reference.sample("uniform", 6, i, 0) + reference.randint(6, i, 1, 10, 20) for i in range(40)
+        reference.sample("uniform", 6, i, 0, 7) + reference.randint(6, i, 1, 10, 20)
+        for i in range(40)
     ]
     assert_array_equal(out, expected)
 
@@ -121,17 +122,17 @@ def compile_for_gpu() -> Iterator[Callable[..., str]]:
         yield compile_it
 
 
-def _writes(name: str) -> Callable[..., None]:
+def _writes(name: str, rounds: int) -> Callable[..., None]:
     function = getattr(random, name)
     if isinstance(function(0, 0, 0), tuple):
 
         def write(seed, out):
-            for place, number in enumerate(function(seed, cuda.grid(1), 0)):
+            for place, number in enumerate(function(seed, cuda.grid(1), 0, rounds)):
                 out[place] = number
     else:
 
         def write(seed, out):
-            out[0] = function(seed, cuda.grid(1), 0)
+            out[0] = function(seed, cuda.grid(1), 0, rounds)
 
     return write
 
@@ -139,9 +140,13 @@ def _writes(name: str) -> Callable[..., None]:
 @pytest.mark.parametrize("name", reference.MEANINGS)
 def test_compiles_for_a_gpu(name: str, compile_for_gpu: Callable[..., str]) -> None:
     kind = uint32 if name == "bits4" else float32 if name.endswith(("32", "4")) else float64
-    code = compile_for_gpu(_writes(name), (int64, kind[::1]))
+    code, fewer = (compile_for_gpu(_writes(name, rounds), (int64, kind[::1])) for rounds in (10, 7))
     assert ".entry" in code
     assert not re.search(r"\.func.*random", code)  # inlined: calls are slow there
+    # two products a round, each by one instruction, but for what the last round leaves unused
+    products = [text.count("mul.wide.u32") for text in (code, fewer)]
+    assert 18 <= products[0] <= 20
+    assert products[0] - products[1] == 6
     if name in reference.EXACT:
         assert "call" not in code
         assert kind is not float32 or "f64" not in code

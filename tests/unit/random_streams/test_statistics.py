@@ -19,9 +19,9 @@ ROWS = np.arange(N)
 SIGMAS, P = 4.5, 1e-5
 
 
-def _columns(name, seed=1, rows=ROWS, draw=0):
+def _columns(name, seed=1, rows=ROWS, draw=0, rounds=10):
     """The samples of a function, a row for each number that it returns, in float64."""
-    return np.atleast_2d(np.asarray(getattr(random, name)(seed, rows, draw), np.float64))
+    return np.atleast_2d(np.asarray(getattr(random, name)(seed, rows, draw, rounds), np.float64))
 
 
 def _is_near(mean, expected, deviation, n):
@@ -41,37 +41,40 @@ DISTRIBUTIONS = {
 }
 
 
+@pytest.mark.parametrize("rounds", [10, 7])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_moments_and_distribution(name):
+def test_moments_and_distribution(name, rounds):
     distribution = getattr(scipy.stats, DISTRIBUTIONS[name])
-    for samples in _columns(name):
+    for samples in _columns(name, rounds=rounds):
         for power in (1, 2, 3, 4):
             moment, of_squares = distribution.moment(power), distribution.moment(2 * power)
             assert _is_near((samples**power).mean(), moment, math.sqrt(of_squares - moment**2), N)
         assert scipy.stats.kstest(samples, distribution.cdf).pvalue > P
 
 
-def test_chi_square_of_a_million_uniform_numbers():
+@pytest.mark.parametrize("rounds", [10, 7])
+def test_chi_square_of_a_million_uniform_numbers(rounds):
     for seed, name in ((3, "uniform"), (4, "uniform32")):
-        counts = np.bincount(
-            (_columns(name, seed, np.arange(1_000_000))[0] * 1000).astype(int), minlength=1000
-        )
+        samples = _columns(name, seed, np.arange(1_000_000), rounds=rounds)[0]
+        counts = np.bincount((samples * 1000).astype(int), minlength=1000)
         assert P < scipy.stats.chisquare(counts).pvalue < 1 - P
 
 
-def test_pairs_and_triples_fill_space():
+@pytest.mark.parametrize("rounds", [10, 7])
+def test_pairs_and_triples_fill_space(rounds):
     for samples in (
-        np.array([_columns("uniform", 5, ROWS, draw)[0] for draw in range(3)]),
-        _columns("uniform4")[:3],
+        np.array([_columns("uniform", 5, ROWS, draw, rounds)[0] for draw in range(3)]),
+        _columns("uniform4", rounds=rounds)[:3],
     ):
         cells = (samples * 16).astype(int)
         counts = np.bincount(cells[0] * 256 + cells[1] * 16 + cells[2], minlength=4096)
         assert P < scipy.stats.chisquare(counts).pvalue < 1 - P
 
 
+@pytest.mark.parametrize("rounds", [10, 7])
 @pytest.mark.parametrize("shift", [0, 1, 2, 8, 11, 21, 31])
-def test_each_bit_is_set_half_of_the_time(shift):
-    for word in random.bits4(9, ROWS, 0):
+def test_each_bit_is_set_half_of_the_time(shift, rounds):
+    for word in random.bits4(9, ROWS, 0, rounds):
         assert _is_near((word >> np.uint32(shift) & np.uint32(1)).mean(), 0.5, 0.5, N)
 
 
@@ -83,9 +86,10 @@ def test_uniform_numbers_use_all_bits_and_leave_out_one():
         assert _is_near((scaled % 2).mean(), 0.5, 0.5, N)  # the last bit
 
 
+@pytest.mark.parametrize("rounds", [10, 7])
 @pytest.mark.parametrize("name", ["normal", "normal32"])
-def test_tails_of_normal_numbers(name):
-    samples = _columns(name, 8, np.arange(1_000_000))[0]
+def test_tails_of_normal_numbers(name, rounds):
+    samples = _columns(name, 8, np.arange(1_000_000), rounds=rounds)[0]
     for limit in (2.0, 3.0, 4.0):
         for beyond in (samples > limit, samples < -limit):
             assert (
@@ -100,8 +104,11 @@ def test_tails_of_normal_numbers(name):
 
 
 def _neighbours():
-    """Samples that differ in the function, the place in a block, the row, the draw or the seed."""
+    """Samples that differ in the function, the place in a block, the row, the draw, the seed or
+    the rounds.
+    """
     found = {name: _columns(name)[0] for name in DISTRIBUTIONS}
+    found |= {f"{name}, 7 rounds": _columns(name, rounds=7)[0] for name in DISTRIBUTIONS}
     found |= {
         f"uniform4 {place}": column for place, column in enumerate(_columns("uniform4")) if place
     }

@@ -32,18 +32,22 @@ BOUNDS = (
 numbers = st.integers(-(2**63), 2**63 - 1)
 
 
-@pytest.mark.parametrize("line", reference.PHILOX_KNOWN)
-def test_philox_gives_the_published_blocks(line: str) -> None:
+@pytest.mark.parametrize(
+    ("rounds", "line"),
+    [(rounds, line) for rounds, lines in reference.PHILOX_KNOWN.items() for line in lines],
+)
+def test_philox_gives_the_published_blocks(rounds: int, line: str) -> None:
     *given_words, w0, w1, w2, w3 = reference.words(line)
     known = [w0, w1, w2, w3]
-    assert reference.philox(given_words[:4], given_words[4:]) == known
-    assert list(random.philox4x32(*given_words)) == known
+    assert reference.philox(given_words[:4], given_words[4:], rounds) == known
+    assert list(random.philox4x32(*given_words, rounds=rounds)) == known
     assert all(word.dtype == np.uint32 for word in random.philox4x32(*given_words))
-    assert list(_philox_compiled(*given_words)) == known
-    blocks = random.philox4x32(*(np.full(3, word, np.uint32) for word in given_words))
-    assert_array_equal(blocks, np.tile(np.array(known)[:, None], 3))
+    compiled, kernel = COMPILED_PHILOX[rounds]
+    assert list(compiled(*given_words)) == known
+    arrays = (np.full(3, word, np.uint32) for word in given_words)
+    assert_array_equal(random.philox4x32(*arrays, rounds), np.tile(np.array(known)[:, None], 3))
     out = np.zeros((5, 4), np.uint32)
-    philox_kernel[1, 8](np.array(given_words, np.uint32), out)
+    kernel[1, 8](np.array(given_words, np.uint32), out)
     assert_array_equal(out, np.tile(known, (5, 1)))
 
 
@@ -61,26 +65,33 @@ def test_threefry_gives_the_published_blocks(line: str) -> None:
 
 
 @njit
-def _philox_compiled(c0, c1, c2, c3, k0, k1):
-    return random.philox4x32(c0, c1, c2, c3, k0, k1)
-
-
-@njit
 def _threefry_compiled(c0, c1, k0, k1):
     return random.threefry2x64(c0, c1, k0, k1)
 
 
-@simt.jit
-def philox_kernel(given, out):
-    i = cuda.grid(1)
-    if i < out.shape[0]:
-        w0, w1, w2, w3 = synk.random.philox4x32(
-            given[0], given[1], given[2], given[3], given[4], given[5]
-        )
-        out[i, 0] = w0
-        out[i, 1] = w1
-        out[i, 2] = w2
-        out[i, 3] = w3
+def _compiled_philox(rounds: int) -> tuple[Callable[..., Any], Any]:
+    """An njit function and a kernel with a number of rounds from outside, by position and name."""
+
+    @njit
+    def compiled(c0, c1, c2, c3, k0, k1):
+        return random.philox4x32(c0, c1, c2, c3, k0, k1, rounds)
+
+    @simt.jit
+    def kernel(given, out):
+        i = cuda.grid(1)
+        if i < out.shape[0]:
+            w0, w1, w2, w3 = synk.random.philox4x32(
+                given[0], given[1], given[2], given[3], given[4], given[5], rounds=rounds
+            )
+            out[i, 0] = w0
+            out[i, 1] = w1
+            out[i, 2] = w2
+            out[i, 3] = w3
+
+    return compiled, kernel
+
+
+COMPILED_PHILOX = {rounds: _compiled_philox(rounds) for rounds in (7, 10)}
 
 
 @simt.jit
@@ -102,7 +113,7 @@ def test_blocks_of_any_counter(given_words: list[int]) -> None:
 # ---- where numbers come from
 
 
-def _kernel(name: str) -> Callable[..., None]:
+def _kernel(name: str, rounds: int = 10) -> Callable[..., None]:
     """A kernel that writes the number, or the numbers, of each row."""
     function = getattr(random, name)
     if isinstance(function(0, 0, 0), tuple):
@@ -111,7 +122,7 @@ def _kernel(name: str) -> Callable[..., None]:
         def write(seed, index, draw, out):
             i = cuda.grid(1)
             if i < index.size:
-                for place, number in enumerate(function(seed, index[i], draw)):
+                for place, number in enumerate(function(seed, index[i], draw, rounds)):
                     out[i, place] = number
     else:
 
@@ -119,7 +130,7 @@ def _kernel(name: str) -> Callable[..., None]:
         def write(seed, index, draw, out):
             i = cuda.grid(1)
             if i < index.size:
-                out[i, 0] = function(seed, index[i], draw)
+                out[i, 0] = function(seed, index[i], draw, rounds=rounds)
 
     return write
 
@@ -165,6 +176,37 @@ def test_a_number_is_what_the_layout_says(name: str) -> None:
         assert_allclose(out, expected, **near)
 
 
+@pytest.mark.parametrize("name", reference.MEANINGS)
+def test_seven_rounds(name: str) -> None:
+    """In Python, in an njit function, and in a kernel for a row of each thread."""
+    function, near = getattr(random, name), reference.tolerance(name)
+    expected = [np.atleast_1d(reference.sample(name, 5, index, 2, 7)) for index in range(40)]
+    numbers = function(5, np.arange(40), 2, rounds=7)
+    assert_allclose(np.stack(np.atleast_2d(numbers), axis=-1), expected, **near)
+
+    @njit
+    def compiled(seed, index, draw):
+        return function(seed, index, draw, 7)
+
+    in_turn = [np.atleast_1d(compiled(5, index, 2)) for index in range(40)]
+    assert_allclose(in_turn, expected, **near)
+    out = np.zeros((40, len(expected[0])), numbers[0].dtype)
+    _kernel(name, rounds=7)[1, 64](5, np.arange(40), 2, out)
+    assert_allclose(out, expected, **near)
+
+
+def test_seven_rounds_of_integers() -> None:
+    expected = [reference.randint(3, index, 9, -5, 8, 7) for index in range(40)]
+    assert_array_equal(random.randint(3, np.arange(40), 9, -5, 8, 7), expected)
+
+    @synk.vectorize
+    def integer(index):
+        return random.randint(3, index, 9, -5, 8, rounds=7)
+
+    with synk.fork(2, device="cpu"):
+        assert_array_equal(integer(np.arange(40)), expected)
+
+
 @pytest.mark.parametrize(("low", "high"), BOUNDS)
 def test_integers_are_what_the_layout_says(low: int, high: int) -> None:
     expected = [reference.randint(3, index, 9, low, high) for index in range(200)]
@@ -195,6 +237,29 @@ def test_integers_of_any_range(seed: int, index: int, one: int, other: int) -> N
 def test_any_seed_row_and_draw(seed: int, index: int, draw: int) -> None:
     assert random.uniform(seed, index, draw) == reference.sample("uniform", seed, index, draw)
     assert random.uniform4(seed, index, draw) == reference.sample("uniform4", seed, index, draw)
+
+
+def test_normal_numbers_are_right_to_the_last_digits() -> None:
+    """Relative to the radius, at angles near the ends of quarter turns and far out, too."""
+    turn = 2 * np.longdouble("3.14159265358979323846264338327950288")
+    low, high = random.bits4(3, np.arange(50_000), 0)[:2]
+    high[:8] = [0, 1, 2**29 - 1, 2**29, 2**30, 2**31, 3 * 2**30 - 1, 2**32 - 1]
+    low[:9] = [0, 1, 2**31, 2**32 - 1, 0, 0, 0, 0, 0]
+    low, high = low.astype(np.uint64), high.astype(np.uint64)
+    u = low.astype(np.float32) / np.float32(2**32) + np.float32(0.5 / 2**32)
+    turns = (high >> np.uint64(8)).astype(np.longdouble) / 2**24
+    _check_pair(random._normal_pair32(low, high), np.longdouble(u), turn * turns, 4 * 2.0**-24)
+    v = np.uint64(2**32 - 1) - low
+    u = 1 - ((v << np.uint64(32) | high) >> np.uint64(11)).astype(np.longdouble) / 2**53
+    turns = ((high << np.uint64(32) | low) >> np.uint64(11)).astype(np.longdouble) / 2**53
+    _check_pair(random._normal_pair(high, v, low, high), u, turn * turns, 4 * 2.0**-53)
+
+
+def _check_pair(pair: Any, u: Any, angle: Any, limit: float) -> None:
+    radius = np.sqrt(-2 * np.log(u))
+    assert radius.max() > 6.7
+    for numbers, exact in zip(pair, (radius * np.cos(angle), radius * np.sin(angle)), strict=True):
+        assert np.all(np.abs(numbers - exact) <= limit * radius)
 
 
 def test_types_of_the_results() -> None:
@@ -273,6 +338,37 @@ def test_only_integers_make_a_counter(arguments: tuple[Any, ...]) -> None:
         random.uniform(*arguments)
     with pytest.raises(TypingError, match="must be integers, but one is .*Convert it with int"):
         _compiled("uniform")(*arguments)
+
+
+@pytest.mark.parametrize("rounds", [5, 17, 0, -7, 7.0, "7", None])
+def test_rounds_that_are_refused(rounds: Any) -> None:
+    with pytest.raises(ValueError, match=r"rounds must be an integer from 6 to 16, but is"):
+        random.uniform(1, 2, 3, rounds)
+    with pytest.raises(ValueError, match=r"rounds must be an integer from 6 to 16, but is"):
+        random.philox4x32(0, 0, 0, 0, 0, 0, rounds=rounds)
+
+    @njit
+    def compiled(seed):
+        return random.uniform(seed, 0, 0, rounds)
+
+    with pytest.raises(TypingError, match=r"rounds must be"):
+        compiled(1)
+
+
+def test_rounds_are_constant_in_kernels() -> None:
+    @njit
+    def compiled(seed, rounds):
+        return random.uniform(seed, 0, 0, rounds=rounds)
+
+    with pytest.raises(TypingError, match=r"rounds must be a constant .* Write the number itself"):
+        compiled(1, 7)
+
+    @simt.jit
+    def kernel(rounds, out):
+        out[0] = random.uniform(1, 0, 0, rounds=rounds)
+
+    with pytest.raises(synk.KernelError, match=r"rounds must be a constant"):
+        kernel[1, 1](7, np.zeros(1))
 
 
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (3, -3)])
