@@ -35,8 +35,8 @@ def change(u, new):
 @synk.sequence
 def relax(u, new):
     """Makes a sweep, and returns its largest change."""
-    synk.exchange(u)
     sweep(u, new)
+    synk.exchange(new)
     synk.swap(u, new)
     return change(u, new)
 
