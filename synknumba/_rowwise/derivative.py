@@ -1,0 +1,125 @@
+"""The function of an expectation's derivative: value and tangents of a row, and the score.
+
+    derivative   ∂f/∂p + f ∂ln q/∂p                  for each value of f
+    gradient     f, then that for each parameter     for each value of f
+
+The second term only with `score=`, the density q that rows have: P. Glasserman, *Monte Carlo Methods
+in Financial Engineering* (2004), sections 7.2 and 7.3.
+"""  # noqa: E501
+
+from collections.abc import Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+from numba.core import types
+
+from synknumba._call.bind import signature_names
+from synknumba._errors import ArgumentError
+from synknumba._rowwise.generate import DIVIDED, Kind
+from synknumba._rowwise.tangent import Callees, Value, Writer, item_of, plain_function
+
+
+def differentiated(
+    what: str,
+    function: FunctionType,
+    size: int | None,
+    names: Sequence[str],
+    score: Any,
+    *,
+    with_values: bool,
+) -> FunctionType:
+    """Returns the function of the derivatives of another one.
+
+    Args:
+        what: what is made, for messages.
+        function: the function of a row.
+        size: length of the tuple that it returns, None for a number.
+        names: parameters to differentiate by.
+        score: the log density of the rows, or None.
+        with_values: whether the values come first.
+
+    Raises:
+        KernelError: something in a function has no derivative.
+        ArgumentError: `score` takes other parameters, or nothing depends on a parameter.
+    """
+    callees = Callees(what)
+    reached: set[int] = set()
+
+    def result(writer: Writer, value: Value) -> str:
+        items = [value]
+        if size is not None:
+            items = [item_of(value, position) for position in range(size)]
+        texts = []
+        if with_values:
+            texts = [item.text for item in items]
+        for k, name in enumerate(names):
+            for item in items:
+                slope = writer.tangent(item, k)
+                if name in scored:
+                    slope += f" + {item.text} * synk_score{k}"
+                texts.append(slope)
+        reached.update(value.tangents)
+        if size is not None:
+            texts.append("")  # a tuple of one value, too
+        return ", ".join(texts)
+
+    active = {name: frozenset({k}) for k, name in enumerate(names)}
+    writer = Writer(function, active, callees, result)
+    prologue = [f"synk_d{k}_{name} = synk_number({name}, 1.0)" for k, name in enumerate(names)]
+    scored = frozenset[str]()
+    if score is not None:
+        scored = _add_score(what, writer, prologue, score, active, callees)
+    derivative = writer.function(prologue=prologue)
+    for k, name in enumerate(names):
+        if k not in reached and name not in scored:
+            raise ArgumentError(
+                f"{what} would be 0 for every row: what {function.__name__} returns depends on "
+                f"{name} by comparisons only, or not at all; where it jumps, pass score=, the log "
+                f"density of the rows as a function of {name}"
+            )
+    return derivative
+
+
+def _add_score(
+    what: str,
+    writer: Writer,
+    prologue: list[str],
+    score: Any,
+    active: Mapping[str, frozenset[int]],
+    callees: Callees,
+) -> frozenset[str]:
+    """Adds the derivatives of the log density to the first statements; returns the parameters
+    that it depends on.
+    """
+    taken = signature_names(plain_function(score), "the log density", ())
+    strange = [name for name in taken if name not in writer.parameters]
+    by = {name: active[name] for name in taken if name in active}
+    if strange or not by:
+        lacking = f"takes {', '.join(strange)}" if strange else f"takes none of {', '.join(active)}"
+        raise ArgumentError(
+            f"score= of {what} {lacking}; it must be a function of parameters of the expectation, "
+            f"by their names ({', '.join(writer.parameters)}), those to differentiate by among them"
+        )
+    writer.outside["synk_log_density"] = callees.of(score, by)
+    directions = sorted(frozenset().union(*by.values()))
+    results = ", ".join(["synk_density", *(f"synk_score{k}" for k in directions)])
+    tangents = [f"synk_d{k}_{name}" for name in by for k in by[name]]
+    prologue.append(f"{results} = synk_log_density({', '.join([*tangents, *taken])})")
+    return frozenset(by)
+
+
+def check_differentiable(
+    function: str, by: Sequence[str], parameters: Mapping[str, Kind], kinds: Mapping[str, Any]
+) -> None:
+    """Raises `ArgumentError` unless the arguments of these parameters are floats."""
+    for name in by:
+        kind = kinds[name]
+        if parameters[name] in DIVIDED:
+            problem = "has rows; differentiate by a parameter that is one number"
+        elif isinstance(kind, types.Integer | types.Boolean):
+            problem = f"is an integer; pass a float, as in {name}=2.0"
+        elif kind is None or isinstance(kind, types.Float):
+            continue
+        else:
+            problem = f"is {kind}; make the number a parameter of its own"
+        raise ArgumentError(f"{function}: {name} {problem}")

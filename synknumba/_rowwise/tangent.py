@@ -1,0 +1,566 @@
+"""Forward mode by source: a function becomes one that returns its value and tangents.
+
+    def f(x, beta):            def f_with_tangents(d0_beta, x, beta):
+        y = beta * x               t = beta * x;  d0_t = x * d0_beta;  y, d0_y = t, d0_t
+        return y                   return y, d0_y
+
+A variable has a tangent in the directions in which one of its assignments has (a fixed point over all
+of them); what has none is left as it is written, conditions among it: they take the branch of the
+value. Each value is computed once. Functions that are called are treated alike, once for each set of
+arguments with tangents. The method is textbook: A. Griewank, A. Walther, *Evaluating Derivatives*
+(2008), chapter 3.
+"""  # noqa: E501
+
+import ast
+import builtins
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType
+from typing import Any, NoReturn, TypeAlias, final
+
+import numpy as np
+from numba import njit
+from numba.core import types
+
+from synknumba._errors import KernelError
+from synknumba._rowwise.generate import define
+from synknumba._rowwise.slopes import (
+    OPERATORS,
+    SLOPES,
+    STEPS,
+    number,
+    power,
+    rules,
+    slope_text,
+)
+from synknumba._source.access import written_parameters
+from synknumba.simt.internals import cuda_module, read_definition, with_function
+
+Directions: TypeAlias = frozenset[int]
+"""Numbers of the parameters that something depends on."""
+Active: TypeAlias = Mapping[str, Directions]
+
+_NONE: Directions = frozenset()
+_CASTS = {float, np.float32, np.float64}
+_INNER = ast.FunctionDef | ast.Lambda
+_SIGNS = {"1": "", "-1": "-"}
+_STORED = "an element or in a statement that has no derivative; keep it in a variable"
+_JUMPS = (
+    "of a value that depends on a parameter jumps, and is constant in between, so its derivative "
+    "misses the jumps; leave it out of the function and pass score=, or compare in an if"
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An expression in the new function.
+
+    Attributes:
+        text: the expression.
+        tangents: names of its tangents.
+        parts: those of a tuple that is written as such.
+    """
+
+    text: str
+    tangents: Mapping[int, str]
+    parts: "tuple[Value, ...]" = ()
+
+
+@final
+class Callees:
+    """Functions with tangents that others call, each made once.
+
+    Args:
+        what: what is differentiated, for messages.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._known: dict[Any, Any] = {}
+        self._open: list[Callable[..., Any]] = []
+
+    def of(self, function: Any, active: Active) -> Any:
+        """Returns a device function of tangents (by parameter and direction) and arguments, which
+        returns the value and the tangents in all directions.
+        """
+        plain = plain_function(function)
+        if plain in self._open:
+            raise KernelError(
+                f"{self.what}: {plain.__qualname__} calls itself, and such functions have no "
+                "derivative here; write a loop"
+            )
+        key = plain, tuple(active.items())
+        if key not in self._known:
+            self._open.append(plain)
+            self._known[key] = _as_device_function(self._made(plain, active), function)
+            self._open.pop()
+        return self._known[key]
+
+    def _made(self, function: Any, active: Active) -> FunctionType:
+        directions = sorted(_NONE.union(*active.values()))
+
+        def result(writer: Writer, value: Value) -> str:
+            parts = [value.text, *(writer.tangent(value, k) for k in directions)]
+            return f"({', '.join(parts)})"
+
+        writer = Writer(function, active, self, result)
+        return writer.function([_tangent_of(name, k) for name, k in _pairs(active)])
+
+
+@final
+class Writer:
+    """Writes a function with tangents.
+
+    Args:
+        function: a plain function.
+        active: parameters with tangents, and their directions.
+        callees: functions that it calls.
+        result: returns what to return for the value of a `return` statement.
+
+    Raises:
+        KernelError: its source is not available, or something in it has no derivative.
+    """
+
+    def __init__(
+        self,
+        function: FunctionType,
+        active: Active,
+        callees: Callees,
+        result: "Callable[[Writer, Value], str]",
+    ) -> None:
+        self._source = read_definition(function)
+        self._callees = callees
+        self._result = result
+        self._lines: list[str] = []
+        self._indent = "    " * 2
+        self._temporaries = 0
+        self.outside: dict[str, Any] = {"synk_number": number, "synk_math": math}
+        self._given = active
+        self._stored = {
+            node.id
+            for node in ast.walk(self._source.tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        self._active = self._spread(active)
+        self._check_writes()
+
+    def function(self, first: Sequence[str] = (), prologue: Iterable[str] = ()) -> FunctionType:
+        """Returns the new function.
+
+        Args:
+            first: names of parameters in front of its own.
+            prologue: statements in front of its own.
+        """
+        plain, tree = self._source.function, self._source.tree
+        for line in prologue:
+            self._line(line)
+        for name in self._source.params:
+            self._make_zeros(name, self._given.get(name, _NONE))
+        self._block(tree.body)
+        parameters = tree.args.posonlyargs or tree.args.args
+        parameters[:0] = [ast.arg(name) for name in first]
+        name = f"tangents_of_{plain.__name__ if plain.__name__.isidentifier() else 'rows'}"
+        # its names from outside become closure variables
+        outside = ", ".join({**dict.fromkeys(plain.__code__.co_freevars), **self.outside})
+        text = "\n".join(
+            [
+                f"def synk_around({outside}):",
+                f"    def {name}({ast.unparse(tree.args)}):",
+                *self._lines,
+                f"    return {name}",
+            ]
+        )
+        around = define(text + "\n", "synk_around", "derivative", {})
+        return self._closed(around, name)
+
+    def _closed(self, around: Any, name: str) -> FunctionType:
+        """Returns the inner function, with the globals and closure variables of the user's."""
+        plain = self._source.function
+        cells = dict(zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=True))
+        cells |= {key: CellType(value) for key, value in self.outside.items()}
+        (code,) = (part for part in around.__code__.co_consts if isinstance(part, CodeType))
+        closure = tuple(cells[key] for key in code.co_freevars)
+        made = FunctionType(code, plain.__globals__, name, plain.__defaults__, closure)
+        made.__qualname__, made.__doc__ = name, plain.__doc__
+        return made
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the function's parameters."""
+        return self._source.params
+
+    def tangent(self, value: Value, direction: int) -> str:
+        """Returns the tangent of a value in a direction, 0 where it does not depend on it."""
+        if direction in value.tangents:
+            return value.tangents[direction]
+        if value.parts:
+            return _tuple(self.tangent(part, direction) for part in value.parts)
+        return f"synk_number({value.text}, 0.0)"
+
+    # ---- what depends on the parameters
+
+    def _spread(self, active: Active) -> dict[str, Directions]:
+        """Returns the directions of all variables."""
+        variables, before = dict(active), None
+        self._active = variables
+        while variables != before:
+            before = dict(variables)
+            for target, value in self._assignments():
+                for name in _names(target):
+                    variables[name] = variables.get(name, _NONE) | self._directions(value)
+        return {name: directions for name, directions in variables.items() if directions}
+
+    def _assignments(self) -> Iterator[tuple[ast.expr, ast.expr]]:
+        for node in ast.walk(self._source.tree):
+            match node:
+                case ast.Assign(targets=targets, value=value):
+                    for target in targets:
+                        yield from _paired(target, value)
+                case (
+                    ast.AugAssign(target=target, value=value)
+                    | ast.AnnAssign(target=target, value=ast.expr() as value)
+                    | ast.NamedExpr(target=target, value=value)
+                    | ast.For(target=target, iter=value)
+                ):
+                    yield target, value
+
+    def _directions(self, node: ast.AST) -> Directions:
+        match node:
+            case ast.Name(id=name):
+                return self._active.get(name, _NONE)
+            case ast.Compare() | ast.UnaryOp(op=ast.Not()) | ast.Constant():
+                return _NONE
+            case ast.IfExp(body=body, orelse=orelse):
+                return self._directions(body) | self._directions(orelse)
+        return _NONE.union(*map(self._directions, ast.iter_child_nodes(node)))
+
+    def _check_writes(self) -> None:
+        written = written_parameters(self._source.function)
+        for name in written.keys() & {*self._source.params}:
+            self._refuse(
+                self._source.tree,
+                f"it writes to {name}, and a function that writes has no derivative; return "
+                "the number",
+            )
+        for node in itertools.chain.from_iterable(map(ast.walk, self._source.tree.body)):
+            if isinstance(node, ast.NamedExpr | _INNER) and self._directions(node):
+                self._refuse(
+                    node,
+                    "an inner function or := with a value that depends on a parameter; write a "
+                    "device function, or the assignment as a statement",
+                )
+
+    def _refuse(self, node: ast.AST, reason: str) -> NoReturn:
+        raise self._source.error(node, f"{self._callees.what} cannot be made: {reason}")
+
+    # ---- statements
+
+    def _line(self, text: str) -> None:
+        self._lines += [self._indent + line for line in text.splitlines()]
+
+    def _block(self, statements: Sequence[ast.stmt]) -> None:
+        for statement in statements:
+            self._statement(statement)
+
+    def _inside(
+        self, header: str, statements: Sequence[ast.stmt], targets: Iterable[str] = ()
+    ) -> None:
+        """Writes a statement with others inside, which may begin by binding names."""
+        if not statements:
+            return
+        self._line(header)
+        before = self._indent
+        self._indent += "    "
+        for name in targets:
+            self._make_zeros(name)
+        self._block(statements)
+        self._indent = before
+
+    def _make_zeros(self, name: str, given: Directions = _NONE) -> None:
+        """Writes the tangents of a name that has got a value without them."""
+        for k in sorted(self._active.get(name, _NONE) - given):
+            self._line(f"{_tangent_of(name, k)} = synk_number({name}, 0.0)")
+
+    def _statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.If(test=test, body=body, orelse=orelse):
+                self._inside(f"if {ast.unparse(test)}:", body)
+                self._inside("else:", orelse)
+            case ast.While(test=test, body=body, orelse=orelse):
+                self._inside(f"while {ast.unparse(test)}:", body)
+                self._inside("else:", orelse)
+            case ast.For(target=target, iter=values, body=body, orelse=orelse):
+                if self._directions(values):
+                    self._refuse(node, f"a loop over {ast.unparse(values)}; loop over its indices")
+                header = f"for {ast.unparse(target)} in {ast.unparse(values)}:"
+                self._inside(header, body, _names(target))
+                self._inside("else:", orelse)
+            case ast.Return(value=ast.expr() as value):
+                result = self._result(self, self._held(value))
+                self._line(f"return {result}")
+            case ast.Assign(targets=targets, value=value):
+                right = self._held(value)
+                for target in targets:
+                    self._assign(target, right)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._assign(target, self._held(value))
+            case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
+                left = ast.copy_location(ast.Name(name, ast.Load()), target)
+                total = ast.copy_location(ast.BinOp(left, op, value), node)
+                self._assign(target, self._held(total))
+            case ast.Expr(value=value):
+                self._line(self._value(value).text)
+            case _:
+                if not isinstance(node, ast.Assert | ast.Raise) and self._directions(node):
+                    self._refuse(node, f"a value that depends on a parameter is in {_STORED}")
+                self._line(ast.unparse(node))
+
+    def _assign(self, target: ast.expr, value: Value) -> None:
+        if not isinstance(target, ast.Name | ast.Tuple | ast.List):
+            if value.tangents:
+                self._refuse(target, f"a value that depends on a parameter is in {_STORED}")
+            self._line(f"{ast.unparse(target)} = {value.text}")
+            return
+        pairs = list(self._bound(target, value))
+        self._line(f"{', '.join(to for to, _ in pairs)} = {', '.join(of for _, of in pairs)}")
+
+    def _bound(self, target: ast.expr, value: Value) -> Iterator[tuple[str, str]]:
+        """Yields the names to assign, with what each gets, tangents among them."""
+        match target:
+            case ast.Name(id=name):
+                yield name, value.text
+                for k in sorted(self._active.get(name, _NONE)):
+                    yield _tangent_of(name, k), self.tangent(value, k)
+            case ast.Tuple(elts=targets) | ast.List(elts=targets):
+                for number_of, part in enumerate(targets):
+                    yield from self._bound(part, item_of(value, number_of))
+            case _:
+                self._refuse(target, "this assignment has no derivative; assign to names")
+
+    # ---- expressions
+
+    def _held(self, node: ast.expr) -> Value:
+        """Writes an expression; returns a value that can be read several times."""
+        value = self._value(node)
+        if value.parts:
+            return value
+        return Value(self._atom(value.text), value.tangents)
+
+    def _atom(self, text: str) -> str:
+        """Returns a name or a number as it is, and a name for anything else."""
+        if text.isidentifier() or text.replace(".", "", 1).isdecimal():
+            return text
+        return self._temporary(text)
+
+    def _temporary(self, text: str) -> str:
+        self._temporaries += 1
+        name = f"synk_t{self._temporaries}"
+        self._line(f"{name} = {text}")
+        return name
+
+    def _value(self, node: ast.expr) -> Value:
+        """Writes what an expression needs; returns its value with its tangents."""
+        directions = self._directions(node)
+        if isinstance(node, ast.Tuple):
+            parts = tuple(map(self._held, node.elts))
+            whole = Value("", {}, parts)
+            tangents = {k: self.tangent(whole, k) for k in directions}
+            return Value(_tuple(part.text for part in parts), tangents, parts)
+        if not directions:
+            return Value(ast.unparse(node), {})
+        match node:
+            case ast.Name(id=name):
+                return Value(name, {k: _tangent_of(name, k) for k in directions})
+            case ast.IfExp():
+                return self._chosen(node, directions)
+            case ast.Subscript(value=values, slice=index):
+                if self._directions(index):
+                    self._refuse(node, "an index depends on a parameter; it has no derivative")
+                held = self._held(values)
+                at = f"[{ast.unparse(index)}]"
+                return Value(held.text + at, {k: d + at for k, d in held.tangents.items()})
+            case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int() | float() as n)):
+                return self._applied(f"{{}} ** {n}", power(n), [left])
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+                return self._applied(*OPERATORS[type(op)], [left, right])
+            case ast.UnaryOp(op=sign, operand=operand) if type(sign) in OPERATORS:
+                return self._applied(*OPERATORS[type(sign)], [operand])
+            case ast.BinOp(op=ast.FloorDiv() | ast.Mod()):
+                self._refuse(node, f"this {_JUMPS}")
+            case ast.Call():
+                return self._called(node)
+        self._refuse(node, f"{ast.unparse(node)} has no derivative; write it by arithmetic and if")
+
+    def _chosen(self, node: ast.IfExp, directions: Directions) -> Value:
+        """Writes a conditional expression as a statement."""
+        self._temporaries += 1
+        name = f"synk_t{self._temporaries}"
+        tangents = {k: _tangent_of(name, k) for k in directions}
+        self._active[name] = directions
+        target = ast.Name(name, ast.Store())
+        for header, branch in (
+            (f"if {ast.unparse(node.test)}:", node.body),
+            ("else:", node.orelse),
+        ):
+            assigned = ast.copy_location(ast.Assign([target], branch), node)
+            self._inside(header, [assigned])
+        return Value(name, tangents)
+
+    def _applied(self, form: str, slopes: Sequence[str], operands: Sequence[ast.expr]) -> Value:
+        """Writes a function of numbers; returns it with Σ slope · tangent of the operands."""
+        values = [self._held(operand) for operand in operands]
+        names = tuple(value.text for value in values)
+        result = self._temporary(form.format(*names))
+        terms: dict[int, list[str]] = {}
+        for slope, value in zip(slopes, values, strict=True):
+            sign = _SIGNS.get(slope)
+            if sign is None and value.tangents:
+                sign = self._atom(slope_text(slope, names, result)) + " * "
+            for k, tangent in value.tangents.items():
+                terms.setdefault(k, []).append(f"{sign}{tangent}")
+        return Value(result, {k: self._temporary(" + ".join(terms[k])) for k in terms})
+
+    def _called(self, node: ast.Call) -> Value:
+        function, name = self._object(node.func), ast.unparse(node.func)
+        if getattr(function, "__module__", None) == "synknumba.random":
+            self._refuse(
+                node, f"what {name} gets depends on a parameter; seeds, rows and draws are integers"
+            )
+        if isinstance(function, type) and issubclass(function, int | np.integer):
+            self._refuse(node, f"{name} {_JUMPS}")
+        if isinstance(function, types.Integer) or getattr(function, "__name__", "") in STEPS:
+            self._refuse(node, f"{name} {_JUMPS}")
+        if hasattr(function, "py_func") or hasattr(function, "fn"):
+            return self._called_device_function(node, function)
+        if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
+            self._refuse(node, f"a call of {name} with keywords or *; pass by position")
+        if function in _CASTS or isinstance(function, types.Float):
+            value = self._held(node.args[0])
+            tangents = {k: f"{name}({d})" for k, d in value.tangents.items()}
+            return Value(f"{name}({value.text})", tangents)
+        if function in {max, min, np.maximum, np.minimum}:
+            return self._extreme(name, node.args)
+        slopes = rules().get(function, ())
+        if function is cuda_module().fma:
+            slopes = SLOPES["fma"]
+        if len(slopes) != len(node.args):
+            self._refuse(
+                node,
+                f"{name} has no derivative here; write it by functions of math and arithmetic, in "
+                "a function decorated with @numba.njit or @cuda.jit(device=True)",
+            )
+        commas = ", ".join(["{}"] * len(slopes))
+        return self._applied(f"{name}({commas})", slopes, node.args)
+
+    def _extreme(self, name: str, operands: Sequence[ast.expr]) -> Value:
+        """Writes max or min, whose tangents are those of the operand that it returns."""
+        values = [self._held(operand) for operand in operands]
+        result = self._temporary(f"{name}({', '.join(value.text for value in values)})")
+        tangents = {}
+        for k in _NONE.union(*(value.tangents for value in values)):
+            choice = self.tangent(values[-1], k)
+            for value in reversed(values[:-1]):
+                choice = f"({self.tangent(value, k)} if {value.text} == {result} else {choice})"
+            tangents[k] = self._temporary(choice)
+        return Value(result, tangents)
+
+    def _called_device_function(self, node: ast.Call, function: Any) -> Value:
+        bound = _bound_arguments(plain_function(function), node)
+        if bound is None:
+            self._refuse(node, "the arguments do not fit, or are passed by *; pass them by name")
+        values = {name: self._held(argument) for name, argument in bound.items()}
+        active = {name: frozenset(value.tangents) for name, value in values.items()}
+        active = {name: directions for name, directions in active.items() if directions}
+        callee = self._callees.of(function, active)
+        name = f"synk_f{len(self.outside)}"
+        self.outside[name] = callee
+        passed = [values[parameter].tangents[k] for parameter, k in _pairs(active)]
+        keywords = {keyword.arg for keyword in node.keywords}
+        for parameter, value in values.items():
+            text = value.text
+            if parameter in keywords:
+                text = f"{parameter}={text}"
+            passed.append(text)
+        directions = sorted(_NONE.union(*active.values()))
+        self._temporaries += 1
+        result = f"synk_t{self._temporaries}"
+        tangents = {k: _tangent_of(result, k) for k in directions}
+        self._line(f"{', '.join([result, *tangents.values()])} = {name}({', '.join(passed)})")
+        return Value(result, tangents)
+
+    def _object(self, node: ast.expr) -> Any:
+        """Returns what a name outside the function stands for; None if that is not known."""
+        match node:
+            case ast.Name(id=name) if name not in self._stored | {*self._source.params}:
+                return self._source.scope.get(name, getattr(builtins, name, None))
+            case ast.Attribute(value=value, attr=attribute):
+                return getattr(self._object(value), attribute, None)
+        return None
+
+
+def plain_function(function: Any) -> FunctionType:
+    """Returns the Python function of a device function, of Numba's simulator too."""
+    plain = getattr(function, "py_func", None) or getattr(function, "fn", function)
+    if not inspect.isfunction(plain):
+        raise KernelError(f"a function of numbers is required, got {function!r}")
+    return plain
+
+
+def _as_device_function(plain: FunctionType, like: Any) -> Any:
+    if hasattr(like, "targetoptions"):
+        return with_function(like, plain)
+    if hasattr(like, "fn"):
+        return cuda_module().jit(device=True)(plain)
+    return njit(plain)
+
+
+def _bound_arguments(function: FunctionType, node: ast.Call) -> dict[str, ast.expr] | None:
+    if any(isinstance(part, ast.Starred) for part in node.args):
+        return None
+    by_name = {keyword.arg or "*": keyword.value for keyword in node.keywords}
+    try:
+        return dict(inspect.signature(function).bind(*node.args, **by_name).arguments)
+    except TypeError:
+        return None
+
+
+def _pairs(active: Active) -> Iterator[tuple[str, int]]:
+    for name, directions in active.items():
+        for direction in sorted(directions):
+            yield name, direction
+
+
+def _tangent_of(name: str, direction: int) -> str:
+    return f"synk_d{direction}_{name}"
+
+
+def _tuple(parts: Iterable[str]) -> str:
+    return f"({''.join(f'{part}, ' for part in parts)})"
+
+
+def item_of(value: Value, position: int) -> Value:
+    """Returns an item of a tuple."""
+    if value.parts:
+        return value.parts[position]
+    at = f"[{position}]"
+    return Value(value.text + at, {k: d + at for k, d in value.tangents.items()})
+
+
+def _paired(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    match target, value:
+        case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+            for pair in zip(targets, values, strict=True):
+                yield from _paired(*pair)
+        case _:
+            yield target, value
+
+
+def _names(target: ast.expr) -> Iterator[str]:
+    """Yields the names that a target binds."""
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
