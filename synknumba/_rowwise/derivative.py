@@ -56,7 +56,7 @@ def differentiated(
             for item in items:
                 slope = writer.tangent(item, k)
                 if name in scored:
-                    slope += f" + {item.text} * synk_score{k}"
+                    slope += f" + {item.text} * {writer.prefix}score{k}"
                 texts.append(slope)
         reached.update(value.tangents)
         if size is not None:
@@ -65,7 +65,10 @@ def differentiated(
 
     active = {name: frozenset({k}) for k, name in enumerate(names)}
     writer = Writer(function, active, callees, result)
-    prologue = [f"synk_d{k}_{name} = synk_number({name}, 1.0)" for k, name in enumerate(names)]
+    prologue = [
+        f"{writer.tangent_of(name, k)} = synk_number({name}, 1.0)"
+        for k, name in enumerate(names)
+    ]
     scored = frozenset[str]()
     if score is not None:
         scored = _add_score(what, writer, prologue, score, active, callees)
@@ -100,11 +103,12 @@ def _add_score(
             f"score= of {what} {lacking}; it must be a function of parameters of the expectation, "
             f"by their names ({', '.join(writer.parameters)}), those to differentiate by among them"
         )
-    writer.outside["synk_log_density"] = callees.of(score, by)
-    directions = sorted(frozenset().union(*by.values()))
-    results = ", ".join(["synk_density", *(f"synk_score{k}" for k in directions)])
-    tangents = [f"synk_d{k}_{name}" for name in by for k in by[name]]
-    prologue.append(f"{results} = synk_log_density({', '.join([*tangents, *taken])})")
+    called = f"{writer.prefix}log_density"
+    writer.outside[called] = callees.of(score, by)
+    pairs = [(name, k) for name, directions in by.items() for k in directions]
+    scores = [f"{writer.prefix}score{k}" for k in sorted(k for _, k in pairs)]
+    passed = [*(writer.tangent_of(name, k) for name, k in pairs), *taken]
+    prologue.append(f"{', '.join([f'{writer.prefix}density', *scores])} = {called}({', '.join(passed)})")
     return frozenset(by)
 
 

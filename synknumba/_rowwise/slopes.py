@@ -70,7 +70,7 @@ def number(like: Any, value: float) -> Any:
     return type(like)(value) if isinstance(like, np.floating) else float(value)
 
 
-@overload(number, jit_options={"forceinline": True}, strict=False)
+@overload(number, inline="always", strict=False)
 def _compiled_number(like: Any, value: Any) -> Any:
     kind = like if isinstance(like, types.Float) else types.float64
     return lambda like, value: kind(value)

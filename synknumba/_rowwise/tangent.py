@@ -108,7 +108,7 @@ class Callees:
             return f"({', '.join(parts)})"
 
         writer = Writer(function, active, self, result)
-        return writer.function([_tangent_of(name, k) for name, k in _pairs(active)])
+        return writer.function([writer.tangent_of(name, k) for name, k in _pairs(active)])
 
 
 @final
@@ -139,6 +139,7 @@ class Writer:
         self._indent = "    " * 2
         self._temporaries = 0
         self.outside: dict[str, Any] = {"synk_number": number, "synk_math": math}
+        self.prefix = _unused(self._source.tree)
         self._given = active
         self._stored = {
             node.id
@@ -193,6 +194,10 @@ class Writer:
         """Names of the function's parameters."""
         return self._source.params
 
+    def tangent_of(self, name: str, direction: int) -> str:
+        """Returns the name of a variable's tangent."""
+        return f"{self.prefix}d{direction}_{name}"
+
     def tangent(self, value: Value, direction: int) -> str:
         """Returns the tangent of a value in a direction, 0 where it does not depend on it."""
         if direction in value.tangents:
@@ -233,6 +238,8 @@ class Writer:
             case ast.Name(id=name):
                 return self._active.get(name, _NONE)
             case ast.Compare() | ast.UnaryOp(op=ast.Not()) | ast.Constant():
+                return _NONE
+            case ast.Call(func=ast.Name(id="synk_number")):  # in a derivative: a constant
                 return _NONE
             case ast.IfExp(body=body, orelse=orelse):
                 return self._directions(body) | self._directions(orelse)
@@ -283,7 +290,7 @@ class Writer:
     def _make_zeros(self, name: str, given: Directions = _NONE) -> None:
         """Writes the tangents of a name that has got a value without them."""
         for k in sorted(self._active.get(name, _NONE) - given):
-            self._line(f"{_tangent_of(name, k)} = synk_number({name}, 0.0)")
+            self._line(f"{self.tangent_of(name, k)} = synk_number({name}, 0.0)")
 
     def _statement(self, node: ast.stmt) -> None:
         match node:
@@ -334,7 +341,7 @@ class Writer:
             case ast.Name(id=name):
                 yield name, value.text
                 for k in sorted(self._active.get(name, _NONE)):
-                    yield _tangent_of(name, k), self.tangent(value, k)
+                    yield self.tangent_of(name, k), self.tangent(value, k)
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
                 for number_of, part in enumerate(targets):
                     yield from self._bound(part, item_of(value, number_of))
@@ -358,7 +365,7 @@ class Writer:
 
     def _temporary(self, text: str) -> str:
         self._temporaries += 1
-        name = f"synk_t{self._temporaries}"
+        name = f"{self.prefix}t{self._temporaries}"
         self._line(f"{name} = {text}")
         return name
 
@@ -374,7 +381,7 @@ class Writer:
             return Value(ast.unparse(node), {})
         match node:
             case ast.Name(id=name):
-                return Value(name, {k: _tangent_of(name, k) for k in directions})
+                return Value(name, {k: self.tangent_of(name, k) for k in directions})
             case ast.IfExp():
                 return self._chosen(node, directions)
             case ast.Subscript(value=values, slice=index):
@@ -398,8 +405,8 @@ class Writer:
     def _chosen(self, node: ast.IfExp, directions: Directions) -> Value:
         """Writes a conditional expression as a statement."""
         self._temporaries += 1
-        name = f"synk_t{self._temporaries}"
-        tangents = {k: _tangent_of(name, k) for k in directions}
+        name = f"{self.prefix}t{self._temporaries}"
+        tangents = {k: self.tangent_of(name, k) for k in directions}
         self._active[name] = directions
         target = ast.Name(name, ast.Store())
         for header, branch in (
@@ -476,7 +483,7 @@ class Writer:
         active = {name: frozenset(value.tangents) for name, value in values.items()}
         active = {name: directions for name, directions in active.items() if directions}
         callee = self._callees.of(function, active)
-        name = f"synk_f{len(self.outside)}"
+        name = f"{self.prefix}f{len(self.outside)}"
         self.outside[name] = callee
         passed = [values[parameter].tangents[k] for parameter, k in _pairs(active)]
         keywords = {keyword.arg for keyword in node.keywords}
@@ -487,8 +494,8 @@ class Writer:
             passed.append(text)
         directions = sorted(_NONE.union(*active.values()))
         self._temporaries += 1
-        result = f"synk_t{self._temporaries}"
-        tangents = {k: _tangent_of(result, k) for k in directions}
+        result = f"{self.prefix}t{self._temporaries}"
+        tangents = {k: self.tangent_of(result, k) for k in directions}
         self._line(f"{', '.join([result, *tangents.values()])} = {name}({', '.join(passed)})")
         return Value(result, tangents)
 
@@ -534,10 +541,6 @@ def _pairs(active: Active) -> Iterator[tuple[str, int]]:
             yield name, direction
 
 
-def _tangent_of(name: str, direction: int) -> str:
-    return f"synk_d{direction}_{name}"
-
-
 def _tuple(parts: Iterable[str]) -> str:
     return f"({''.join(f'{part}, ' for part in parts)})"
 
@@ -557,6 +560,15 @@ def _paired(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.e
                 yield from _paired(*pair)
         case _:
             yield target, value
+
+
+def _unused(tree: ast.AST) -> str:
+    """Returns the beginning of new names, which no name has: a function may be a derivative."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    prefix = "synk_"
+    while any(name.startswith(prefix + "d") for name in names):
+        prefix += "d_"
+    return prefix
 
 
 def _names(target: ast.expr) -> Iterator[str]:

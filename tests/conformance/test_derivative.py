@@ -45,17 +45,17 @@ def polynomial(x, p, q):
 
 @njit
 def power_of_all(x, p, q):
-    return p**q + x**p - q ** (-1.5) + pow(x, q) + math.pow(p, 3) + np.power(q, p) + p**0.5
+    return p**q + x**p - q ** (-1.5) + pow(x, q) + math.pow(p, 3) + q**p + p**0.5
 
 
 @njit
 def exponentials(x, p, q):
-    return math.exp(-p * x * x) + np.expm1(q * x) - 2.0 * math.exp2(p) + np.square(p * q)
+    return math.exp(-p * x * x) + math.expm1(q * x) - 2.0 * math.exp2(p) + math.exp(p * q)
 
 
 @njit
 def logarithms(x, p, q):
-    return math.log(p + x) * np.log1p(q) + math.log2(q * x) - np.log10(p) / math.sqrt(x * q)
+    return math.log(p + x) * math.log1p(q) + math.log2(q * x) - np.log10(p) / math.sqrt(x * q)
 
 
 @njit
@@ -85,7 +85,7 @@ def errors(x, p, q):
 
 @njit
 def extremes(x, p, q):
-    return max(p * x - 0.5, 0.0) + min(q, 2 * x, p + 3) - max(p, q) * np.maximum(x, q * q)
+    return max(p * x - 0.5, 0.0) + min(q, 2 * x, p + 3) - max(p, q) * max(x, q * q)
 
 
 @njit
@@ -303,6 +303,21 @@ def test_a_row_in_python(case):
         assert value == pytest.approx(case.py_func(x, P, Q), rel=1e-14)
         expected = differences(case.py_func, x)
         assert_allclose(slopes, expected, rtol=1e-9, atol=1e-11, err_msg=str(x))
+
+
+def of_numpy(x, p, q):
+    """What GPUs have not, too."""
+    large = np.maximum(np.exp(p * x), np.square(q)) - np.arctan2(p, q) * np.expm1(q)
+    return large + np.power(p, q) * np.arcsin(p * 0.5) - np.log1p(x * q) / np.abs(-p)
+
+
+def test_functions_of_numpy_and_derivatives_of_derivatives():
+    gradient = synk.expectation(of_numpy).gradient("p", "q")
+    second = gradient.gradient("p").derivative("q").py_func
+    for x in ROWS_OF_CASES.tolist():
+        assert_allclose(gradient.py_func(x, P, Q)[1:], differences(of_numpy, x), rtol=1e-9)
+        mixed = differences(lambda x, p, q: gradient.py_func(x, p, q)[1], x)[1]
+        assert second(x, P, Q)[4] == pytest.approx(mixed, rel=1e-9)
 
 
 def test_means_of_all_cases(world):
