@@ -16,6 +16,8 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
+from synknumba.simt.internals import cuda_module
+
 # slopes by the function's name in `math`
 SLOPES: Final[dict[str, tuple[str, ...]]] = {
     "acos": ("-1 / sqrt((1 - x) * (1 + x))",),
@@ -32,7 +34,7 @@ SLOPES: Final[dict[str, tuple[str, ...]]] = {
     "exp": ("r",),
     "exp2": (f"{math.log(2)} * r",),
     "expm1": ("1 + r",),
-    "fabs": ("copysign(1, x)",),
+    "fabs": ("1 if x >= 0 else -1",),
     "fma": ("y", "x", "1"),
     "hypot": ("x / r", "y / r"),
     "log": ("1 / x",),
@@ -78,9 +80,9 @@ def _compiled_number(like: Any, value: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def rules() -> dict[Any, tuple[str, ...]]:
-    """Slopes of the functions of Python, `math` and NumPy that have them."""
-    slopes: dict[Any, tuple[str, ...]] = {abs: SLOPES["fabs"], pow: SLOPES["pow"]}
-    slopes |= {np.abs: SLOPES["fabs"], np.power: SLOPES["pow"], np.square: ("x + x",)}
+    """Slopes of the functions of Python, `math`, NumPy and CUDA that have them."""
+    slopes: dict[Any, tuple[str, ...]] = {abs: SLOPES["fabs"], np.abs: SLOPES["fabs"]}
+    slopes |= {pow: SLOPES["pow"], np.power: SLOPES["pow"], np.square: ("x + x",)}
     for name, slope in SLOPES.items():
         slopes.update(dict.fromkeys(_named(name), slope))
     return slopes
@@ -88,7 +90,7 @@ def rules() -> dict[Any, tuple[str, ...]]:
 
 def _named(name: str) -> Iterator[Callable[..., Any]]:
     spellings = {name, name.replace("a", "arc", 1)}  # math.atan2, np.arctan2
-    for module in (math, np):
+    for module in (math, np, cuda_module()):
         for spelling in spellings & vars(module).keys():
             yield vars(module)[spelling]
 

@@ -29,7 +29,6 @@ from synknumba._errors import KernelError
 from synknumba._rowwise.generate import define
 from synknumba._rowwise.slopes import (
     OPERATORS,
-    SLOPES,
     STEPS,
     number,
     power,
@@ -452,8 +451,6 @@ class Writer:
         if function in {max, min, np.maximum, np.minimum}:
             return self._extreme(name, node.args)
         slopes = rules().get(function, ())
-        if function is cuda_module().fma:
-            slopes = SLOPES["fma"]
         if len(slopes) != len(node.args):
             self._refuse(
                 node,
