@@ -66,8 +66,7 @@ def differentiated(
     active = {name: frozenset({k}) for k, name in enumerate(names)}
     writer = Writer(function, active, callees, result)
     prologue = [
-        f"{writer.tangent_of(name, k)} = synk_number({name}, 1.0)"
-        for k, name in enumerate(names)
+        f"{writer.tangent_of(name, k)} = synk_number({name}, 1.0)" for k, name in enumerate(names)
     ]
     scored = frozenset[str]()
     if score is not None:
@@ -108,7 +107,9 @@ def _add_score(
     pairs = [(name, k) for name, directions in by.items() for k in directions]
     scores = [f"{writer.prefix}score{k}" for k in sorted(k for _, k in pairs)]
     passed = [*(writer.tangent_of(name, k) for name, k in pairs), *taken]
-    prologue.append(f"{', '.join([f'{writer.prefix}density', *scores])} = {called}({', '.join(passed)})")
+    prologue.append(
+        f"{', '.join([f'{writer.prefix}density', *scores])} = {called}({', '.join(passed)})"
+    )
     return frozenset(by)
 
 

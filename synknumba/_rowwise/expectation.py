@@ -381,9 +381,7 @@ class Expectation(RowFunction):
         return self._differentiated((parameter,), score, with_values=False)
 
     @shortened
-    def gradient(
-        self, *parameters: str, score: Callable[..., Any] | None = None
-    ) -> "Expectation":
+    def gradient(self, *parameters: str, score: Callable[..., Any] | None = None) -> "Expectation":
         """Returns the expectation of the value and of its derivatives by parameters.
 
         Its estimates have the values first, then their derivatives by the first parameter, and so
@@ -571,9 +569,7 @@ class Expectation(RowFunction):
             raise ArgumentError(
                 f"weights={weight!r} of {self.name} must be an array with a number for each row"
             )
-        check_types(
-            self._inner, parameters, values, size=self._size, weight=weight, by=self._by
-        )
+        check_types(self._inner, parameters, values, size=self._size, weight=weight, by=self._by)
 
     def _kind(self, name: str, value: Any) -> Kind:
         is_broadcast = name in self._options.broadcast

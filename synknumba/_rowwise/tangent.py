@@ -13,11 +13,10 @@ arguments with tangents. The method is textbook: A. Griewank, A. Walther, *Evalu
 
 import ast
 import builtins
-import inspect
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from types import CellType, CodeType, FunctionType
 from typing import Any, NoReturn, TypeAlias, final
 
@@ -35,8 +34,9 @@ from synknumba._rowwise.slopes import (
     rules,
     slope_text,
 )
-from synknumba._source.access import written_parameters
-from synknumba.simt.internals import cuda_module, read_definition, with_function
+from synknumba._source.definition import Definition
+from synknumba._source.kernel_facts import KernelFacts
+from synknumba.simt.internals import cuda_module, is_jitted, read_definition, with_function
 
 Directions: TypeAlias = frozenset[int]
 """Numbers of the parameters that something depends on."""
@@ -44,7 +44,6 @@ Active: TypeAlias = Mapping[str, Directions]
 
 _NONE: Directions = frozenset()
 _CASTS = {float, np.float32, np.float64}
-_INNER = ast.FunctionDef | ast.Lambda
 _SIGNS = {"1": "", "-1": "-"}
 _STORED = "an element or in a statement that has no derivative; keep it in a variable"
 _JUMPS = (
@@ -138,15 +137,14 @@ class Writer:
         self._indent = "    " * 2
         self._temporaries = 0
         self.outside: dict[str, Any] = {"synk_number": number, "synk_math": math}
-        self.prefix = _unused(self._source.tree)
+        self._facts = KernelFacts(Definition(self._source.tree))
+        self.prefix = "synk_"
+        while any(name.startswith(self.prefix + "d") for name in self._facts.local):
+            self.prefix += "d_"  # of a derivative
         self._given = active
-        self._stored = {
-            node.id
-            for node in ast.walk(self._source.tree)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        }
-        self._active = self._spread(active)
-        self._check_writes()
+        self._active = dict(active)
+        self._spread()
+        self._check()
 
     def function(self, first: Sequence[str] = (), prologue: Iterable[str] = ()) -> FunctionType:
         """Returns the new function.
@@ -207,30 +205,15 @@ class Writer:
 
     # ---- what depends on the parameters
 
-    def _spread(self, active: Active) -> dict[str, Directions]:
-        """Returns the directions of all variables."""
-        variables, before = dict(active), None
-        self._active = variables
-        while variables != before:
-            before = dict(variables)
-            for target, value in self._assignments():
-                for name in _names(target):
-                    variables[name] = variables.get(name, _NONE) | self._directions(value)
-        return {name: directions for name, directions in variables.items() if directions}
-
-    def _assignments(self) -> Iterator[tuple[ast.expr, ast.expr]]:
-        for node in ast.walk(self._source.tree):
-            match node:
-                case ast.Assign(targets=targets, value=value):
-                    for target in targets:
-                        yield from _paired(target, value)
-                case (
-                    ast.AugAssign(target=target, value=value)
-                    | ast.AnnAssign(target=target, value=ast.expr() as value)
-                    | ast.NamedExpr(target=target, value=value)
-                    | ast.For(target=target, iter=value)
-                ):
-                    yield target, value
+    def _spread(self) -> None:
+        """Finds the directions of all variables."""
+        before = None
+        while self._active != before:
+            before = dict(self._active)
+            for binding in self._facts.bindings:
+                name, directions = binding.name.id, self._directions(binding.source)
+                if directions:
+                    self._active[name] = self._active.get(name, _NONE) | directions
 
     def _directions(self, node: ast.AST) -> Directions:
         match node:
@@ -244,21 +227,18 @@ class Writer:
                 return self._directions(body) | self._directions(orelse)
         return _NONE.union(*map(self._directions, ast.iter_child_nodes(node)))
 
-    def _check_writes(self) -> None:
-        written = written_parameters(self._source.function)
-        for name in written.keys() & {*self._source.params}:
-            self._refuse(
-                self._source.tree,
-                f"it writes to {name}, and a function that writes has no derivative; return "
-                "the number",
-            )
-        for node in itertools.chain.from_iterable(map(ast.walk, self._source.tree.body)):
-            if isinstance(node, ast.NamedExpr | _INNER) and self._directions(node):
-                self._refuse(
-                    node,
-                    "an inner function or := with a value that depends on a parameter; write a "
-                    "device function, or the assignment as a statement",
-                )
+    def _check(self) -> None:
+        for use in self._facts.element_uses():
+            if use.is_write:
+                self._refuse(use.node, f"it writes to {use.name.id}; return the number instead")
+        for node in self._facts.definition.nodes:
+            if isinstance(node, ast.NamedExpr | ast.FunctionDef | ast.Lambda):
+                if self._directions(node):
+                    self._refuse(
+                        node,
+                        "an inner function, or := , has a value that depends on a parameter; write "
+                        "a device function, or the assignment as a statement",
+                    )
 
     def _refuse(self, node: ast.AST, reason: str) -> NoReturn:
         raise self._source.error(node, f"{self._callees.what} cannot be made: {reason}")
@@ -342,8 +322,8 @@ class Writer:
                 for k in sorted(self._active.get(name, _NONE)):
                     yield self.tangent_of(name, k), self.tangent(value, k)
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
-                for number_of, part in enumerate(targets):
-                    yield from self._bound(part, item_of(value, number_of))
+                for position, part in enumerate(targets):
+                    yield from self._bound(part, item_of(value, position))
             case _:
                 self._refuse(target, "this assignment has no derivative; assign to names")
 
@@ -363,10 +343,13 @@ class Writer:
         return self._temporary(text)
 
     def _temporary(self, text: str) -> str:
-        self._temporaries += 1
-        name = f"{self.prefix}t{self._temporaries}"
+        name = self._new_name()
         self._line(f"{name} = {text}")
         return name
+
+    def _new_name(self) -> str:
+        self._temporaries += 1
+        return f"{self.prefix}t{self._temporaries}"
 
     def _value(self, node: ast.expr) -> Value:
         """Writes what an expression needs; returns its value with its tangents."""
@@ -403,8 +386,7 @@ class Writer:
 
     def _chosen(self, node: ast.IfExp, directions: Directions) -> Value:
         """Writes a conditional expression as a statement."""
-        self._temporaries += 1
-        name = f"{self.prefix}t{self._temporaries}"
+        name = self._new_name()
         tangents = {k: self.tangent_of(name, k) for k in directions}
         self._active[name] = directions
         target = ast.Name(name, ast.Store())
@@ -432,21 +414,19 @@ class Writer:
 
     def _called(self, node: ast.Call) -> Value:
         function, name = self._object(node.func), ast.unparse(node.func)
+        if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
+            self._refuse(node, f"{name} is called with keywords or *; pass arguments by position")
+        if is_jitted(function):
+            return self._called_device_function(node, function)
         if getattr(function, "__module__", None) == "synknumba.random":
             self._refuse(
                 node, f"what {name} gets depends on a parameter; seeds, rows and draws are integers"
             )
-        if isinstance(function, type) and issubclass(function, int | np.integer):
+        if _is_step(function):
             self._refuse(node, f"{name} {_JUMPS}")
-        if isinstance(function, types.Integer) or getattr(function, "__name__", "") in STEPS:
-            self._refuse(node, f"{name} {_JUMPS}")
-        if hasattr(function, "py_func") or hasattr(function, "fn"):
-            return self._called_device_function(node, function)
-        if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
-            self._refuse(node, f"a call of {name} with keywords or *; pass by position")
         if function in _CASTS or isinstance(function, types.Float):
             value = self._held(node.args[0])
-            tangents = {k: f"{name}({d})" for k, d in value.tangents.items()}
+            tangents = {k: f"{name}({tangent})" for k, tangent in value.tangents.items()}
             return Value(f"{name}({value.text})", tangents)
         if function in {max, min, np.maximum, np.minimum}:
             return self._extreme(name, node.args)
@@ -473,33 +453,28 @@ class Writer:
         return Value(result, tangents)
 
     def _called_device_function(self, node: ast.Call, function: Any) -> Value:
-        bound = _bound_arguments(plain_function(function), node)
-        if bound is None:
-            self._refuse(node, "the arguments do not fit, or are passed by *; pass them by name")
-        values = {name: self._held(argument) for name, argument in bound.items()}
-        active = {name: frozenset(value.tangents) for name, value in values.items()}
-        active = {name: directions for name, directions in active.items() if directions}
-        callee = self._callees.of(function, active)
-        name = f"{self.prefix}f{len(self.outside)}"
-        self.outside[name] = callee
-        passed = [values[parameter].tangents[k] for parameter, k in _pairs(active)]
-        keywords = {keyword.arg for keyword in node.keywords}
-        for parameter, value in values.items():
-            text = value.text
-            if parameter in keywords:
-                text = f"{parameter}={text}"
-            passed.append(text)
-        directions = sorted(_NONE.union(*active.values()))
-        self._temporaries += 1
-        result = f"{self.prefix}t{self._temporaries}"
-        tangents = {k: self.tangent_of(result, k) for k in directions}
-        self._line(f"{', '.join([result, *tangents.values()])} = {name}({', '.join(passed)})")
+        values = list(map(self._held, node.args))
+        active: dict[str, Directions] = {}
+        passed = []
+        for name, value in zip(
+            signature(plain_function(function)).parameters, values, strict=False
+        ):
+            if value.tangents:
+                active[name] = frozenset(value.tangents)
+                passed += [value.tangents[k] for k in sorted(value.tangents)]
+        called = f"{self.prefix}f{len(self.outside)}"
+        self.outside[called] = self._callees.of(function, active)
+        result = self._new_name()
+        tangents = {k: self.tangent_of(result, k) for k in sorted(_NONE.union(*active.values()))}
+        results = ", ".join([result, *tangents.values()])
+        arguments = ", ".join([*passed, *(value.text for value in values)])
+        self._line(f"{results} = {called}({arguments})")
         return Value(result, tangents)
 
     def _object(self, node: ast.expr) -> Any:
         """Returns what a name outside the function stands for; None if that is not known."""
         match node:
-            case ast.Name(id=name) if name not in self._stored | {*self._source.params}:
+            case ast.Name(id=name) if name not in self._facts.local:
                 return self._source.scope.get(name, getattr(builtins, name, None))
             case ast.Attribute(value=value, attr=attribute):
                 return getattr(self._object(value), attribute, None)
@@ -509,7 +484,7 @@ class Writer:
 def plain_function(function: Any) -> FunctionType:
     """Returns the Python function of a device function, of Numba's simulator too."""
     plain = getattr(function, "py_func", None) or getattr(function, "fn", function)
-    if not inspect.isfunction(plain):
+    if not isinstance(plain, FunctionType):
         raise KernelError(f"a function of numbers is required, got {function!r}")
     return plain
 
@@ -517,19 +492,16 @@ def plain_function(function: Any) -> FunctionType:
 def _as_device_function(plain: FunctionType, like: Any) -> Any:
     if hasattr(like, "targetoptions"):
         return with_function(like, plain)
-    if hasattr(like, "fn"):
+    if is_jitted(like):  # by the simulator
         return cuda_module().jit(device=True)(plain)
     return njit(plain)
 
 
-def _bound_arguments(function: FunctionType, node: ast.Call) -> dict[str, ast.expr] | None:
-    if any(isinstance(part, ast.Starred) for part in node.args):
-        return None
-    by_name = {keyword.arg or "*": keyword.value for keyword in node.keywords}
-    try:
-        return dict(inspect.signature(function).bind(*node.args, **by_name).arguments)
-    except TypeError:
-        return None
+def _is_step(function: Any) -> bool:
+    """Returns whether a function is constant but for jumps."""
+    if isinstance(function, type):
+        return issubclass(function, int | np.integer)
+    return isinstance(function, types.Integer) or getattr(function, "__name__", "") in STEPS
 
 
 def _pairs(active: Active) -> Iterator[tuple[str, int]]:
@@ -548,24 +520,6 @@ def item_of(value: Value, position: int) -> Value:
         return value.parts[position]
     at = f"[{position}]"
     return Value(value.text + at, {k: d + at for k, d in value.tangents.items()})
-
-
-def _paired(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    match target, value:
-        case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
-            for pair in zip(targets, values, strict=True):
-                yield from _paired(*pair)
-        case _:
-            yield target, value
-
-
-def _unused(tree: ast.AST) -> str:
-    """Returns the beginning of new names, which no name has: a function may be a derivative."""
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    prefix = "synk_"
-    while any(name.startswith(prefix + "d") for name in names):
-        prefix += "d_"
-    return prefix
 
 
 def _names(target: ast.expr) -> Iterator[str]:

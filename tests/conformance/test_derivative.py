@@ -35,7 +35,7 @@ def pair(x, y):
 @cuda.jit(device=True)
 def nested(x, y):
     a, b = pair(x, y)
-    return a * scaled(b, by=y) + scaled(x)
+    return a * scaled(b, y) + scaled(x)
 
 
 @njit
@@ -144,7 +144,7 @@ def tuples(x, p, q):
 
 @njit
 def device_functions(x, p, q):
-    return nested(p * x, q) * scaled(by=q, x=p) + nested(x, 2.0)
+    return nested(p * x, q) * scaled(p, q) + nested(x, 2.0)
 
 
 @njit

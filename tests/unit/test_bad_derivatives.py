@@ -152,7 +152,7 @@ REFUSED = (
     (over_a_tuple, "loop over its indices"),
     (either, "p or x has no derivative; write it by arithmetic and if"),
     (starred, "assign to names"),
-    (by_keyword, "a call of max with keywords"),
+    (by_keyword, "max is called with keywords"),
 )
 
 
