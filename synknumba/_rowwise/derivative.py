@@ -7,7 +7,7 @@ The second term only with `score=`, the density q that rows have: P. Glasserman,
 in Financial Engineering* (2004), sections 7.2 and 7.3.
 """  # noqa: E501
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -16,7 +16,14 @@ from numba.core import types
 from synknumba._call.bind import signature_names
 from synknumba._errors import ArgumentError
 from synknumba._rowwise.generate import DIVIDED, Kind
-from synknumba._rowwise.tangent import Callees, Value, Writer, item_of, plain_function
+from synknumba._rowwise.tangent import (
+    Callees,
+    Value,
+    Writer,
+    item_of,
+    plain_function,
+    with_tangents,
+)
 
 
 def differentiated(
@@ -42,7 +49,7 @@ def differentiated(
         KernelError: something in a function has no derivative.
         ArgumentError: `score` takes other parameters, or nothing depends on a parameter.
     """
-    callees = Callees(what)
+    callees: Callees = {}
     reached: set[int] = set()
 
     def result(writer: Writer, value: Value) -> str:
@@ -63,14 +70,32 @@ def differentiated(
             texts.append("")  # a tuple of one value, too
         return ", ".join(texts)
 
+    parameters = signature_names(function, "the function", ())
     active = {name: frozenset({k}) for k, name in enumerate(names)}
-    writer = Writer(function, active, callees, result)
+    writer = Writer(function, active, what, callees, result)
     prologue = [
         f"{writer.tangent_of(name, k)} = synk_number({name}, 1.0)" for k, name in enumerate(names)
     ]
-    scored = frozenset[str]()
+    scored: Collection[str] = ()
     if score is not None:
-        scored = _add_score(what, writer, prologue, score, active, callees)
+        taken = signature_names(plain_function(score), "the log density", ())
+        scored = active.keys() & taken
+        if not scored or not {*taken} <= {*parameters}:
+            raise ArgumentError(
+                f"score= of {what} takes {', '.join(taken)}; it must be a function of parameters of "
+                f"the expectation, by their names ({', '.join(parameters)}), those to differentiate "
+                "by among them"
+            )
+        by = {name: active[name] for name in names if name in scored}
+        density = f"{writer.prefix}density"
+        writer.outside[density] = with_tangents(score, by, what, callees)
+        scores, passed = [f"{writer.prefix}score"], []
+        for name in by:
+            k = names.index(name)
+            scores.append(f"{writer.prefix}score{k}")
+            passed.append(writer.tangent_of(name, k))
+        passed += taken
+        prologue.append(f"{', '.join(scores)} = {density}({', '.join(passed)})")
     derivative = writer.function(prologue=prologue)
     for k, name in enumerate(names):
         if k not in reached and name not in scored:
@@ -80,37 +105,6 @@ def differentiated(
                 f"density of the rows as a function of {name}"
             )
     return derivative
-
-
-def _add_score(
-    what: str,
-    writer: Writer,
-    prologue: list[str],
-    score: Any,
-    active: Mapping[str, frozenset[int]],
-    callees: Callees,
-) -> frozenset[str]:
-    """Adds the derivatives of the log density to the first statements; returns the parameters
-    that it depends on.
-    """
-    taken = signature_names(plain_function(score), "the log density", ())
-    strange = [name for name in taken if name not in writer.parameters]
-    by = {name: active[name] for name in taken if name in active}
-    if strange or not by:
-        lacking = f"takes {', '.join(strange)}" if strange else f"takes none of {', '.join(active)}"
-        raise ArgumentError(
-            f"score= of {what} {lacking}; it must be a function of parameters of the expectation, "
-            f"by their names ({', '.join(writer.parameters)}), those to differentiate by among them"
-        )
-    called = f"{writer.prefix}log_density"
-    writer.outside[called] = callees.of(score, by)
-    pairs = [(name, k) for name, directions in by.items() for k in directions]
-    scores = [f"{writer.prefix}score{k}" for k in sorted(k for _, k in pairs)]
-    passed = [*(writer.tangent_of(name, k) for name, k in pairs), *taken]
-    prologue.append(
-        f"{', '.join([f'{writer.prefix}density', *scores])} = {called}({', '.join(passed)})"
-    )
-    return frozenset(by)
 
 
 def check_differentiable(

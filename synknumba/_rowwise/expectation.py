@@ -406,13 +406,11 @@ class Expectation(RowFunction):
         method = "gradient" if with_values else "derivative"
         what = f"{self.name}.{method}({', '.join(map(repr, names))})"
         for name in names:
-            if name not in self._parameters:
+            if name not in self._parameters or names.count(name) > 1:
                 raise ArgumentError(
-                    f"{what}: {name!r} is not a parameter of {self.name}; it has "
+                    f"{what}: {name!r} is not a parameter of {self.name}, or not a new one; it has "
                     f"{', '.join(self._parameters)}"
                 )
-        if not names or len({*names}) < len(names):
-            raise ArgumentError(f"{what}: pass the names of different parameters")
         if self._weight is not None and self._weight in {"", *names}:
             raise ArgumentError(
                 f"{what}: its weights may depend on the parameter; return the products of weight "
@@ -421,17 +419,13 @@ class Expectation(RowFunction):
         function = differentiated(
             what, self.py_func, self._size, names, score, with_values=with_values
         )
-        values = (self._size or 1) * (len(names) + with_values)
-        size = values
-        if self._size is None and values == 1:
-            size = 0
         return Expectation(
             function,
             self._options,
             what,
             weights=self._weight,
             covariance=with_values and self._weight is None,
-            size=size,
+            size=None,  # its source shows it
             dtype=self._real,
             by=names,
         )

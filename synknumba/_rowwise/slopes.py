@@ -7,9 +7,10 @@ Numbers in the text take the type of r (`number`), so that float32 stays float32
 """
 
 import ast
+import builtins
 import math
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+import re
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -18,8 +19,12 @@ from numba.extending import overload
 
 from synknumba.simt.internals import cuda_module
 
-# slopes by the function's name in `math`
+_SIGN = ("1 if x >= 0 else -1",)
+_POWER = "0 if y == 0 else y * x ** (y - 1)", "0 if x == 0 else r * log(x)"
+# slopes by the function's name
 SLOPES: Final[dict[str, tuple[str, ...]]] = {
+    "abs": _SIGN,
+    "absolute": _SIGN,
     "acos": ("-1 / sqrt((1 - x) * (1 + x))",),
     "acosh": ("1 / sqrt((x - 1) * (x + 1))",),
     "asin": ("1 / sqrt((1 - x) * (1 + x))",),
@@ -34,14 +39,16 @@ SLOPES: Final[dict[str, tuple[str, ...]]] = {
     "exp": ("r",),
     "exp2": (f"{math.log(2)} * r",),
     "expm1": ("1 + r",),
-    "fabs": ("1 if x >= 0 else -1",),
+    "fabs": _SIGN,
     "fma": ("y", "x", "1"),
     "hypot": ("x / r", "y / r"),
     "log": ("1 / x",),
     "log10": (f"{1 / math.log(10)} / x",),
     "log1p": ("1 / (1 + x)",),
     "log2": (f"{1 / math.log(2)} / x",),
-    "pow": ("0 if y == 0 else y * x ** (y - 1)", "0 if x == 0 else r * log(x)"),
+    "power": _POWER,
+    "square": ("x + x",),
+    "pow": _POWER,
     "sin": ("cos(x)",),
     "sinh": ("cosh(x)",),
     "sqrt": ("1 / (r + r)",),
@@ -53,14 +60,15 @@ OPERATORS: Final[dict[type[ast.AST], tuple[str, tuple[str, ...]]]] = {
     ast.Sub: ("{} - {}", ("1", "-1")),
     ast.Mult: ("{} * {}", ("y", "x")),
     ast.Div: ("{} / {}", ("1 / y", "-r * (1 / y)")),
-    ast.Pow: ("{} ** {}", SLOPES["pow"]),
+    ast.Pow: ("{} ** {}", _POWER),
     ast.UAdd: ("+{}", ("1",)),
     ast.USub: ("-{}", ("-1",)),
 }
 # constant almost everywhere: where they jump, no slope tells it
-STEPS: Final = frozenset(
-    {"ceil", "fix", "floor", "heaviside", "int", "rint", "round", "sign", "trunc"}
-)
+STEPS: Final = frozenset({"ceil", "floor", "rint", "round", "sign", "trunc"})
+
+# names, and numbers but for exponents: compilers multiply for those that are literals
+_WORD = re.compile(r"[a-z]\w*|(?<!\*\* )(?<!\*\* -)(?<![\w.])\d[\d.]*(?:e[-+]?\d+)?")
 
 
 def number(like: Any, value: float) -> Any:
@@ -78,50 +86,32 @@ def _compiled_number(like: Any, value: Any) -> Any:
     return lambda like, value: kind(value)
 
 
-@lru_cache(maxsize=1)
+@cache
 def rules() -> dict[Any, tuple[str, ...]]:
     """Slopes of the functions of Python, `math`, NumPy and CUDA that have them."""
-    slopes: dict[Any, tuple[str, ...]] = {abs: SLOPES["fabs"], np.abs: SLOPES["fabs"]}
-    slopes |= {pow: SLOPES["pow"], np.power: SLOPES["pow"], np.square: ("x + x",)}
-    for name, slope in SLOPES.items():
-        slopes.update(dict.fromkeys(_named(name), slope))
+    slopes = {}
+    for module in (builtins, math, np, cuda_module()):
+        for name, slope in SLOPES.items():
+            for spelling in (name, name.replace("a", "arc", 1)):  # math.atan2, np.arctan2
+                slopes[getattr(module, spelling, name)] = slope
     return slopes
-
-
-def _named(name: str) -> Iterator[Callable[..., Any]]:
-    spellings = {name, name.replace("a", "arc", 1)}  # math.atan2, np.arctan2
-    for module in (math, np, cuda_module()):
-        for spelling in spellings & vars(module).keys():
-            yield vars(module)[spelling]
 
 
 def power(exponent: float) -> tuple[str, ...]:
     """Slope of x to a power that is a constant."""
-    if exponent == 2:  # noqa: PLR2004
+    if exponent == 2:
         return ("x + x",)
     return (f"{exponent} * x ** {exponent - 1}",)
 
 
-@lru_cache(maxsize=256)
 def slope_text(slope: str, names: tuple[str, ...], result: str) -> str:
     """Returns a slope as an expression of the names of arguments and of the result."""
-    values = dict(zip("xyz", names, strict=False)) | {"r": result}
-    return ast.unparse(_Typed(values).visit(ast.parse(slope, mode="eval")))
+    words = {"if": "if", "else": "else", "r": result, **dict(zip("xyz", names, strict=False))}
 
+    def word(match: re.Match[str]) -> str:
+        text = match[0]
+        if text[0].isdigit():
+            return f"synk_number({result}, {float(text)})"
+        return words.get(text, f"synk_math.{text}")
 
-class _Typed(ast.NodeTransformer):
-    def __init__(self, names: dict[str, str]) -> None:
-        self._names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.parse(self._names.get(node.id, f"synk_math.{node.id}"), mode="eval").body
-
-    def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        text = f"synk_number({self._names['r']}, {float(node.value)})"  # type: ignore[arg-type]
-        return ast.parse(text, mode="eval").body
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        if isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant):
-            node.left = self.visit(node.left)
-            return node  # compilers multiply for a literal
-        return self.generic_visit(node)  # type: ignore[return-value]
+    return _WORD.sub(word, slope)

@@ -16,16 +16,15 @@ import builtins
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from types import CellType, CodeType, FunctionType
-from typing import Any, NoReturn, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numba import njit
 from numba.core import types
 
 from synknumba._errors import KernelError
-from synknumba._rowwise.generate import define
+from synknumba._rowwise.generate import define, kernel_name
 from synknumba._rowwise.slopes import (
     OPERATORS,
     STEPS,
@@ -41,6 +40,9 @@ from synknumba.simt.internals import cuda_module, is_jitted, read_definition, wi
 Directions: TypeAlias = frozenset[int]
 """Numbers of the parameters that something depends on."""
 Active: TypeAlias = Mapping[str, Directions]
+
+Callees: TypeAlias = dict[Any, Any]
+"""Functions with tangents, by the plain function and the directions of its parameters."""
 
 _NONE: Directions = frozenset()
 _CASTS = {float, np.float32, np.float64}
@@ -69,54 +71,14 @@ class Value:
 
 
 @final
-class Callees:
-    """Functions with tangents that others call, each made once.
-
-    Args:
-        what: what is differentiated, for messages.
-    """
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self._known: dict[Any, Any] = {}
-        self._open: list[Callable[..., Any]] = []
-
-    def of(self, function: Any, active: Active) -> Any:
-        """Returns a device function of tangents (by parameter and direction) and arguments, which
-        returns the value and the tangents in all directions.
-        """
-        plain = plain_function(function)
-        if plain in self._open:
-            raise KernelError(
-                f"{self.what}: {plain.__qualname__} calls itself, and such functions have no "
-                "derivative here; write a loop"
-            )
-        key = plain, tuple(active.items())
-        if key not in self._known:
-            self._open.append(plain)
-            self._known[key] = _as_device_function(self._made(plain, active), function)
-            self._open.pop()
-        return self._known[key]
-
-    def _made(self, function: Any, active: Active) -> FunctionType:
-        directions = sorted(_NONE.union(*active.values()))
-
-        def result(writer: Writer, value: Value) -> str:
-            parts = [value.text, *(writer.tangent(value, k) for k in directions)]
-            return f"({', '.join(parts)})"
-
-        writer = Writer(function, active, self, result)
-        return writer.function([writer.tangent_of(name, k) for name, k in _pairs(active)])
-
-
-@final
 class Writer:
     """Writes a function with tangents.
 
     Args:
         function: a plain function.
         active: parameters with tangents, and their directions.
-        callees: functions that it calls.
+        what: what is differentiated, for messages.
+        callees: functions that are called, made once.
         result: returns what to return for the value of a `return` statement.
 
     Raises:
@@ -127,11 +89,12 @@ class Writer:
         self,
         function: FunctionType,
         active: Active,
+        what: str,
         callees: Callees,
         result: "Callable[[Writer, Value], str]",
     ) -> None:
         self._source = read_definition(function)
-        self._callees = callees
+        self._what, self._callees = what, callees
         self._result = result
         self._lines: list[str] = []
         self._indent = "    " * 2
@@ -158,10 +121,11 @@ class Writer:
             self._line(line)
         for name in self._source.params:
             self._make_zeros(name, self._given.get(name, _NONE))
-        self._block(tree.body)
+        for statement in tree.body:
+            self._statement(statement)
         parameters = tree.args.posonlyargs or tree.args.args
         parameters[:0] = [ast.arg(name) for name in first]
-        name = f"tangents_of_{plain.__name__ if plain.__name__.isidentifier() else 'rows'}"
+        name = kernel_name("tangents_of", plain.__name__)
         # its names from outside become closure variables
         outside = ", ".join({**dict.fromkeys(plain.__code__.co_freevars), **self.outside})
         text = "\n".join(
@@ -182,14 +146,7 @@ class Writer:
         cells |= {key: CellType(value) for key, value in self.outside.items()}
         (code,) = (part for part in around.__code__.co_consts if isinstance(part, CodeType))
         closure = tuple(cells[key] for key in code.co_freevars)
-        made = FunctionType(code, plain.__globals__, name, plain.__defaults__, closure)
-        made.__qualname__, made.__doc__ = name, plain.__doc__
-        return made
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Names of the function's parameters."""
-        return self._source.params
+        return FunctionType(code, plain.__globals__, name, plain.__defaults__, closure)
 
     def tangent_of(self, name: str, direction: int) -> str:
         """Returns the name of a variable's tangent."""
@@ -219,9 +176,8 @@ class Writer:
         match node:
             case ast.Name(id=name):
                 return self._active.get(name, _NONE)
-            case ast.Compare() | ast.UnaryOp(op=ast.Not()) | ast.Constant():
-                return _NONE
-            case ast.Call(func=ast.Name(id="synk_number")):  # in a derivative: a constant
+            # the latter is a constant in a derivative
+            case ast.Compare() | ast.Call(func=ast.Name(id="synk_number")):
                 return _NONE
             case ast.IfExp(body=body, orelse=orelse):
                 return self._directions(body) | self._directions(orelse)
@@ -230,27 +186,26 @@ class Writer:
     def _check(self) -> None:
         for use in self._facts.element_uses():
             if use.is_write:
-                self._refuse(use.node, f"it writes to {use.name.id}; return the number instead")
+                raise self._refusal(
+                    use.node, f"it writes to {use.name.id}; return the number instead"
+                )
         for node in self._facts.definition.nodes:
-            if isinstance(node, ast.NamedExpr | ast.FunctionDef | ast.Lambda):
-                if self._directions(node):
-                    self._refuse(
-                        node,
-                        "an inner function, or := , has a value that depends on a parameter; write "
-                        "a device function, or the assignment as a statement",
-                    )
+            if isinstance(node, ast.NamedExpr | ast.FunctionDef | ast.Lambda) and self._directions(
+                node
+            ):
+                raise self._refusal(
+                    node,
+                    "an inner function, or := , has a value that depends on a parameter; write "
+                    "a device function, or the assignment as a statement",
+                )
 
-    def _refuse(self, node: ast.AST, reason: str) -> NoReturn:
-        raise self._source.error(node, f"{self._callees.what} cannot be made: {reason}")
+    def _refusal(self, node: ast.AST, reason: str) -> KernelError:
+        return self._source.error(node, f"{self._what} cannot be made: {reason}")
 
     # ---- statements
 
     def _line(self, text: str) -> None:
         self._lines += [self._indent + line for line in text.splitlines()]
-
-    def _block(self, statements: Sequence[ast.stmt]) -> None:
-        for statement in statements:
-            self._statement(statement)
 
     def _inside(
         self, header: str, statements: Sequence[ast.stmt], targets: Iterable[str] = ()
@@ -263,7 +218,8 @@ class Writer:
         self._indent += "    "
         for name in targets:
             self._make_zeros(name)
-        self._block(statements)
+        for statement in statements:
+            self._statement(statement)
         self._indent = before
 
     def _make_zeros(self, name: str, given: Directions = _NONE) -> None:
@@ -273,46 +229,45 @@ class Writer:
 
     def _statement(self, node: ast.stmt) -> None:
         match node:
-            case ast.If(test=test, body=body, orelse=orelse):
-                self._inside(f"if {ast.unparse(test)}:", body)
-                self._inside("else:", orelse)
-            case ast.While(test=test, body=body, orelse=orelse):
-                self._inside(f"while {ast.unparse(test)}:", body)
+            case (
+                ast.If(test=test, body=body, orelse=orelse)
+                | ast.While(test=test, body=body, orelse=orelse)
+            ):
+                self._inside(f"{type(node).__name__.lower()} {ast.unparse(test)}:", body)
                 self._inside("else:", orelse)
             case ast.For(target=target, iter=values, body=body, orelse=orelse):
                 if self._directions(values):
-                    self._refuse(node, f"a loop over {ast.unparse(values)}; loop over its indices")
+                    raise self._refusal(
+                        node, f"a loop over {ast.unparse(values)}; loop over its indices"
+                    )
                 header = f"for {ast.unparse(target)} in {ast.unparse(values)}:"
                 self._inside(header, body, _names(target))
                 self._inside("else:", orelse)
             case ast.Return(value=ast.expr() as value):
                 result = self._result(self, self._held(value))
                 self._line(f"return {result}")
-            case ast.Assign(targets=targets, value=value):
+            case ast.Assign(targets=targets, value=value) if not any(map(_is_stored, targets)):
                 right = self._held(value)
                 for target in targets:
                     self._assign(target, right)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self._assign(target, self._held(value))
             case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
-                left = ast.copy_location(ast.Name(name, ast.Load()), target)
-                total = ast.copy_location(ast.BinOp(left, op, value), node)
+                total = ast.BinOp(ast.Name(name, ast.Load()), op, value)
+                total = ast.fix_missing_locations(ast.copy_location(total, node))
                 self._assign(target, self._held(total))
             case ast.Expr(value=value):
                 self._line(self._value(value).text)
             case _:
                 if not isinstance(node, ast.Assert | ast.Raise) and self._directions(node):
-                    self._refuse(node, f"a value that depends on a parameter is in {_STORED}")
+                    raise self._refusal(
+                        node, f"a value that depends on a parameter is in {_STORED}"
+                    )
                 self._line(ast.unparse(node))
 
     def _assign(self, target: ast.expr, value: Value) -> None:
-        if not isinstance(target, ast.Name | ast.Tuple | ast.List):
-            if value.tangents:
-                self._refuse(target, f"a value that depends on a parameter is in {_STORED}")
-            self._line(f"{ast.unparse(target)} = {value.text}")
-            return
-        pairs = list(self._bound(target, value))
-        self._line(f"{', '.join(to for to, _ in pairs)} = {', '.join(of for _, of in pairs)}")
+        names, values = zip(*self._bound(target, value), strict=True)
+        self._line(f"{', '.join(names)} = {', '.join(values)}")
 
     def _bound(self, target: ast.expr, value: Value) -> Iterator[tuple[str, str]]:
         """Yields the names to assign, with what each gets, tangents among them."""
@@ -321,11 +276,11 @@ class Writer:
                 yield name, value.text
                 for k in sorted(self._active.get(name, _NONE)):
                     yield self.tangent_of(name, k), self.tangent(value, k)
-            case ast.Tuple(elts=targets) | ast.List(elts=targets):
+            case ast.Tuple(elts=targets):
                 for position, part in enumerate(targets):
                     yield from self._bound(part, item_of(value, position))
             case _:
-                self._refuse(target, "this assignment has no derivative; assign to names")
+                raise self._refusal(target, "this assignment has no derivative; assign to names")
 
     # ---- expressions
 
@@ -368,10 +323,10 @@ class Writer:
                 return self._chosen(node, directions)
             case ast.Subscript(value=values, slice=index):
                 if self._directions(index):
-                    self._refuse(node, "an index depends on a parameter; it has no derivative")
-                held = self._held(values)
-                at = f"[{ast.unparse(index)}]"
-                return Value(held.text + at, {k: d + at for k, d in held.tangents.items()})
+                    raise self._refusal(
+                        node, "an index depends on a parameter; it has no derivative"
+                    )
+                return _element(self._held(values), ast.unparse(index))
             case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int() | float() as n)):
                 return self._applied(f"{{}} ** {n}", power(n), [left])
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
@@ -379,24 +334,24 @@ class Writer:
             case ast.UnaryOp(op=sign, operand=operand) if type(sign) in OPERATORS:
                 return self._applied(*OPERATORS[type(sign)], [operand])
             case ast.BinOp(op=ast.FloorDiv() | ast.Mod()):
-                self._refuse(node, f"this {_JUMPS}")
+                raise self._refusal(node, f"this {_JUMPS}")
             case ast.Call():
                 return self._called(node)
-        self._refuse(node, f"{ast.unparse(node)} has no derivative; write it by arithmetic and if")
+        raise self._refusal(
+            node, f"{ast.unparse(node)} has no derivative; write it by arithmetic and if"
+        )
 
     def _chosen(self, node: ast.IfExp, directions: Directions) -> Value:
         """Writes a conditional expression as a statement."""
         name = self._new_name()
-        tangents = {k: self.tangent_of(name, k) for k in directions}
         self._active[name] = directions
-        target = ast.Name(name, ast.Store())
-        for header, branch in (
-            (f"if {ast.unparse(node.test)}:", node.body),
-            ("else:", node.orelse),
-        ):
-            assigned = ast.copy_location(ast.Assign([target], branch), node)
-            self._inside(header, [assigned])
-        return Value(name, tangents)
+        branches = [
+            [ast.Assign([ast.Name(name, ast.Store())], branch)]
+            for branch in (node.body, node.orelse)
+        ]
+        chosen = ast.copy_location(ast.If(node.test, *branches), node)
+        self._statement(ast.fix_missing_locations(chosen))
+        return self._value(ast.Name(name, ast.Load()))
 
     def _applied(self, form: str, slopes: Sequence[str], operands: Sequence[ast.expr]) -> Value:
         """Writes a function of numbers; returns it with Σ slope · tangent of the operands."""
@@ -415,15 +370,17 @@ class Writer:
     def _called(self, node: ast.Call) -> Value:
         function, name = self._object(node.func), ast.unparse(node.func)
         if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
-            self._refuse(node, f"{name} is called with keywords or *; pass arguments by position")
+            raise self._refusal(
+                node, f"{name} is called with keywords or *; pass arguments by position"
+            )
         if is_jitted(function):
             return self._called_device_function(node, function)
         if getattr(function, "__module__", None) == "synknumba.random":
-            self._refuse(
+            raise self._refusal(
                 node, f"what {name} gets depends on a parameter; seeds, rows and draws are integers"
             )
         if _is_step(function):
-            self._refuse(node, f"{name} {_JUMPS}")
+            raise self._refusal(node, f"{name} {_JUMPS}")
         if function in _CASTS or isinstance(function, types.Float):
             value = self._held(node.args[0])
             tangents = {k: f"{name}({tangent})" for k, tangent in value.tangents.items()}
@@ -432,7 +389,7 @@ class Writer:
             return self._extreme(name, node.args)
         slopes = rules().get(function, ())
         if len(slopes) != len(node.args):
-            self._refuse(
+            raise self._refusal(
                 node,
                 f"{name} has no derivative here; write it by functions of math and arithmetic, in "
                 "a function decorated with @numba.njit or @cuda.jit(device=True)",
@@ -454,21 +411,17 @@ class Writer:
 
     def _called_device_function(self, node: ast.Call, function: Any) -> Value:
         values = list(map(self._held, node.args))
-        active: dict[str, Directions] = {}
-        passed = []
-        for name, value in zip(
-            signature(plain_function(function)).parameters, values, strict=False
-        ):
+        active = {}
+        for name, value in zip(plain_function(function).__code__.co_varnames, values, strict=False):
             if value.tangents:
                 active[name] = frozenset(value.tangents)
-                passed += [value.tangents[k] for k in sorted(value.tangents)]
         called = f"{self.prefix}f{len(self.outside)}"
-        self.outside[called] = self._callees.of(function, active)
+        self.outside[called] = with_tangents(function, active, self._what, self._callees)
         result = self._new_name()
-        tangents = {k: self.tangent_of(result, k) for k in sorted(_NONE.union(*active.values()))}
-        results = ", ".join([result, *tangents.values()])
-        arguments = ", ".join([*passed, *(value.text for value in values)])
-        self._line(f"{results} = {called}({arguments})")
+        tangents = {k: self.tangent_of(result, k) for k in _all(active)}
+        passed = [value.tangents[k] for value in values for k in sorted(value.tangents)]
+        passed += [value.text for value in values]
+        self._line(f"{', '.join([result, *tangents.values()])} = {called}({', '.join(passed)})")
         return Value(result, tangents)
 
     def _object(self, node: ast.expr) -> Any:
@@ -479,6 +432,33 @@ class Writer:
             case ast.Attribute(value=value, attr=attribute):
                 return getattr(self._object(value), attribute, None)
         return None
+
+
+def with_tangents(function: Any, active: Active, what: str, callees: Callees) -> Any:
+    """Returns a device function of tangents (by parameter and direction) and arguments, which
+    returns the value and the tangents in all directions.
+    """
+    plain = plain_function(function)
+
+    def result(writer: Writer, value: Value) -> str:
+        return ", ".join([value.text, *(writer.tangent(value, k) for k in _all(active))])
+
+    key = plain, tuple(active.items())
+    if key not in callees:
+        callees[key] = None
+        writer = Writer(plain, active, what, callees, result)
+        first = [writer.tangent_of(name, k) for name in active for k in sorted(active[name])]
+        callees[key] = _as_device_function(writer.function(first), function)
+    if callees[key] is None:
+        raise KernelError(
+            f"{what}: {plain.__qualname__} calls itself, and such functions have no derivative "
+            "here; write a loop"
+        )
+    return callees[key]
+
+
+def _all(active: Active) -> list[int]:
+    return sorted(_NONE.union(*active.values()))
 
 
 def plain_function(function: Any) -> FunctionType:
@@ -501,13 +481,7 @@ def _is_step(function: Any) -> bool:
     """Returns whether a function is constant but for jumps."""
     if isinstance(function, type):
         return issubclass(function, int | np.integer)
-    return isinstance(function, types.Integer) or getattr(function, "__name__", "") in STEPS
-
-
-def _pairs(active: Active) -> Iterator[tuple[str, int]]:
-    for name, directions in active.items():
-        for direction in sorted(directions):
-            yield name, direction
+    return getattr(function, "__name__", "") in STEPS
 
 
 def _tuple(parts: Iterable[str]) -> str:
@@ -518,8 +492,16 @@ def item_of(value: Value, position: int) -> Value:
     """Returns an item of a tuple."""
     if value.parts:
         return value.parts[position]
-    at = f"[{position}]"
-    return Value(value.text + at, {k: d + at for k, d in value.tangents.items()})
+    return _element(value, str(position))
+
+
+def _element(value: Value, index: str) -> Value:
+    tangents = {k: f"{tangent}[{index}]" for k, tangent in value.tangents.items()}
+    return Value(f"{value.text}[{index}]", tangents)
+
+
+def _is_stored(target: ast.expr) -> bool:
+    return isinstance(target, ast.Subscript | ast.Attribute)
 
 
 def _names(target: ast.expr) -> Iterator[str]:

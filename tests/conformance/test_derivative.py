@@ -1,8 +1,6 @@
 """Derivatives of expectations are those of their functions, row by row."""
 
-import inspect
 import math
-import re
 
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ from numba import cuda, float32, njit
 from numpy.testing import assert_allclose
 
 import synknumba as synk
-from tests.quick import whole
 
 ROWS_OF_CASES = np.linspace(0.15, 1.45, 11)
 P, Q = 0.7, 1.3
@@ -110,7 +107,8 @@ def branches(x, p, q):
 
 @njit
 def loop_with_break(x, p, q):
-    total, term = 0.0, 1.0
+    total = other = 0.0
+    term = 1.0
     for k in range(1, 40):
         if k == 3:
             continue
@@ -120,7 +118,7 @@ def loop_with_break(x, p, q):
             break
     else:
         total = q
-    return total * q
+    return total * q + other
 
 
 @njit

@@ -1,4 +1,6 @@
-"""What has no derivative is refused by name, with its place and what to write, before any compilation."""
+"""What has no derivative is refused by name, with its place and what to write, before anything is
+compiled.
+"""
 
 import math
 import re
@@ -123,7 +125,7 @@ def either(x, p):
 
 def starred(x, p):
     a, *b = p, x, x
-    return a
+    return a + b[0]
 
 
 def by_keyword(x, p):
@@ -181,12 +183,12 @@ def log_density(x, p):
 
 def test_names_that_are_no_parameters():
     expectation = synk.expectation(square)
-    with pytest.raises(Error, match="'beta' is not a parameter of square; it has x, i, seed, p, q"):
+    with pytest.raises(
+        Error, match="'beta' is not a parameter of square, .*; it has x, i, seed, p, q"
+    ):
         expectation.derivative("beta")
-    with pytest.raises(Error, match="different parameters"):
+    with pytest.raises(Error, match="'p' is .* not a new one"):
         expectation.gradient("p", "p")
-    with pytest.raises(Error, match="different parameters"):
-        expectation.gradient()
 
 
 def test_a_derivative_that_is_0_everywhere():
@@ -199,9 +201,9 @@ def test_a_derivative_that_is_0_everywhere():
 
 def test_densities_of_other_parameters():
     derivative = synk.expectation(above).derivative
-    with pytest.raises(Error, match="takes spot; it must be a function of parameters"):
+    with pytest.raises(Error, match="takes x, spot; it must be a function of parameters"):
         derivative("p", score=lambda x, spot: x * spot)
-    with pytest.raises(Error, match="takes none of p; it must be"):
+    with pytest.raises(Error, match="takes x; it must be"):
         derivative("p", score=lambda x: -x)
     with pytest.raises(Error, match="a function of numbers is required, got 3"):
         derivative("p", score=3)
@@ -230,7 +232,7 @@ def test_weights_that_may_depend_on_the_parameter():
 
 def test_functions_without_source():
     namespace = {}
-    exec("def f(x, p):\n    return p * x", namespace)  # noqa: S102
+    exec("def f(x, p):\n    return p * x", namespace)
     with pytest.raises(Error, match="the Python source of the kernel cannot be found"):
         synk.expectation(namespace["f"], size=0).derivative("p")
 
