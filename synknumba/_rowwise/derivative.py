@@ -7,7 +7,7 @@ The second term only with `score=`, the density q that rows have: P. Glasserman,
 in Financial Engineering* (2004), sections 7.2 and 7.3.
 """  # noqa: E501
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -17,18 +17,20 @@ from synknumba._call.bind import signature_names
 from synknumba._errors import ArgumentError
 from synknumba._rowwise.generate import DIVIDED, Kind
 from synknumba._rowwise.tangent import (
+    Active,
     Callees,
     Value,
     Writer,
     item_of,
     plain_function,
+    sorted_directions,
     with_tangents,
 )
 
 
 def differentiated(
     what: str,
-    function: FunctionType,
+    function: Any,
     size: int | None,
     names: Sequence[str],
     score: Any,
@@ -39,7 +41,7 @@ def differentiated(
 
     Args:
         what: what is made, for messages.
-        function: the function of a row.
+        function: a function of a row.
         size: length of the tuple that it returns, None for a number.
         names: parameters to differentiate by.
         score: the log density of the rows, or None.
@@ -51,14 +53,13 @@ def differentiated(
     """
     callees: Callees = {}
     reached: set[int] = set()
+    comma = "" if size is None else ","  # a tuple of one value, too
 
     def result(writer: Writer, value: Value) -> str:
         items = [value]
         if size is not None:
             items = [item_of(value, position) for position in range(size)]
-        texts = []
-        if with_values:
-            texts = [item.text for item in items]
+        texts = [item.text for item in items if with_values]
         for k, name in enumerate(names):
             for item in items:
                 slope = writer.tangent(item, k)
@@ -66,37 +67,20 @@ def differentiated(
                     slope += f" + {item.text} * {writer.prefix}score{k}"
                 texts.append(slope)
         reached.update(value.tangents)
-        if size is not None:
-            texts.append("")  # a tuple of one value, too
-        return ", ".join(texts)
+        return ", ".join(texts) + comma
 
-    parameters = signature_names(function, "the function", ())
     active = {name: frozenset({k}) for k, name in enumerate(names)}
     writer = Writer(function, active, what, callees, result)
-    prologue = [
-        f"{writer.tangent_of(name, k)} = synk_number({name}, 1.0)" for k, name in enumerate(names)
-    ]
-    scored: Collection[str] = ()
+    for k, name in enumerate(names):
+        writer.line(f"{writer.tangent_of(name, k)} = synk_number({name}, 1.0)")
+    scored: Active = {}
     if score is not None:
         taken = signature_names(plain_function(score), "the log density", ())
-        scored = active.keys() & taken
-        if not scored or not {*taken} <= {*parameters}:
-            raise ArgumentError(
-                f"score= of {what} takes {', '.join(taken)}; it must be a function of parameters of "
-                f"the expectation, by their names ({', '.join(parameters)}), those to differentiate "
-                "by among them"
-            )
-        by = {name: active[name] for name in names if name in scored}
-        density = f"{writer.prefix}density"
-        writer.outside[density] = with_tangents(score, by, what, callees)
-        scores, passed = [f"{writer.prefix}score"], []
-        for name in by:
-            k = names.index(name)
-            scores.append(f"{writer.prefix}score{k}")
-            passed.append(writer.tangent_of(name, k))
-        passed += taken
-        prologue.append(f"{', '.join(scores)} = {density}({', '.join(passed)})")
-    derivative = writer.function(prologue=prologue)
+        scored = {name: active[name] for name in taken if name in active}
+        _check_score(what, function, taken, scored)
+        density = with_tangents(score, scored, what, callees)
+        _write_score(writer, density, taken, scored)
+    derivative = writer.function()
     for k, name in enumerate(names):
         if k not in reached and name not in scored:
             raise ArgumentError(
@@ -105,6 +89,24 @@ def differentiated(
                 f"density of the rows as a function of {name}"
             )
     return derivative
+
+
+def _check_score(what: str, function: Any, taken: Collection[str], scored: Active) -> None:
+    parameters = signature_names(function, "the function", ())
+    if not scored or not parameters.keys() >= {*taken}:
+        raise ArgumentError(
+            f"score= of {what} takes {', '.join(taken)}; it must be a function of parameters of "
+            f"the expectation, by their names ({', '.join(parameters)}), those to differentiate "
+            "by among them"
+        )
+
+
+def _write_score(writer: Writer, density: Any, taken: Iterable[str], scored: Active) -> None:
+    score = f"{writer.prefix}score"
+    writer.outside[f"{score}_of"] = density
+    results = [score, *(f"{score}{k}" for k in sorted_directions(scored))]
+    passed = [writer.tangent_of(name, k) for name in scored for k in scored[name]]
+    writer.line(f"{', '.join(results)} = {score}_of({', '.join([*passed, *taken])})")
 
 
 def check_differentiable(

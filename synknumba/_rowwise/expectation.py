@@ -398,11 +398,8 @@ class Expectation(RowFunction):
     ) -> "Expectation":
         """Returns a derivative, made once."""
         key = names, score, with_values
-        if key not in self._derivatives:
-            self._derivatives[key] = self._derived(names, score, with_values=with_values)
-        return self._derivatives[key]
-
-    def _derived(self, names: tuple[str, ...], score: Any, *, with_values: bool) -> "Expectation":
+        if key in self._derivatives:
+            return self._derivatives[key]
         method = "gradient" if with_values else "derivative"
         what = f"{self.name}.{method}({', '.join(map(repr, names))})"
         for name in names:
@@ -416,11 +413,8 @@ class Expectation(RowFunction):
                 f"{what}: its weights may depend on the parameter; return the products of weight "
                 "and value as values, and propagate the quotient of the means"
             )
-        function = differentiated(
-            what, self.py_func, self._size, names, score, with_values=with_values
-        )
-        return Expectation(
-            function,
+        derivative = self._derivatives[key] = Expectation(
+            differentiated(what, self.py_func, self._size, names, score, with_values=with_values),
             self._options,
             what,
             weights=self._weight,
@@ -429,6 +423,7 @@ class Expectation(RowFunction):
             dtype=self._real,
             by=names,
         )
+        return derivative
 
     # ---- kernels
 

@@ -109,16 +109,9 @@ class Writer:
         self._spread()
         self._check()
 
-    def function(self, first: Sequence[str] = (), prologue: Iterable[str] = ()) -> FunctionType:
-        """Returns the new function.
-
-        Args:
-            first: names of parameters in front of its own.
-            prologue: statements in front of its own.
-        """
+    def function(self, first: Sequence[str] = ()) -> FunctionType:
+        """Returns the new function, with further parameters in front of its own."""
         plain, tree = self._source.function, self._source.tree
-        for line in prologue:
-            self._line(line)
         for name in self._source.params:
             self._make_zeros(name, self._given.get(name, _NONE))
         for statement in tree.body:
@@ -133,10 +126,10 @@ class Writer:
                 f"def synk_around({outside}):",
                 f"    def {name}({ast.unparse(tree.args)}):",
                 *self._lines,
-                f"    return {name}",
+                f"    return {name}\n",
             ]
         )
-        around = define(text + "\n", "synk_around", "derivative", {})
+        around = define(text, "synk_around", "derivative", {})
         return self._closed(around, name)
 
     def _closed(self, around: Any, name: str) -> FunctionType:
@@ -204,7 +197,8 @@ class Writer:
 
     # ---- statements
 
-    def _line(self, text: str) -> None:
+    def line(self, text: str) -> None:
+        """Writes a statement."""
         self._lines += [self._indent + line for line in text.splitlines()]
 
     def _inside(
@@ -213,7 +207,7 @@ class Writer:
         """Writes a statement with others inside, which may begin by binding names."""
         if not statements:
             return
-        self._line(header)
+        self.line(header)
         before = self._indent
         self._indent += "    "
         for name in targets:
@@ -225,7 +219,7 @@ class Writer:
     def _make_zeros(self, name: str, given: Directions = _NONE) -> None:
         """Writes the tangents of a name that has got a value without them."""
         for k in sorted(self._active.get(name, _NONE) - given):
-            self._line(f"{self.tangent_of(name, k)} = synk_number({name}, 0.0)")
+            self.line(f"{self.tangent_of(name, k)} = synk_number({name}, 0.0)")
 
     def _statement(self, node: ast.stmt) -> None:
         match node:
@@ -245,8 +239,10 @@ class Writer:
                 self._inside("else:", orelse)
             case ast.Return(value=ast.expr() as value):
                 result = self._result(self, self._held(value))
-                self._line(f"return {result}")
-            case ast.Assign(targets=targets, value=value) if not any(map(_is_stored, targets)):
+                self.line(f"return {result}")
+            case ast.Assign(targets=targets, value=value) if not any(
+                isinstance(target, ast.Subscript) for target in targets
+            ):
                 right = self._held(value)
                 for target in targets:
                     self._assign(target, right)
@@ -257,17 +253,17 @@ class Writer:
                 total = ast.fix_missing_locations(ast.copy_location(total, node))
                 self._assign(target, self._held(total))
             case ast.Expr(value=value):
-                self._line(self._value(value).text)
+                self.line(self._value(value).text)
             case _:
                 if not isinstance(node, ast.Assert | ast.Raise) and self._directions(node):
                     raise self._refusal(
                         node, f"a value that depends on a parameter is in {_STORED}"
                     )
-                self._line(ast.unparse(node))
+                self.line(ast.unparse(node))
 
     def _assign(self, target: ast.expr, value: Value) -> None:
         names, values = zip(*self._bound(target, value), strict=True)
-        self._line(f"{', '.join(names)} = {', '.join(values)}")
+        self.line(f"{', '.join(names)} = {', '.join(values)}")
 
     def _bound(self, target: ast.expr, value: Value) -> Iterator[tuple[str, str]]:
         """Yields the names to assign, with what each gets, tangents among them."""
@@ -292,14 +288,12 @@ class Writer:
         return Value(self._atom(value.text), value.tangents)
 
     def _atom(self, text: str) -> str:
-        """Returns a name or a number as it is, and a name for anything else."""
-        if text.isidentifier() or text.replace(".", "", 1).isdecimal():
-            return text
-        return self._temporary(text)
+        """Returns a name as it is, and a name for anything else."""
+        return text if text.isidentifier() else self._temporary(text)
 
     def _temporary(self, text: str) -> str:
         name = self._new_name()
-        self._line(f"{name} = {text}")
+        self.line(f"{name} = {text}")
         return name
 
     def _new_name(self) -> str:
@@ -345,11 +339,9 @@ class Writer:
         """Writes a conditional expression as a statement."""
         name = self._new_name()
         self._active[name] = directions
-        branches = [
-            [ast.Assign([ast.Name(name, ast.Store())], branch)]
-            for branch in (node.body, node.orelse)
-        ]
-        chosen = ast.copy_location(ast.If(node.test, *branches), node)
+        target: list[ast.expr] = [ast.Name(name, ast.Store())]
+        body, orelse = ast.Assign(target, node.body), ast.Assign(target, node.orelse)
+        chosen = ast.copy_location(ast.If(node.test, [body], [orelse]), node)
         self._statement(ast.fix_missing_locations(chosen))
         return self._value(ast.Name(name, ast.Load()))
 
@@ -418,10 +410,10 @@ class Writer:
         called = f"{self.prefix}f{len(self.outside)}"
         self.outside[called] = with_tangents(function, active, self._what, self._callees)
         result = self._new_name()
-        tangents = {k: self.tangent_of(result, k) for k in _all(active)}
+        tangents = {k: self.tangent_of(result, k) for k in sorted_directions(active)}
         passed = [value.tangents[k] for value in values for k in sorted(value.tangents)]
         passed += [value.text for value in values]
-        self._line(f"{', '.join([result, *tangents.values()])} = {called}({', '.join(passed)})")
+        self.line(f"{', '.join([result, *tangents.values()])} = {called}({', '.join(passed)})")
         return Value(result, tangents)
 
     def _object(self, node: ast.expr) -> Any:
@@ -441,7 +433,9 @@ def with_tangents(function: Any, active: Active, what: str, callees: Callees) ->
     plain = plain_function(function)
 
     def result(writer: Writer, value: Value) -> str:
-        return ", ".join([value.text, *(writer.tangent(value, k) for k in _all(active))])
+        return ", ".join(
+            [value.text, *(writer.tangent(value, k) for k in sorted_directions(active))]
+        )
 
     key = plain, tuple(active.items())
     if key not in callees:
@@ -457,7 +451,8 @@ def with_tangents(function: Any, active: Active, what: str, callees: Callees) ->
     return callees[key]
 
 
-def _all(active: Active) -> list[int]:
+def sorted_directions(active: Active) -> list[int]:
+    """Returns the directions of all names."""
     return sorted(_NONE.union(*active.values()))
 
 
@@ -492,16 +487,12 @@ def item_of(value: Value, position: int) -> Value:
     """Returns an item of a tuple."""
     if value.parts:
         return value.parts[position]
-    return _element(value, str(position))
+    return _element(value, position)
 
 
-def _element(value: Value, index: str) -> Value:
+def _element(value: Value, index: object) -> Value:
     tangents = {k: f"{tangent}[{index}]" for k, tangent in value.tangents.items()}
     return Value(f"{value.text}[{index}]", tangents)
-
-
-def _is_stored(target: ast.expr) -> bool:
-    return isinstance(target, ast.Subscript | ast.Attribute)
 
 
 def _names(target: ast.expr) -> Iterator[str]:
