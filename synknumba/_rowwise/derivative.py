@@ -48,8 +48,7 @@ def differentiated(
         with_values: whether the values come first.
 
     Raises:
-        KernelError: something in a function has no derivative.
-        ArgumentError: `score` takes other parameters, or nothing depends on a parameter.
+        SynkError: something has no derivative, or `score` takes other parameters.
     """
     callees: Callees = {}
     reached: set[int] = set()
