@@ -35,7 +35,12 @@ from synknumba._rowwise.slopes import (
 )
 from synknumba._source.definition import Definition
 from synknumba._source.kernel_facts import KernelFacts
-from synknumba.simt.internals import cuda_module, is_jitted, read_definition, with_function
+from synknumba.simt.internals import (
+    cuda_module,
+    is_device_function,
+    is_jitted,
+    read_definition,
+)
 
 Directions: TypeAlias = frozenset[int]
 """Numbers of the parameters that something depends on."""
@@ -232,7 +237,8 @@ class Writer:
             case ast.For(target=target, iter=values, body=body, orelse=orelse):
                 if self._directions(values):
                     raise self._refusal(
-                        node, f"a loop over {ast.unparse(values)}; loop over its indices"
+                        node,
+                        f"{ast.unparse(values)} depends on a parameter; loop over what does not",
                     )
                 header = f"for {ast.unparse(target)} in {ast.unparse(values)}:"
                 self._inside(header, body, _names(target))
@@ -465,9 +471,7 @@ def plain_function(function: Any) -> FunctionType:
 
 
 def _as_device_function(plain: FunctionType, like: Any) -> Any:
-    if hasattr(like, "targetoptions"):
-        return with_function(like, plain)
-    if is_jitted(like):  # by the simulator
+    if is_device_function(like):
         return cuda_module().jit(device=True)(plain)
     return njit(plain)
 

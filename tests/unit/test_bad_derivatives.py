@@ -119,6 +119,13 @@ def over_a_tuple(x, p):
     return total
 
 
+def as_often(x, p):
+    total = 0.0
+    for _ in range(int(p)):
+        total += p
+    return total
+
+
 def either(x, p):
     return p or x
 
@@ -151,7 +158,8 @@ REFUSED = (
     (device_function, r"jumping \(.*math.floor of a value"),
     (inner, "write a device function"),
     (walrus, "the assignment as a statement"),
-    (over_a_tuple, "loop over its indices"),
+    (over_a_tuple, r"\(p, x\) depends on a parameter; loop over what"),
+    (as_often, r"range\(int\(p\)\) depends on a parameter"),
     (either, "p or x has no derivative; write it by arithmetic and if"),
     (starred, "assign to names"),
     (by_keyword, "max is called with keywords"),
