@@ -118,8 +118,8 @@ def check_differentiable(
             problem = "has rows; differentiate by a parameter that is one number"
         elif isinstance(kind, types.Integer | types.Boolean):
             problem = f"is an integer; pass a float, as in {name}=2.0"
-        elif kind is None or isinstance(kind, types.Float):
+        elif parameters[name] != "whole" and (kind is None or isinstance(kind, types.Float)):
             continue
         else:
-            problem = f"is {kind}; make the number a parameter of its own"
+            problem = "is an array; make the number a parameter of its own"
         raise ArgumentError(f"{function}: {name} {problem}")

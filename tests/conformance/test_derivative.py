@@ -379,6 +379,9 @@ class TestWhatItReturns:
         estimate = weighted.derivative("p")(self.x, self.x)
         assert estimate.mean == pytest.approx(12 * (self.x**2).sum() / self.x.sum())
 
+        with pytest.raises(synk.ArgumentError, match="p is an array; make the number"):
+            synk.expectation(of_global).derivative("p")(self.x, synk.variable(np.array(2.0)))
+
     def test_the_score_of_a_jump(self, world):
         """E[f] over N(mean, 1) by its quantiles."""
         mean = 0.3
