@@ -408,7 +408,8 @@ def expectation(
 
     Calls take the options `block=`, for the error bar of correlated rows, and `until=` with
     `min_rows=` and `max_rows=`, to take rows until the estimate is good enough; see
-    `Expectation.__call__`.
+    `Expectation.__call__`. `Expectation.derivative` and `gradient` make expectations of
+    derivatives by parameters.
 
     Args:
         func: the function to decorate.

@@ -45,6 +45,7 @@ _NOT_ALONE = (
     *(
         "blocks",
         "correlated_rows",
+        "derivative",
         "expectation",
         "expectation_blocks",
         "extensions",

@@ -87,6 +87,7 @@ SECTIONS = {
         "option_pricing": Example(
             "The price of an option", "--paths 300000", (0.131, 0.038, 0.427)
         ),
+        "greeks": Example("The Greeks of options", "--paths 1000000"),
         "replica_exchange": Example(
             "Replica exchange", "--levels 6 --ladders 64 --steps 1000", (0.0775, 0.0265, 0.3015)
         ),

@@ -50,6 +50,15 @@ def pi() -> Drawing:
     return d
 
 
+def greeks() -> Drawing:
+    """The payoff of an option that is knocked out at a barrier, and paths that end around it."""
+    d = _tile("A payoff that jumps at a barrier")
+    for x in range(20, 220, 5):
+        payoff = max(0, x - 90) if x < 160 else 0
+        d.box(x, 200 - 1.8 * payoff, 4.5, 4 + 1.8 * payoff, "c0" if payoff else "peer")
+    return d
+
+
 def saxpy() -> Drawing:
     """Two arrays, of which each rank adds its rows."""
     d = _tile("a·x + y, element by element")
@@ -150,7 +159,7 @@ def local_batches() -> Drawing:
 TILES: dict[str, Callable[[], Drawing]] = {
     tile.__name__: tile
     for tile in (
-        *(energy, pi, saxpy, intro, variables, resnet),
+        *(energy, pi, greeks, saxpy, intro, variables, resnet),
         *(reductions, data, shared_variables, batches, local_batches),
     )
 }

@@ -27,6 +27,7 @@ from synknumba._progress import Progress
 from synknumba._rowwise import estimate, replication
 from synknumba._rowwise.arguments import kind_of, ndim_of, rows_hint, type_key
 from synknumba._rowwise.base import RowFunction, split_selection
+from synknumba._rowwise.derivative import differentiated
 from synknumba._rowwise.estimate import Estimate
 from synknumba._rowwise.generate import (
     ARRAYS_OF_ROWS,
@@ -103,6 +104,7 @@ class Expectation(RowFunction):
         covariance: bool,
         size: int | None,
         dtype: Any,
+        by: tuple[str, ...] = (),
     ) -> None:
         plain = getattr(function, "py_func", function)
         if not inspect.isfunction(plain):
@@ -117,6 +119,8 @@ class Expectation(RowFunction):
         self._covariance = as_flag(covariance, f"covariance of {self.name}")
         self._size = _size(self.name, plain, size)
         self._real = _real(dtype)
+        self._by = by  # parameters that this is a derivative by
+        self._derivatives: dict[Any, Expectation] = {}
         self._weight = self._read_weight(weights)
         estimate.check_covariance(covariance=covariance, weighted=self._weight is not None)
 
@@ -396,6 +400,87 @@ class Expectation(RowFunction):
         assert total is not None  # there is always a first part
         return total
 
+    # ---- derivatives
+
+    @shortened
+    def derivative(
+        self, parameter: str, *, score: Callable[..., Any] | None = None
+    ) -> "Expectation":
+        """Returns the expectation of the derivative by a parameter, which takes the same arguments.
+
+        The pathwise derivative, of each row by forward mode: ∂f/∂p. Branches are those of the
+        value, so it is wrong where f jumps as p changes. With `score`, the likelihood ratio: it is
+        ∂f/∂p + f ∂ln q/∂p, for rows of a density q that depends on p; f may jump.
+
+        Args:
+            parameter: its name; calls must pass a float.
+            score: ln q, normalised, a function of parameters of this one by their names.
+
+        Returns:
+            An expectation of one number, or of as many as this one has.
+
+        Raises:
+            ArgumentError: there is no such parameter, nothing depends on it, or the function
+                computes its own weights.
+            KernelError: the source is not available, or something in it has no derivative.
+
+        Example:
+            >>> import numpy as np
+            >>> import synknumba as synk
+            >>> @synk.expectation
+            ... def energy(x, beta):
+            ...     return beta * x**2
+            >>> with synk.fork(2, device="cpu"):
+            ...     print(energy.derivative("beta")(np.arange(10.0), 0.5))
+            28.5(9.0)
+        """
+        return self._differentiated((parameter,), score, with_values=False)
+
+    @shortened
+    def gradient(self, *parameters: str, score: Callable[..., Any] | None = None) -> "Expectation":
+        """Returns the expectation of the value and of its derivatives by parameters.
+
+        Its estimates have the values first, then their derivatives by the first parameter, and so
+        on, with their covariance unless there are weights. Otherwise as `derivative`.
+
+        Args:
+            *parameters: their names.
+            score: as for `derivative`.
+        """
+        return self._differentiated(parameters, score, with_values=True)
+
+    def _differentiated(
+        self, names: tuple[str, ...], score: Any, *, with_values: bool
+    ) -> "Expectation":
+        """Returns a derivative, made once."""
+        key = names, score, with_values
+        if key in self._derivatives:
+            return self._derivatives[key]
+        method = "gradient" if with_values else "derivative"
+        what = f"{self.name}.{method}({', '.join(map(repr, names))})"
+        for name in names:
+            if name not in self._parameters or names.count(name) > 1:
+                raise ArgumentError(
+                    f"{what}: {name!r} is not a parameter of {self.name}, or not a new one; it has "
+                    f"{', '.join(self._parameters)}"
+                )
+        if self._weight is not None and self._weight in {"", *names}:
+            raise ArgumentError(
+                f"{what}: its weights may depend on the parameter; return the products of weight "
+                "and value as values, and propagate the quotient of the means"
+            )
+        derivative = self._derivatives[key] = Expectation(
+            differentiated(what, self.py_func, self._size, names, score, with_values=with_values),
+            self._options,
+            what,
+            weights=self._weight,
+            covariance=with_values and self._weight is None,
+            size=None,  # its source shows it
+            dtype=self._real,
+            by=names,
+        )
+        return derivative
+
     # ---- kernels
 
     def _estimate(
@@ -529,7 +614,7 @@ class Expectation(RowFunction):
             raise ArgumentError(
                 f"weights={weight!r} of {self.name} must be an array with a number for each row"
             )
-        check_types(self._inner, parameters, values, size=self._size, weight=weight)
+        check_types(self._inner, parameters, values, size=self._size, weight=weight, by=self._by)
 
     def _kind(self, name: str, value: Any) -> Kind:
         is_broadcast = name in self._options.broadcast

@@ -33,6 +33,7 @@ from synknumba._rowwise.arguments import (
     numba_type,
     refuse_span,
 )
+from synknumba._rowwise.derivative import check_differentiable
 from synknumba._rowwise.generate import (
     ARRAYS_OF_ROWS,
     Kind,
@@ -282,11 +283,13 @@ def check_types(
     *,
     size: int | None,
     weight: str | None,
+    by: Sequence[str] = (),
 ) -> None:
     """Checks the types of an expectation's arguments, and of what its function returns for them.
 
     Errors that Numba finds inside the function are left to the ranks, which report them with their
-    place in the source. `size` and `weight` are those of the kernel's `Recipe`.
+    place in the source. `size` and `weight` are those of the kernel's `Recipe`; `by` are the
+    parameters of a derivative.
 
     Raises:
         ArgumentError: no kernel can take an argument, or the function does not return `size` real
@@ -295,6 +298,7 @@ def check_types(
     kinds = {}
     for name, value in values.items():
         kinds[name] = _type_of(inner.name, name, value, parameters[name])
+    check_differentiable(inner.name, by, parameters, kinds)
     if weight and not _is_real(kinds[weight]):
         raise ArgumentError(
             f"weights={weight!r} of {inner.name} must be an array with a real number for each "

@@ -39,6 +39,8 @@ from synknumba.simt._source.pickling import is_foreign as is_foreign
 from synknumba.simt._source.pickling import overloads_of as overloads_of
 from synknumba.simt._source.pickling import reduce_foreign as reduce_foreign
 from synknumba.simt._source.pickling import reduce_overloaded as reduce_overloaded
+from synknumba.simt._source.reads import is_device_function as is_device_function
+from synknumba.simt._source.reads import is_jitted as is_jitted
 from synknumba.simt._source.reads import names_in as names_in
 from synknumba.simt._source.reads import values_read as values_read
 from synknumba.simt._source.scope import Scope as Scope

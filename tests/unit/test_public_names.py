@@ -62,7 +62,7 @@ def names(one):
         (synk.World, WORLD),
         (synk.Function, FUNCTION),
         (synk.Vectorized, "accumulate as_serial plan reduce submit"),
-        (synk.Expectation, "as_serial plan submit"),
+        (synk.Expectation, "as_serial derivative gradient plan submit"),
         (synk.Sequence, "plan submit"),
         (synk.Future, FUTURE),
         (synk.Data, DATA),

@@ -7,10 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 from numba import cuda, typeof
 from numba.cuda import dispatcher
 
+import synknumba as synk
+from tests.conformance import test_derivative
 from tests.conformance.simt.corpus import CASES
 from tests.conformance.simt.test_corpus import cases
 
@@ -48,3 +51,23 @@ def compile_for_gpu() -> Iterator[Callable[..., str]]:
 def test_compiles(name: str, compile_for_gpu: Callable[..., str]) -> None:
     case = CASES[name]
     assert ".entry" in compile_for_gpu(case.kernel, case.make())
+
+
+def test_a_derivative_compiles(compile_for_gpu: Callable[..., str]) -> None:
+    of_case, float32s = test_derivative.of_case, test_derivative.float32s
+    cases = len(test_derivative.CASES)
+    slopes = cuda.jit(device=True)(of_case.gradient("p", "q").py_func)
+
+    def kernel(x: Any, out: Any) -> None:
+        i = cuda.grid(1)
+        if i < x.size:
+            out[i, 0], out[i, 1], out[i, 2] = slopes(x[i], 0.7, 1.3, i % cases)
+
+    text = compile_for_gpu(kernel, (np.ones(5), np.ones((5, 3))))
+    assert ".entry" in text
+    narrow = cuda.jit(device=True)(synk.expectation(float32s).gradient("p").py_func)
+
+    def narrow_kernel(x: Any, out: Any) -> None:
+        out[0], out[1] = narrow(x[0], x[1])
+
+    assert ".f64" not in compile_for_gpu(narrow_kernel, (np.ones(2, "f4"), np.ones(2, "f4")))
