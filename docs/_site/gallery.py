@@ -58,6 +58,7 @@ SECTIONS = {
         ),
         "wave": Example("Waves on a membrane", "--cells 64", (0.06, 0.0345, 0.225)),
         "heat": Example("Heat in a plate", "--cells 96 --steps 1200", (0.07, 0.069, 0.3015)),
+        "jacobi": Example("Laplace's equation by Jacobi's method", "--cells 100", (0, 0, 1)),
         "conjugate_gradients": Example(
             "Poisson's equation by conjugate gradients", "--cells 400", (0, 0, 1)
         ),
