@@ -394,7 +394,8 @@ class Finding:
         array: the name of the array; empty if no array is involved.
         index: the element's index in that array.
         times: the number of occurrences, including other elements and threads.
-        is_warning: whether it has no effect on what the kernel writes, in this execution.
+        is_warning: whether it has no effect on what the kernel writes, in this execution, or may be
+            meant.
     """
 
     error: type["KernelCheckError"]

@@ -36,6 +36,9 @@ _COMPARISONS: Mapping[Any, str] = {
     np.greater_equal: ">=",
     np.not_equal: "!=",
 }
+_CONDITION = (
+    "for if and while, call an inner sequence with times= an int64, 0 or 1, that a kernel computes"
+)
 # what to write in place of an operation, a method or a function of NumPy
 _HINTS: Mapping[str, str] = {
     **dict.fromkeys(("&", "bitwise_and"), "write n % 2 ** k for the last k bits of n"),
@@ -44,8 +47,10 @@ _HINTS: Mapping[str, str] = {
     **dict.fromkeys(("~", "invert"), "write -n - 1 in place of ~n"),
     "divmod": "write n // m and n % m in place of divmod(n, m)",
     "<>": (
-        "write np.maximum(a, b) in place of max(a, b), and np.minimum(a, b) in place of min(a, b)"
+        "write np.maximum(a, b) in place of max(a, b), and np.minimum(a, b) in place of min(a, b); "
+        f"{_CONDITION}"
     ),
+    "bool": _CONDITION,
     "float": "write np.sqrt(n) in place of math.sqrt(n), and 1.0 * n in place of float(n)",
     "clip": "write np.minimum(np.maximum(n, low), high) in place of clip",
     "square": "write n * n in place of square",
@@ -53,7 +58,9 @@ _HINTS: Mapping[str, str] = {
         ("round", "rint"), "write (n + 0.5) // 1, which rounds halves up, in place of round(n)"
     ),
     **dict.fromkeys(
-        ("int", "floor", "trunc"), "write n // 1, which rounds down, in place of int(n) or floor(n)"
+        ("int", "floor", "trunc"),
+        "write n // 1, which rounds down, in place of int(n) or floor(n); for "
+        "times= an int64 output of a kernel",
     ),
     "print": "print it",
     "ceil": "write -(-n // 1) in place of ceil(n)",
@@ -528,7 +535,7 @@ def _compared(sign: str, left: Any, right: Any) -> Condition:
     """
     number = left if isinstance(left, Number) else right
     if current is None or not current.judges:
-        number._refuse_operation("<>" if sign in {"<", ">"} else "")  # noqa: SLF001  # of this module
+        number._refuse_operation("<>" if sign in {"<", ">"} else "bool")  # noqa: SLF001  # of this module
     _are_int(sign, left, right)
     first, second = formula_of(left), formula_of(right)
     kinds = {_kind(left), _kind(right)}

@@ -163,11 +163,16 @@ def _conclude(checks: Checks, seconds: float) -> None:
         times = count_text(sum(checks.times.values()), "time")
         lines.append(f"{count_text(sites, 'finding')}, {times} in all")
     if not calls and not checks.left_out:
-        lines.append("the script has called no kernel")
+        lines.append(
+            "the script has called no kernel that is checked; of expectations and Python "
+            "functions, --ranks 1,2 compares the results"
+        )
     else:
         checked = f"{count_text(calls, 'call')} of {count_text(kernels, 'kernel')} checked"
         if calls and not sites:
             checked += ": nothing found"
+            if checks.has_halos:
+                checked += "; --ranks 1,2 finds a forgotten exchange"
         lines.append(checked)
     for (name, reason), skipped in checks.left_out.items():
         lines.append(f"{count_text(skipped, 'call')} of {name} not checked: {reason}")

@@ -75,7 +75,11 @@ def compare(args: argparse.Namespace) -> int:
                 )
             if summary.problem:
                 head = coloured(f"{' and '.join(sizes)} differ", "problem", sys.stderr)
-                tell(f"synknumba check: {head}: {summary.finding}\n")
+                tell(
+                    f"synknumba check: {head}: {summary.finding}\n"
+                    "synknumba check: races, indices and a grid that does not fit the kernel are "
+                    "found without --ranks; look at these first\n"
+                )
                 return FOUND
             runs.append(summary)
     return _conclude(args.ranks, runs, codes[first])

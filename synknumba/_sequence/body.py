@@ -257,7 +257,7 @@ class Body:
         elif not times.is_int:
             raise ArgumentError(
                 f"{where}: times of {self.name} must be an int, and {times.label} is a float; "
-                "divide ints with //"
+                "divide ints with //, or let a kernel have it as an int64 output"
             )
         leaves, structure = self._binder.bind(args, kwargs)
         values = list(map(inner_argument, leaves))
@@ -292,8 +292,8 @@ class Body:
         if not endings:
             raise ArgumentError(
                 f"{where}: the ranks judge until= of {self.name}, an inner sequence, and "
-                f"this one is the script's: {condition.why_script}; write a comparison of "
-                "numbers that it returns, as in until=lambda r: r < 1e-6"
+                f"this one is the script's: {condition.why_script}; "
+                f"{condition.way_out()}"
             )
         return endings[0].formula
 

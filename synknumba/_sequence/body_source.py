@@ -1,20 +1,21 @@
 """The body of a sequence as its source shows it, and the generators that it makes.
 
 A body runs once, so these mistakes would stay silent, and are refused: an assignment to a parameter
-at its end, which was meant for the next iteration; an assignment to what outlives the body; and
-random numbers. Values from outside that change between calls make another sequence:
-`outer_values.py`.
+at its end, or before what the body returns, which was meant for the next iteration; an assignment
+to what outlives the body; and random numbers. Values from outside that change between calls make
+another sequence: `outer_values.py`.
 """
 
 import ast
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, final
 
 from synknumba._errors import ArgumentError
 from synknumba._source.definition import Definition, read_function
 
 _MAKERS = frozenset({"default_rng", "RandomState", "Random", "SystemRandom"})  # of generators
+_COLLECTIVES = {"all_reduce", "broadcast", "exchange", "reduce"}  # they return what they are given
 _GROWING = {"append", "appendleft", "extend", "insert", "setdefault"}  # methods of containers
 
 
@@ -35,8 +36,8 @@ def check_body(name: str, function: Callable[..., Any]) -> None:
 
 
 def _check_assignments(definition: Definition, place: Callable[[ast.AST], str]) -> None:
-    """Refuses an assignment to parameters that nothing reads: the next iteration has the
-    arguments again.
+    """Refuses an assignment to parameters that no call of the iteration reads, but the last ones
+    for results: the next iteration has the arguments again.
     """
     for statement, skipped in _once(definition.tree.body):
         match statement:
@@ -45,9 +46,8 @@ def _check_assignments(definition: Definition, place: Callable[[ast.AST], str]) 
                 | ast.Expr(value=ast.NamedExpr(target=target, value=value))
             ):
                 text = f"{_unparsed(target)} = {_unparsed(value)}"
-                clears = isinstance(value, ast.Constant)
             case ast.AugAssign(target=target, op=operation, value=value):
-                text, clears = ast.unparse(statement), False
+                text = ast.unparse(statement)
                 value = ast.BinOp(target, operation, value)
             case _:
                 continue
@@ -56,17 +56,32 @@ def _check_assignments(definition: Definition, place: Callable[[ast.AST], str]) 
             match node:
                 case ast.Name(id=name, ctx=ast.Store()):
                     bound.add(name)
-        # as in v = synk.all_reduce(v, "sum")
-        calls = any(isinstance(node, ast.Call) for node in ast.walk(value))
-        if clears or calls or not bound or not bound <= {*definition.parameters}:
+        if isinstance(value, ast.Constant) or _is_collective(value):
             continue
-        if _are_read(bound, definition, statement, skipped):
+        if not bound or not bound <= {*definition.parameters}:
             continue
+        later = _Later(definition, statement, skipped, bound)
+        if later.is_used:
+            continue
+        effect, other = "has no effect: it", ""
+        if later.is_returned:
+            if not (later.is_read_before(statement) or later.is_own_value(value)):
+                continue
+            effect = "is for what the body returns only: it"
+            other = "; for this iteration alone, assign to a name that is no parameter"
         raise ArgumentError(
-            f"{place(statement)}: {text} has no effect: it changes names until the end of the "
+            f"{place(statement)}: {text} {effect} changes names until the end of the "
             "body, and each iteration begins with the arguments again. "
-            f"{_way_out(_elements(target), _elements(value))}"
+            f"{_way_out(_elements(target), _elements(value))}{other}"
         )
+
+
+def _is_collective(node: ast.AST) -> bool:
+    """Returns whether a node is a call of a collective, as in `v = synk.all_reduce(v, "sum")`."""
+    match node:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in _COLLECTIVES
+    return False
 
 
 def _once(
@@ -142,21 +157,78 @@ def _check_generators(definition: Definition, place: Callable[[ast.AST], str]) -
                 )
 
 
-def _are_read(
-    bound: set[str], definition: Definition, statement: ast.stmt, skipped: Iterable[ast.stmt]
-) -> bool:
-    """Returns whether something may read one of these names after a statement, other than what
-    is skipped.
+@final
+class _Later:
+    """What follows an assignment to parameters, and reads the new values.
+
+    Args:
+        definition: the body's.
+        statement: the assignment.
+        skipped: statements that do not run then.
+        bound: the parameters.
+
+    Attributes:
+        is_used: whether a call may read them, other than one whose result is only returned.
+        is_returned: whether the body returns them, or what is made of them.
+        is_passed: whether a call has them for that.
     """
-    end = statement.end_lineno or statement.lineno, statement.end_col_offset or 0
-    in_body = {id(node) for node in definition.own}
-    unused = {id(node) for branch in skipped for node in ast.walk(branch)}
-    for node in definition.names:
-        if node.id not in bound or isinstance(node.ctx, ast.Store) or id(node) in unused:
-            continue
-        if id(node) not in in_body or (node.lineno, node.col_offset) >= end:
-            return True
-    return False
+
+    def __init__(
+        self,
+        definition: Definition,
+        statement: ast.stmt,
+        skipped: Iterable[ast.stmt],
+        bound: set[str],
+    ) -> None:
+        self._definition, self._bound = definition, bound
+        self.is_used = self.is_returned = self.is_passed = False
+        end = statement.end_lineno or statement.lineno, statement.end_col_offset or 0
+        unused = {id(node) for branch in skipped for node in ast.walk(branch)}
+        own, names = {id(node) for node in definition.own}, set(bound)  # and what is made of them
+        for node in sorted(definition.names, key=_position):
+            if node.id not in names or isinstance(node.ctx, ast.Store) or id(node) in unused:
+                continue
+            if id(node) not in own:
+                self.is_used |= node.id in bound
+            elif _position(node) >= end:
+                self._read(node, names)
+
+    def _read(self, node: ast.Name, names: set[str]) -> None:
+        """Notes a read of one of the names, and those that get a value of it."""
+        for ancestor in self._definition.ancestors(node):
+            match ancestor:
+                case ast.Call():
+                    self.is_passed = True
+                case ast.Return():
+                    self.is_returned = True
+                    return
+                case ast.Assign(targets=targets):
+                    stores = [each for target in targets for each in ast.walk(target)]
+                    names.update(each.id for each in stores if isinstance(each, ast.Name))
+                    return
+                case ast.Expr(value=value) if _is_collective(value):
+                    return
+                case ast.stmt():
+                    self.is_used = True
+                    return
+
+    def is_read_before(self, statement: ast.stmt) -> bool:
+        """Returns whether the next iteration reads the arguments before the assignment."""
+        start = statement.lineno, statement.col_offset
+        return any(
+            node.id in self._bound and _position(node) < start for node in self._definition.names
+        )
+
+    def is_own_value(self, value: ast.expr) -> bool:
+        """Returns whether a value is made of the one before, and returned as it is, as a counter
+        is; a call may take half the argument.
+        """
+        reads = [node for node in ast.walk(value) if isinstance(node, ast.Name)]
+        return not self.is_passed and any(node.id in self._bound for node in reads)
+
+
+def _position(node: ast.Name) -> tuple[int, int]:
+    return node.lineno, node.col_offset
 
 
 def _unparsed(node: ast.expr) -> str:

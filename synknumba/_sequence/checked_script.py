@@ -38,6 +38,7 @@ from synknumba._sequence.call_checks import known_value
 from synknumba._sequence.sequence import Sequence
 from synknumba._tracing import Line, Number, Unknown
 from synknumba._types import Args, Kwargs
+from synknumba._variables.variable import Variable, state_of
 from synknumba.simt.internals import Launcher
 
 # in the note of an error that a thread of the kernel has raised
@@ -72,6 +73,7 @@ class Checks:
         left_out: number of calls that were not checked, by kernel and reason.
         times: number of occurrences of each kind of finding.
         seconds_of: time that the checks took, by kernel.
+        has_halos: whether a variable that a kernel got has a halo.
     """
 
     report: Report
@@ -82,6 +84,7 @@ class Checks:
     left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     times: Counter[Any] = field(default_factory=Counter)
     seconds_of: dict[str, float] = field(default_factory=dict)
+    has_halos: bool = False
     _told_slow: set[str] = field(default_factory=set)
     _planned: list[tuple[Function[..., Any], tuple[Any, ...], dict[str, Any], str]] | None = None
     _is_checking: bool = False  # a check is under way, and launches of its own are not checked
@@ -157,6 +160,8 @@ class Checks:
         kwargs = {
             name: value for name, value in kwargs.items() if name in _ROWS or name not in _OPTIONS
         }
+        variables = [value for value in args if isinstance(value, Variable)]
+        self.has_halos |= any(state_of(variable).halo is not None for variable in variables)
 
         def check() -> None:
             for option in _ROWS if self.rows is not None and not kwargs.keys() & {*_ROWS} else ():

@@ -515,7 +515,9 @@ class Recorder(ABC):
         if not isinstance(number, Number) or number.formula not in inner.carriable:
             label = number.label if isinstance(number, Unknown) else repr(number)
             name, alone = inner.body.name, ""
-            if self.depth:
+            if isinstance(number, Variable):
+                alone = "; synk.swap(u, v) exchanges variables"
+            elif self.depth:
                 alone = "; the body itself calls it, by that name"
             raise ArgumentError(
                 f"{tracing.where()}: carry takes a number that is passed to {name}, and its next "
@@ -675,7 +677,8 @@ def _check_carried(number: Number, value: Number) -> None:
     if number.dtype != value.dtype:
         raise ArgumentError(
             f"{tracing.where()}: {number.label} is {_dtype_of(number)}, and its next value, "
-            f"{value.label}, {_dtype_of(value)}; pass a number of the same dtype at first"
+            f"{value.label}, {_dtype_of(value)}; pass a number of the same dtype at first, or "
+            f"carry np.float64(1) * x of a float32 x"
         )
 
 

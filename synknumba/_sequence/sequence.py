@@ -380,6 +380,13 @@ class Sequence(Generic[P, R]):
         world.judged = self.name
         try:
             answer = until(results)
+        except TypeError as error:
+            if isinstance(results, tuple | list | dict):
+                error.add_note(
+                    f"until= of {self.name} gets all that its body returns as one argument, as in "
+                    "until=lambda pair: pair[0] < 1e-6"
+                )
+            raise
         finally:
             world.judged = ""
         if answer is None:

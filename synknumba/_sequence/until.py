@@ -24,6 +24,7 @@ from synknumba._sequence.arguments import Arguments
 from synknumba._sequence.recorder import Recorder
 from synknumba._sequence.symbolic_results import SymbolicResult
 from synknumba._tracing import STEP, Condition, Number
+from synknumba._types import class_text
 from synknumba._variables.variable import Variable
 from synknumba._wire.sequence import Ending
 
@@ -40,6 +41,17 @@ _NAMESPACES = {
 }
 _LEAVES = SymbolicResult | Number | Variable | int | float | np.generic | None
 _EMPTY: Final = object()  # of a cell without a value
+_RESULT = "which ranks compare, of a kernel with an output; a Python function's they cannot"
+_ONE = "take one argument, all that the body returns, as in until=lambda pair: pair[0] < 1e-6"
+# what to write, by a part of why the script judges
+_WAYS_OUT: Final[Mapping[str, str]] = {
+    "the result of ": f"return a number {_RESULT}",
+    "isnan": "write r != r in place of np.isnan(r)",
+    "fewer": "write np.float64(1) * r for a float32 result r",
+    "64 bits": "write np.float64(1) * r for a float32 result r",
+    "raises TypeError": _ONE,
+    "no number": "pass a number",
+}
 _Place: TypeAlias = tuple[str, str]
 """Where a function reads a value, "closure", "global", "default" or "keyword", and its name
 there.
@@ -93,11 +105,25 @@ class Until:
                 place = f"{file}:{frame.lineno}"
         reason = f"it raises {type(error).__name__}: {error}"
         if isinstance(error, NameError | AttributeError):
-            reason = f"it uses {error.name}"
+            reason = f"it uses {error.name}{self._kind_of(error.name)}"
         elif isinstance(error, SynkError):
             # without the way out, which is that of the body of a sequence
             reason, *_ = re.split("[;.] ", str(error).removeprefix(f"{place}: "))
         return self._placed(reason, place)
+
+    def _kind_of(self, name: str | None) -> str:
+        """Returns what a value from outside is, if it is plain or a container, and no number."""
+        value = _held(self._function).get(name or "", _EMPTY)
+        if value is None or isinstance(value, str | bool | list | tuple | dict):
+            return f", which is {class_text(value)} and no number"
+        return ""
+
+    def way_out(self) -> str:
+        """Returns what to write, given why the ranks cannot judge."""
+        for part, text in _WAYS_OUT.items():
+            if part in self.why_script:
+                return text
+        return "compare numbers that it returns, as in until=lambda r: r < 1e-6"
 
     def join(self, arguments: Arguments) -> None:
         """Adds the numbers that it reads from outside to those of a call, and what a recording

@@ -235,6 +235,11 @@ def _state_of_leaf(leaf: Any, what: str) -> VariableState:
             'array and combine it by an op, as outputs="sum", or assign it to a variable by '
             'updates=, as updates={"new": (variable, "sum")}'
         )
+    if isinstance(leaf, tracing.Unknown):
+        raise ArgumentError(
+            f"{tracing.where()}: {what} takes variables, and {leaf.label} is a result, which the "
+            "ranks combine already; a number goes to the next iteration by synk.carry"
+        )
     got = class_text(leaf)
     if tracing.current is not None and isinstance(leaf, Data):  # made of the script's array
         got = "an array"
@@ -273,7 +278,8 @@ def check_alike(
             raise DataError(
                 f"swap: {_described(first, dtypes[0], shapes_of_first)} and "
                 f"{_described(second, dtypes[1], shapes_of_second)}; swapped variables must have "
-                f"the same dtype, and the same shape on every rank"
+                f"the same dtype, and the same shape on every rank: make both of like arrays, as "
+                "of x and np.zeros_like(x), and scatter them with one halo="
             )
 
 

@@ -53,7 +53,43 @@ def swap_in_a_branch(u, v):
         synk.swap(u, v)
 
 
+def swap_before_a_result(u, v):
+    add(u, 1.0)
+    u, v = v, u
+    return add(u, 0.0)
+
+
+def swap_before_a_result_with_a_name(u, v):
+    add(u, 1.0)
+    u, v = v, u
+    synk.exchange(u)
+    total = add(u, 0.0)
+    return {"total": total}
+
+
+def carried_by_the_result(u, old):
+    new = add(u, old)
+    old = new
+    return old  # noqa: RET504  # what is tested
+
+
+def counter(u, count):
+    add(u, 1.0)
+    count += 1
+    return add(u, 1.0), count
+
+
+def trailing_result(u, old):
+    add(u, old)
+    old = add(u, 1.0)
+
+
 WRONG = {
+    swap_before_a_result: ("u, v = v, u is for what the body returns", "synk.swap(u, v)"),
+    swap_before_a_result_with_a_name: ("u, v = v, u is for", "name that is no parameter"),
+    carried_by_the_result: ("old = new is for", "synk.carry(old, new); for this iteration alone"),
+    counter: (r"count \+= 1 is for", "synk.carry(count, count + 1)"),
+    trailing_result: (r"old = add\(u, 1.0\) has no effect", "synk.carry(old, add(u, 1.0))"),
     swap_in_a_branch: (r"u, v = v, u has no effect", "write synk.swap(u, v)"),
     trailing_swap: (r"u, v = v, u has no effect", "write synk.swap(u, v)"),
     trailing_cycle: (r"u, v, w = w, u, v has no effect", "write synk.swap(u, v); synk.swap(v, w)"),
@@ -109,6 +145,24 @@ def results_of_collectives(v):
     v = synk.all_reduce(v, "sum")
 
 
+def of_a_collective_to_return(v):
+    add(v, 1.0)
+    v = synk.all_reduce(v, "sum")
+    return add(v, 1.0)
+
+
+def half_of_an_argument(v, dt):
+    dt = dt / 2
+    return add(v, dt)
+
+
+def second_half_step(u, v):
+    add(u, 1.0)
+    u, v = v, u
+    add(u, 2.0)
+    return add(v, 1.0)
+
+
 def cleared(v, w):
     add(v, 1.0)
     w = None  # noqa: F841
@@ -135,6 +189,9 @@ RIGHT = [
     in_a_branch_of_a_loop,
     in_a_loop,
     results_of_collectives,
+    of_a_collective_to_return,
+    half_of_an_argument,
+    second_half_step,
     cleared,
     read_by_an_inner_function,
     own_names,

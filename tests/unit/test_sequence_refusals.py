@@ -516,3 +516,47 @@ def test_plans_tell_tables_of_rows_and_test_them():
     order[1, 2] = 9
     with pytest.raises(synk.BatchError, match="has row 9 in line 1"):
         one_taken.plan(x, synk.data(order), times=3, world_size=2)
+
+
+@synk.function(outputs="sum")
+def summed(u):
+    return u.sum()
+
+
+@synk.parallel(grid="elements", outputs={"m": synk.output("max", shape=(), dtype="float32")})
+@cuda.jit
+def largest(u, m):
+    i = cuda.grid(1)
+    if i < u.shape[0]:
+        cuda.atomic.max(m, 0, u[i])
+
+
+def two(u):
+    return largest(u), largest(u)
+
+
+NOTHING = None
+CONDITIONS = {
+    "a function": (summed, lambda r: r < 1, "return a number which ranks compare"),
+    "isnan": (largest, lambda r: np.isnan(r) & True, r"write r != r in place of np.isnan\(r\)"),
+    "none": (largest, lambda r: r < NOTHING, "uses NOTHING, which is a NoneType.*pass a number"),
+    "float32": (largest, lambda r: r * 2 < 1, r"write np.float64\(1\) \* r"),
+    "a pair": (two, lambda r: r < 1, "take one argument"),
+    "arguments": (two, lambda a, b: a < b, "take one argument"),
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS.values(), ids=CONDITIONS)
+def test_conditions_of_inner_sequences_say_what_to_write(condition):
+    function, until, match = condition
+
+    @synk.sequence
+    def inner(u):
+        return function(u)
+
+    @synk.sequence
+    def body(u):
+        inner(u, times=3, until=until)
+
+    with pytest.raises(synk.ArgumentError, match=match):
+        body.plan(synk.variable(np.zeros(4, np.float32)), world_size=2)

@@ -32,7 +32,15 @@ from synknumba.simt._python.run import DebugLaunch, Launch
 
 
 class _ChangeOver(BaseException):
-    """Ends a launch in Python that is to be made again in compiled code."""
+    """Ends a launch in Python that is to be made again in compiled code.
+
+    Attributes:
+        watch: that of the launch, for warnings of values, which compiled code does not see.
+    """
+
+    def __init__(self, watch: CheckWatch) -> None:
+        super().__init__(watch)
+        self.watch = watch
 
 
 def _is_debugged() -> bool:
@@ -71,15 +79,15 @@ class _TakeoverPolicy:
         if not self._has_looked and seconds > LOOK_SECONDS:
             self._has_looked = True
             if self._is_ready():
-                self._change()
+                self._change(launch)
         seconds /= self._factor
         if seconds > PYTHON_SECONDS or seconds * _blocks_in_all(launch) > WORTH_SECONDS:
-            self._change()
+            self._change(launch)
 
-    def _change(self) -> None:
+    def _change(self, launch: Launch) -> None:
         self._is_settled = True
         if self._compile():
-            raise _ChangeOver
+            raise _ChangeOver(cast(CheckWatch, launch.watch))
 
 
 # Accesses of a further launch, beyond four times those of the first.
@@ -129,9 +137,11 @@ class CheckedKernel(PythonKernel):
         takeover = _TakeoverPolicy(launch.can_be_compiled, launch.is_ready, program.operations)
         try:
             return launch.in_python(takeover.access)
-        except _ChangeOver:
+        except _ChangeOver as change:
             launch.before.restore()
-            return launch.compiled()
+            watch = launch.compiled()
+            watch.join(change.watch, only_warnings=True)
+            return watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +343,7 @@ def check(
     - Reads of variables that the thread has not assigned. It goes on with 0. If other values leave
       the results and the other findings as they are, this is a warning, a `KernelCheckWarning` if
       there are no errors.
+    - Floats with a fraction that are stored in arrays of ints, while it is in Python: a warning.
     - Reads of shared and local array elements before any write to them, if the value matters so.
     - Shuffles from lanes that do not take part, likewise. The lane goes on with its own value.
     - Exceptions of Python in a thread, such as the ValueError of `int(nan)`. The other threads

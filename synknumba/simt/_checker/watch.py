@@ -52,6 +52,7 @@ _ABSENT: Final = (
     "let all lanes that others shuffle from call it, with 0 for those without data, "
     "and name them in the mask"
 )
+_WHOLE: Final = "make the array float64, as by np.zeros(n), or write int(x) where this is meant"
 # Kinds of findings of undefined values, which are no errors if the values do not matter.
 UNDEFINED: Final = frozenset({"unassigned", "absent", "unwritten"})
 
@@ -191,9 +192,11 @@ class CheckWatch(Watch):
             if key[1] == "unassigned":
                 self._found[key] = replace(finding, is_warning=True)
 
-    def join(self, further: "CheckWatch") -> None:
+    def join(self, further: "CheckWatch", *, only_warnings: bool = False) -> None:
         """Adds the findings of another launch that are not among these."""
         for key, finding in further._found.items():  # noqa: SLF001  # of this class
+            if only_warnings and not finding.is_warning:
+                continue
             if key not in self._undefined and len(self._found) < MOST_FINDINGS:
                 self._found.setdefault(key, finding)
 
@@ -216,6 +219,8 @@ class CheckWatch(Watch):
                     memory.written.update(range(address, address + nbytes))
         if what == "atomic":
             self.launch.current.atomics += 1
+        if what != "read" and isinstance(value, float | np.floating) and array.dtype.kind in "iu":
+            self._must_be_whole(array, value, what)
         if memory.space != "local" and self._checks.races:
             if memory.cells is None:
                 self._shadow_of(memory)
@@ -245,6 +250,16 @@ class CheckWatch(Watch):
                     self.unwritten_finding(memory, memory.index_of(address), _access_of(now)),
                     "unwritten",
                 )
+
+    def _must_be_whole(self, array: Array, value: Any, what: str) -> None:
+        """Adds a warning for a float that loses its fraction in an array of ints, as on a GPU."""
+        if np.isfinite(value) and value != np.trunc(value):
+            summary = (
+                f"{value:g} is stored in {described(array.memory)}, which keeps its whole part"
+            )
+            place = _access_of(present(self.launch, what))
+            finding = Finding(KernelCheckError, summary, (place,), _WHOLE, array.memory.name)
+            self.add(replace(finding, is_warning=True), "truncated")
 
     def _race(self, memory: TrackedMemory, address: int, before: Past, now: Past) -> None:
         places = (_access_of(before), _access_of(now))

@@ -72,8 +72,8 @@ _CHANGES: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def _element(array: Any, index: Any, change: Callable[[Any], Any]) -> Any:
-    """Replaces an element by `change(element)` and returns the old value."""
+def _element(array: Any, index: Any, change: Callable[[Any], Any], value: Any) -> Any:
+    """Replaces an element by `change(element)`, which depends on `value`; returns the old value."""
     if not isinstance(array, Array):
         raise TypeError(f"cuda.atomic needs an array, not {class_text(array)}")
     if is_outside(array, index):
@@ -85,7 +85,7 @@ def _element(array: Any, index: Any, change: Callable[[Any], Any]) -> Any:
             f"cuda.atomic needs {array.ndim} integer indices for {array.memory.name}, got {index!r}"
         )
     must_be_writeable(array)
-    array.memory.watch.access("atomic", array, index)
+    array.memory.watch.access("atomic", array, index, value)
     np.ndarray.__setitem__(array, index, change(old))
     return old
 
@@ -94,7 +94,7 @@ def _make(name: str) -> Callable[[Any, Any, Any], Any]:
     change = _CHANGES[name]
 
     def atomic(ary: Any, idx: Any, val: Any) -> Any:
-        return _element(ary, idx, lambda old: change(old, convert(val, type(old))))
+        return _element(ary, idx, lambda old: change(old, convert(val, type(old))), val)
 
     return atomic
 
@@ -107,7 +107,7 @@ def _cas(ary: Any, idx: Any, old: Any, val: Any) -> Any:
             return convert(val, type(now))
         return now
 
-    return _element(ary, idx, swap)
+    return _element(ary, idx, swap, val)
 
 
 def _compare_and_swap(ary: Any, old: Any, val: Any) -> Any:

@@ -26,7 +26,7 @@ HERE = __file__
 BLOCK = 64
 FULL = 0xFFFFFFFF
 # Kernels of this file that compiled code cannot check, by name.
-PYTHON_ONLY = {"loops", "fields", "float_index", "adds_none", "unsupported", "shows"}
+PYTHON_ONLY = {"loops", "fields", "float_index", "adds_none", "unsupported", "shows", "cuts_off"}
 
 
 @pytest.fixture(
@@ -964,6 +964,22 @@ def test_an_unassigned_variable_that_does_not_matter_is_a_warning() -> None:
     np.testing.assert_array_equal(out, [1, 2, 3, 4, 0, 0, 0, 0])
     finding, _ = findings_of(sums, 1, 8, x, out, True)  # the other: lane 7 shuffles from no lane
     assert (finding.error, finding.is_warning) == (KernelCheckError, False)
+
+
+def test_a_fraction_in_an_array_of_ints_is_a_warning() -> None:
+    def cuts_off(x, out, total):
+        t = cuda.threadIdx.x
+        out[t] = x[t] / 2  # cut off
+        cuda.atomic.add(total, 0, 0.5 * x[t])  # as well
+
+    out, total = np.zeros(4, np.int64), np.zeros(1, np.int32)
+    with pytest.warns(simt.KernelCheckWarning, match="0.5 is stored in the array out") as caught:
+        simt.check(cuts_off)[1, 4](np.arange(4), out, total)
+    first, second = caught[0].message.findings
+    assert accesses(first) == [("write", 1, line_of("cut off"))]
+    assert accesses(second) == [("atomic", 1, line_of("as well"))]
+    assert "float64" in first.advice
+    simt.check(cuts_off)[1, 4](2 * np.arange(4), out, total)
 
 
 def test_an_unassigned_variable_that_decides_is_an_error() -> None:
