@@ -12,6 +12,7 @@ calls. The parts do not depend on the number of ranks.
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any, final
 
 import numpy as np
@@ -20,7 +21,7 @@ from synknumba._call.arguments import IndexRange
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.casting import as_index
 from synknumba._host.data import Data
-from synknumba._ops.measurement import Measurement, real_array
+from synknumba._ops.measurement import Measurement
 from synknumba._rowwise.estimate import Estimate
 from synknumba._types import known_options, shown
 
@@ -85,12 +86,12 @@ def _positive(name: str, value: Any) -> float:
     """Returns a positive number; 0 for None."""
     if value is None:
         return 0.0
-    number = real_array(value)
-    if number is None or number.shape or not 0 < number < math.inf:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
         raise ArgumentError(
             f"{name} of tolerance must be a positive, finite number, got {shown(value)}"
         )
-    return float(number)
+    return float(value)
 
 
 @final
