@@ -198,7 +198,7 @@ class RowSource:
         """Raises `ArgumentError` if `until` cannot be called with an estimate."""
         required = (
             f"until of {self._function} takes a condition, a function of one argument, the "
-            "estimate so far, as in until=lambda e: e.stderr < 1e-3; got"
+            "estimate so far, as synk.tolerance(absolute=1e-3) or lambda e: e.stderr < 1e-3; got"
         )
         if not callable(until):
             raise ArgumentError(f"{required} {until!r}")

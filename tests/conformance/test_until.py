@@ -225,6 +225,7 @@ def test_error_bars_cover_after_stopping(world, name):
     assert abs(np.mean(errors)) < 4 * relative + 3 / math.sqrt(1000)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("row", [{"world_size": 1, "device": "cpu"}], indirect=True)
 def test_error_bars_of_a_chain_cover_with_blocks(world):
     """Neighbours have a correlation of 0.8, so that √9 of the error bar are missing without."""

@@ -205,6 +205,18 @@ def test_the_jackknife_takes_the_bias_of_a_control():
     assert abs(np.mean(unbiased)) < 3 * error
 
 
+def test_the_jackknife_of_weighted_means():
+    values, weights = np.random.default_rng(9).exponential(size=(2, 8, 25))
+    parts = [*map(Estimate.from_values, values, weights)]
+    rests = [np.delete(np.arange(8), g) for g in range(8)]
+    left_out = [np.average(values[rest], weights=weights[rest]) for rest in rests]
+    measured = Estimate.jackknife(lambda e: e.mean, parts)
+    expected = 8 * np.average(values, weights=weights) - 7 * np.mean(left_out)
+    assert_allclose(
+        [measured.mean, measured.stderr], [expected, 7**0.5 * np.std(left_out)], **CLOSE
+    )
+
+
 def test_the_jackknife_of_several_numbers():
     parts = [Estimate.from_values(np.random.default_rng(i).normal(size=(9, 2))) for i in range(5)]
     measured = Estimate.jackknife(lambda e: e.mean, parts)
