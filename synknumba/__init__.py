@@ -9,6 +9,7 @@ Calls:
     vectorize, Vectorized                  decorator of functions of numbers, for each element
     expectation, Expectation               decorator of functions of one row: their mean
     Estimate, Measurement                  means with errors, and what is computed from them
+    tolerance                              takes rows until the error is small enough
     Future, PlanReport, Extremum           results of f.submit(), f.plan() and argmin
     arange, Span                           indices as an argument; a rank's part of them
     per_rank                               argument with a value for each rank
@@ -107,6 +108,7 @@ from synknumba._progress import options as options
 from synknumba._rowwise.estimate import Estimate as Estimate
 from synknumba._rowwise.expectation import Expectation as Expectation
 from synknumba._rowwise.map import Vectorized as Vectorized
+from synknumba._rowwise.stopping import tolerance as tolerance
 from synknumba._sequence.marks import carry as carry
 from synknumba._sequence.marks import static as static
 from synknumba._sequence.sequence import Sequence as Sequence

@@ -10,10 +10,11 @@ same rows are not combined as if they were independent.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import mul, truediv
+from itertools import accumulate
+from operator import add, mul, truediv
 from typing import Any, SupportsIndex, final
 
 import numpy as np
@@ -30,6 +31,7 @@ from synknumba._ops.measurement import (
     shared_rows,
 )
 from synknumba._rowwise import moments as moments_module
+from synknumba._rowwise.controls import controlled
 from synknumba._rowwise.moments import Columns, Moments, Powers
 from synknumba._types import Array, as_flag
 
@@ -296,6 +298,91 @@ class Estimate(Quantity):
             slopes = _by_gradient(gradient, means)
         stderr = math.hypot(*map(Estimate._error_along, estimates, slopes))
         return Measurement(value, stderr, frozenset(rows))
+
+    def control(self, exact: Any) -> "Estimate":
+        """Returns the estimate with less variance by control variates: of k values of a row, the
+        last m have known means.
+
+        The others, v, become v − B (c − exact), with the B of least variance, C_vc C_cc⁻¹, of the
+        covariances of the same rows. For one control of correlation ρ, the variance is 1 − ρ² of
+        that before. As B is estimated from these rows, the mean has a bias of the order of 1 / n,
+        smaller than the standard error by a factor of the order of √n; `jackknife` removes it.
+
+        >>> rows = [[1.0, 1.1], [2.0, 1.9], [4.0, 4.2], [5.0, 4.8]]
+        >>> estimate = Estimate.from_values(rows, covariance=True)
+        >>> print(estimate, estimate.control(3.5))
+        [3.00(91), 3.00(89)] 3.51(11)
+
+        Args:
+            exact: means of the last m values, a number or shape (m,), with m < k.
+
+        Returns:
+            The estimate of the first k − m values, for one of a single value.
+
+        Raises:
+            ReductionError: the estimate has no covariance, `exact` does not fit, or the mean of a
+                control is more than 8 standard errors from the exact one.
+        """
+        covariance, values = self.covariance, self._columns.values
+        means = np.atleast_1d(_numbers("exact", exact)).astype(np.float64)
+        fits = means.ndim == 1 and 0 < means.size < values
+        if not fits or not np.isfinite(means).all():
+            raise ReductionError(
+                "control takes the exact means of the last values of a row, finite numbers, and "
+                f"fewer than the {values} values of a row, got {exact!r}"
+            )
+        moments = controlled(self._moments, covariance, means)
+        return Estimate(moments, moments.columns.values == 1, self._rows)
+
+    @staticmethod
+    def jackknife(
+        function: Callable[["Estimate"], Any], parts: "Sequence[Estimate]"
+    ) -> Measurement:
+        """Computes a function of the estimate of all rows without its bias of the order of 1 / n,
+        and its standard error.
+
+        With θ the function of all G parts, θ_g that of all but part g, and θ̄ = Σ θ_g / G, the value
+        is G θ − (G − 1) θ̄, and its standard error √((G − 1) / G · Σ (θ_g − θ̄)²): B. Efron,
+        C. Stein, Ann. Statist. 9, 586 (1981). It may be any smooth function of the estimate, also
+        of its covariance, where `propagate` takes functions of means. An interval of 95 % is value
+        ± t stderr, with Student's t of G − 1 degrees of freedom: 2.09 for 20 parts.
+
+        >>> parts = [Estimate.from_values([x, x + 1.0, x + 3.0]) for x in (1.0, 2.0, 4.0, 5.0)]
+        >>> print(Estimate.jackknife(lambda e: 1 / e.mean, parts))
+        0.220(50)
+
+        Args:
+            function: gets an estimate; returns a real number, or an array of them.
+            parts: two or more estimates, of different rows, and of equally many.
+
+        Raises:
+            ReductionError: the parts do not fit together, or the function returns something else.
+        """
+        counts = [part.count for part in parts if isinstance(part, Estimate)]
+        if len(counts) < max(len(parts), 2) or len({*counts}) > 1:
+            raise ReductionError(
+                "jackknife takes two or more estimates, of equally many rows, got "
+                f"{len(parts)} parts, of which estimates have {counts} rows"
+            )
+
+        def result(estimate: Estimate) -> Array:
+            value = function(estimate)
+            numbers = real_array(value)
+            if numbers is None:
+                raise ReductionError(
+                    "the function that jackknife gets must return real numbers, as e.mean, got "
+                    f"{value!r}"
+                )
+            return numbers
+
+        before = [*accumulate(parts)]
+        after = [*accumulate(reversed(parts))][::-1]
+        rests = [after[1], *map(add, before[:-2], after[2:]), before[-2]]
+        total, left_out, more = before[-1], np.stack([*map(result, rests)]), len(parts) - 1
+        value = len(parts) * result(total) - more * left_out.mean(axis=0)
+        stderr = left_out.std(axis=0) * math.sqrt(more)
+        rows = frozenset(total._rows)  # noqa: SLF001  # same class
+        return Measurement(as_value(value), as_value(stderr), rows)
 
     def _error_along(self, slope: Any) -> float:
         """Returns √(gᵀ C g) for derivatives g by the means and the covariance C of the means."""

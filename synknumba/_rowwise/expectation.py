@@ -23,7 +23,7 @@ from synknumba._call.report import PlanReport
 from synknumba._errors import ArgumentError, KernelError, shortened
 from synknumba._host.data import Data
 from synknumba._ops.launch import LaunchConfig, RowGrid
-from synknumba._progress import Progress
+from synknumba._progress import Bar, Progress, wanted
 from synknumba._rowwise import estimate, replication
 from synknumba._rowwise.arguments import kind_of, ndim_of, rows_hint, type_key
 from synknumba._rowwise.base import RowFunction, split_selection
@@ -180,14 +180,15 @@ class Expectation(RowFunction):
                 bar is that of the means of blocks of consecutive rows, in their order over all
                 slices and ranks. Rows after the last whole block are in the mean, but not in the
                 error bar.
-            until: a condition, as in `until=lambda e: e.stderr < 1e-3`. Rows are taken in order,
-                `min_rows` at first, then a quarter more at a time, until the condition holds for
-                the estimate of all rows so far, or there are no more.
+            until: a condition, as `synk.tolerance(relative=1e-3)` or `lambda e: e.stderr < 1e-3`.
+                Rows are taken in order, `min_rows` at first, then a quarter more at a time, until
+                the condition holds for the estimate of all rows so far, or there are no more.
             min_rows: number of rows before the condition is asked for the first time, rounded up to
                 whole blocks.
             max_rows: most rows to take with `until`, rounded down to whole blocks; None for all.
                 Required if rows are made by functions.
-            progress: as for a `Function`; with `until`, each part of the rows has its own bar.
+            progress: as for a `Function`; with `until`, one bar over the rows, which shows the
+                estimate so far.
             **kwargs: arguments by name.
 
         Raises:
@@ -386,17 +387,28 @@ class Expectation(RowFunction):
         values = self._binder.match(args, {})
         source = RowSource(self.name, self._rows_of(selecting, values))
         source.check_condition(until)
+        ends = source.ends(min_rows, max_rows, size)
+        bar_mode: Progress = False
+        if "progress" in selecting:
+            bar_mode = wanted(selecting["progress"], self.name)
+            selecting = {**selecting, "progress": False}
         total: Estimate | None = None
-        for start, stop in source.parts(min_rows, max_rows, size):
-            passed, selection = source.take(values, start, stop)
-            part_args = tuple(passed[name] for name in self._binder.passed)
-            part = self._estimate(run, {**selecting, **selection}, part_args, size)
-            if total is None:
-                total = part
-            else:
-                total += part
-            if source.holds(until(total)):
-                break
+        start = 0
+        with Bar(bar_mode, self.name, " rows", ends[-1]) as bar:
+            for stop in ends:
+                passed, selection = source.take(values, start, stop)
+                part_args = tuple(passed[name] for name in self._binder.passed)
+                part = self._estimate(run, {**selecting, **selection}, part_args, size)
+                if total is None:
+                    total = part
+                else:
+                    total += part
+                if bar_mode:
+                    bar.show(stop, str(total))
+                if source.holds(until(total)):
+                    break
+                start = stop
+            bar.finish()
         assert total is not None  # there is always a first part
         return total
 

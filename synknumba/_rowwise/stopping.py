@@ -1,4 +1,5 @@
-"""The rows that a call with `until=` takes, part by part: how many at a time, and from where.
+"""The rows that a call with `until=` takes, part by part: how many at a time, from where, and
+until which error.
 
     rows     0        min_rows      × 5/4      × 25/16   …    all, or max_rows
              ├───────────┼────────────┼───────────┼──
@@ -9,7 +10,9 @@ calls. The parts do not depend on the number of ranks.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any, final
 
 import numpy as np
@@ -18,10 +21,77 @@ from synknumba._call.arguments import IndexRange
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.casting import as_index
 from synknumba._host.data import Data
+from synknumba._ops.measurement import Measurement
+from synknumba._rowwise.estimate import Estimate
+from synknumba._types import known_options, shown
 
 # fewer may agree by chance: ten rows of which a tenth differ are often alike, with an error bar of
 # 0
 MIN_ROWS = 10_000
+
+# effective rows whose error bar is certain to 7 % if they are normally distributed
+_FEWEST = 100
+
+
+@known_options
+def tolerance(
+    *, relative: float | None = None, absolute: float | None = None
+) -> Callable[[Estimate | Measurement], bool]:
+    """Returns a condition for `until=`: the standard error is small enough.
+
+    It holds if stderr < max(relative · |mean|, absolute), for each value. Fewer than 100 rows, or
+    blocks, or with weights an `effective_size` below 100, never satisfy it, as their error bar is
+    uncertain. A mean that is NaN or infinite satisfies it, since more rows change nothing.
+
+    Args:
+        relative: largest error as a part of the mean. If the mean is 0, all rows are taken, unless
+            there is an absolute one, too.
+        absolute: largest error in units of the mean.
+
+    Returns:
+        A function of an `Estimate` or a `Measurement`, so that it serves for functions of means as
+        well: `until=lambda e: enough(e.control(1.0))`.
+
+    Raises:
+        ArgumentError: neither is passed, or one is not a positive, finite number.
+
+    Example:
+        >>> import synknumba as synk
+        >>> @synk.expectation
+        ... def pi(i, seed):
+        ...     x, y = synk.random.uniform2(seed, i, 0)
+        ...     return 4.0 if x * x + y * y < 1.0 else 0.0
+        >>> with synk.fork(2, device="cpu"):
+        ...     estimate = pi(synk.arange(10**9), 7, until=synk.tolerance(relative=1e-3))
+        ...     print(estimate, estimate.count)
+        3.1461(31) 284243
+    """
+    largest_part = _positive("relative", relative)
+    largest = _positive("absolute", absolute)
+    if not largest_part and not largest:
+        raise ArgumentError(
+            "tolerance takes relative= or absolute=, or both, as in synk.tolerance(relative=1e-3)"
+        )
+
+    def is_met(estimate: Estimate | Measurement) -> bool:
+        if isinstance(estimate, Estimate) and not estimate.effective_size >= _FEWEST:
+            return False
+        limit = np.maximum(largest_part * np.abs(estimate.mean), largest)
+        return bool(np.all((estimate.stderr < limit) | ~np.isfinite(estimate.mean)))
+
+    return is_met
+
+
+def _positive(name: str, value: Any) -> float:
+    """Returns a positive number; 0 for None."""
+    if value is None:
+        return 0.0
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+        raise ArgumentError(
+            f"{name} of tolerance must be a positive, finite number, got {shown(value)}"
+        )
+    return float(value)
 
 
 @final
@@ -65,9 +135,9 @@ class RowSource:
         except DataError as error:
             raise DataError(f"{name} of {self._function}: {error}") from None
 
-    def parts(self, min_rows: Any, max_rows: Any, block: int) -> Iterator[tuple[int, int]]:
-        """Yields start and stop of each part, of whole blocks; one part if there are fewer rows
-        than those of a block.
+    def ends(self, min_rows: Any, max_rows: Any, block: int) -> list[int]:
+        """Returns where each part ends, of whole blocks; one part if there are fewer rows than
+        those of a block.
         """
         lengths = [*map(len, self._held.values())]
         first = self._count("min_rows", min_rows)
@@ -80,12 +150,11 @@ class RowSource:
             )
         most = min(lengths, default=0)  # the call raises where there are no rows
         end = most // block * block or most
-        start, stop = 0, min(-(-first // block) * block, end)
-        while True:
-            yield start, stop
-            if stop == end:
-                return
-            start, stop = stop, min(stop + -(-stop // 4 // block) * block, end)
+        ends = [min(-(-first // block) * block, end)]
+        while ends[-1] < end:
+            last = ends[-1]
+            ends.append(min(last + -(-last // 4 // block) * block, end))
+        return ends
 
     def _count(self, option: str, value: Any) -> int:
         count = as_index(value)
@@ -129,7 +198,7 @@ class RowSource:
         """Raises `ArgumentError` if `until` cannot be called with an estimate."""
         required = (
             f"until of {self._function} takes a condition, a function of one argument, the "
-            "estimate so far, as in until=lambda e: e.stderr < 1e-3; got"
+            "estimate so far, as synk.tolerance(absolute=1e-3) or lambda e: e.stderr < 1e-3; got"
         )
         if not callable(until):
             raise ArgumentError(f"{required} {until!r}")

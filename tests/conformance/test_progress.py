@@ -274,6 +274,27 @@ def test_rounds_are_one_bar(two, tqdm, options, done):
         assert set(range(1, done + 1)) <= set(bar.seen)
 
 
+@synk.expectation
+def number(x):
+    return x
+
+
+@pytest.mark.parametrize("options", [{}, {"shards": 4}])
+def test_rows_until_a_condition_are_one_bar(two, tqdm, options):
+    values = np.arange(1000.0)
+    call = {"until": lambda e: e.count > 120, "min_rows": 100, "progress": True, **options}
+    estimate = number(values, **call)
+    (bar,) = tqdm.made
+    assert (bar.desc, bar.seen, bar.total, bar.closed) == ("number", [0, 100, 125], 125, 1)
+    assert str(estimate) in bar.lags
+    assert estimate.count == 125
+    with pytest.raises(synk.ArgumentError, match="as_serial"):
+        number.as_serial(values, **call)
+    with pytest.raises(ZeroDivisionError):
+        number(values, **{**call, "until": lambda e: 1 / 0})
+    assert [bar.closed for bar in tqdm.made] == [1, 1]
+
+
 def test_no_iterations(two, tqdm):
     naps(synk.variable(np.zeros(3)), times=0, progress=True)
     assert tqdm.made == []

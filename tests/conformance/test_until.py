@@ -108,6 +108,9 @@ def test_samples_of_an_index(world):
     inside = synk.random.uniform2(7, index, 0)
     check(found, 4.0 * (inside[0] ** 2 + inside[1] ** 2 < 1))
     assert abs(found.mean - math.pi) < 5 * found.stderr
+    before = world.statistics().rounds
+    circle(synk.arange(10**12), 7, until=lambda e: e.stderr < 0.01, max_rows=10**8)
+    assert world.statistics().rounds - before == len(until.counts)
 
 
 def test_rows_made_by_functions(world):
@@ -156,6 +159,88 @@ def test_the_same_rows_on_any_number_of_ranks(world):
 
 
 WANTED = {}  # by the first world
+
+
+@pytest.mark.parametrize("limits", [{"relative": 0.004}, {"absolute": 0.013}])
+def test_until_a_tolerance(world, limits):
+    estimate = circle(synk.arange(10**9), 3, until=synk.tolerance(**limits), max_rows=10**6)
+    limit = limits.get("absolute", 0.004 * estimate.mean)
+    assert 0.8 * limit < estimate.stderr < limit
+    assert abs(estimate.mean - math.pi) < 5 * estimate.stderr
+    assert_allclose(estimate.mean, circle(synk.arange(estimate.count), 3).mean, **CLOSE)
+
+
+def test_a_relative_tolerance_of_a_mean_of_0_takes_all_rows(world):
+    enough = synk.tolerance(relative=0.1)
+    values = np.tile([-1.0, 1.0], 20_000)
+    assert plain(values, until=enough).count == 40_000
+    assert plain(values, until=enough, max_rows=30_000).count == 30_000
+    values[7] = np.nan
+    assert plain(values, until=enough).count == 10_000
+
+
+def test_a_tolerance_of_a_controlled_mean(world):
+    """The rows of ∫ exp(x) dx that are needed are a 61st where x is a control."""
+    enough = synk.tolerance(absolute=0.002)
+    plain = growth(synk.arange(10**7), 1, until=lambda e: enough(e.control(0.5)), min_rows=100)
+    assert plain.count < 1_500
+    controlled = plain.control(0.5)
+    assert controlled.stderr < 0.002
+    assert abs(controlled.mean - (math.e - 1)) < 5 * controlled.stderr
+
+
+@synk.expectation(covariance=True)
+def growth(i, seed):
+    x = synk.random.uniform(seed, i, 0)
+    return math.exp(x), x
+
+
+@synk.expectation
+def lifetime(i, seed):
+    return -math.log(1.0 - synk.random.uniform(seed, i, 0))
+
+
+@synk.expectation
+def rare(i, seed):
+    return synk.random.uniform(seed, i, 0) < 0.01
+
+
+INTEGRANDS = {
+    "lifetime": (lifetime, 1.0, 0.05),
+    "circle": (circle, math.pi, 0.03),
+    "rare": (rare, 0.01, 0.1),
+}
+
+
+@pytest.mark.parametrize("row", [{"world_size": 1, "device": "cpu"}], indirect=True)
+@pytest.mark.parametrize("name", ["lifetime", *whole("circle", "rare")])
+def test_error_bars_cover_after_stopping(world, name):
+    """The bias of the mean is of the order of relative · stderr."""
+    function, exact, relative = INTEGRANDS[name]
+    enough, errors = synk.tolerance(relative=relative), []
+    for seed in range(1000):
+        estimate = function(synk.arange(10**6), seed, until=enough, min_rows=100)
+        errors.append((estimate.mean - exact) / estimate.stderr)
+    assert 0.93 < np.mean(np.abs(errors) < 1.96) < 0.97
+    assert abs(np.mean(errors)) < 4 * relative + 3 / math.sqrt(1000)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("row", [{"world_size": 1, "device": "cpu"}], indirect=True)
+def test_error_bars_of_a_chain_cover_with_blocks(world):
+    """Neighbours have a correlation of 0.8, so that √9 of the error bar are missing without."""
+    steps = np.random.default_rng(9).normal(size=(8_000, 200))
+    steps[0] /= 0.6
+    for i in range(1, len(steps)):
+        steps[i] += 0.8 * steps[i - 1]
+    enough, covered = synk.tolerance(absolute=0.08), np.zeros(2)
+    for chain in np.ascontiguousarray(steps.T) + 1.0:
+        for kind, block in enumerate((1, 64)):
+            estimate = plain(chain, until=enough, min_rows=100, block=block)
+            covered[kind] += abs(estimate.mean - 1.0) < 1.96 * estimate.stderr
+            assert estimate.count >= 100
+    assert covered[0] / 200 < 0.6
+    assert covered[1] / 200 > 0.9
 
 
 REFUSED = {

@@ -27,8 +27,9 @@ DATA = """
 """  # noqa: E501
 VARIABLE = "dtype get_value name nbytes ndim set_value shape size"
 ESTIMATE = """
-    blocked count covariance effective_size from_values mean propagate stderr stderr_error variance
-"""
+    blocked control count covariance effective_size from_values jackknife mean propagate stderr stderr_error
+    variance
+"""  # noqa: E501
 FUTURE = " ".join(name for name in dir(concurrent.futures.Future) if not name.startswith("_"))
 
 
