@@ -161,6 +161,8 @@ def _for_kernels(body: Callable[P, R]) -> Callable[P, R]:
     def implementation(*args: Any, **kwargs: Any) -> Any:
         arguments = signature.bind(*args, **kwargs).arguments
         if "rounds" in arguments:
+            for name in names:  # first: Numba tries again without constants, and shows that error
+                _check_integer(arguments.get(name, types.int64))
             _check_constant(arguments["rounds"])
         elif "rounds" in signature.parameters and current_target() == "cuda":
             return scope["with_default"]
@@ -170,6 +172,15 @@ def _for_kernels(body: Callable[P, R]) -> Callable[P, R]:
     # inline.
     overload(function, jit_options={"forceinline": True}, strict=False)(implementation)
     return function
+
+
+def _check_integer(kind: Any) -> None:
+    """Checks an argument of a call that is compiled, by its type."""
+    if not isinstance(kind, types.Integer):
+        raise NumbaTypeError(
+            f"seed, index, draw and bounds must be integers, but one is "
+            f"{kind}. Convert it with int()"
+        )
 
 
 def _check_constant(kind: Any) -> None:
@@ -208,11 +219,7 @@ def _word64(value: Integers) -> Any:
 
 @overload(_word64, strict=False)
 def _compiled_word64(value: Any) -> Any:
-    if not isinstance(value, types.Integer):
-        raise NumbaTypeError(
-            f"seed, index, draw and bounds must be integers, but one is "
-            f"{value}. Convert it with int()"
-        )
+    _check_integer(value)
     return lambda value: np.uint64(value)  # noqa: PLW0108  # an overload must return a Python function
 
 

@@ -63,7 +63,7 @@ def names(one):
         (synk.World, WORLD),
         (synk.Function, FUNCTION),
         (synk.Vectorized, "accumulate as_serial plan reduce submit"),
-        (synk.Expectation, "as_serial derivative gradient plan submit"),
+        (synk.Expectation, "as_serial derivative gradient plan replicated submit"),
         (synk.Sequence, "plan submit"),
         (synk.Future, FUTURE),
         (synk.Data, DATA),

@@ -525,7 +525,8 @@ class _Translator(Hoister):
         try:
             inspect.signature(value).bind(*node.args, **named)
         except TypeError as error:
-            params = ", ".join(inspect.signature(value).parameters)
+            parameters = inspect.signature(value).parameters.values()
+            params = ", ".join(param.name for param in parameters if param.default is param.empty)
             call = f"{ast.unparse(node.func)}({params})"
             if "draw" in params:
                 call += ", where draw counts the numbers of one index from 0"
