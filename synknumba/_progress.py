@@ -110,8 +110,8 @@ def refusal(what: str) -> str:
 
 
 def refuse_inside(progress: Any, where: str, what: str) -> None:
-    """Raises `ArgumentError` for the option of a call in the body of a sequence."""
-    if progress is not None:
+    """Raises `ArgumentError` for a bar of a call in the body of a sequence."""
+    if progress:
         raise ArgumentError(
             f"{where}: {what} is called in the body of a sequence, which the ranks repeat; pass "
             "progress= to the call of the sequence, which draws a bar over its iterations"
