@@ -265,7 +265,8 @@ class Body:
         code = getattr(self._function, "__code__", None)
         if "carry" in getattr(code, "co_names", ()):
             for place, path in enumerate(paths(structure)):
-                if isinstance(values[place], Number) or is_number(values[place]):
+                # the leaf, since a static number stays one
+                if isinstance(values[place], Number) or is_number(leaves[place]):
                     number = as_number(values[place])
                     cell = recorder.cell(number, f"{argument_name(path)} of {self.name}")
                     begins[cell.formula] = number.formula

@@ -601,6 +601,14 @@ class Recorder(ABC):
         period = len(inner.starts)
         if times[0] == "value" and not inner.ends and times[1] % period == 0:
             return
+        for u, v in (map(state_of, pair) for pair in inner.swaps):
+            if (u.sharded, u.halo) != (v.sharded, v.halo):
+                raise ArgumentError(
+                    f"{tracing.where()}: {inner.body.name} swaps {u.label} and {v.label}, which "
+                    f"are divided in different ways ({_division(u)}, and {_division(v)}); swapped "
+                    "variables of an inner sequence must be divided alike: scatter both with one "
+                    "halo="
+                )
         done: Formula = ("+", ("step", self.depth + 1), ("value", 1))  # 1 without iterations
         done = "minimum", done, ("maximum", times, ("value", 0))
         rest = Number(("%", done, ("value", period)), "a number of iterations", is_int=True)
@@ -608,6 +616,10 @@ class Recorder(ABC):
         with self.inside(function, rest):
             for pair in inner.swaps:
                 self.call(function, pair, {}, CallOptions(None))
+
+
+def _division(state: VariableState) -> str:
+    return str(state.halo or ("rows without a halo" if state.sharded else "a replica"))
 
 
 def _check_lines(function: "Function[..., Any]", line: Line) -> None:

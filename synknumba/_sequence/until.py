@@ -50,7 +50,7 @@ _WAYS_OUT: Final[Mapping[str, str]] = {
     "fewer": "write np.float64(1) * r for a float32 result r",
     "64 bits": "write np.float64(1) * r for a float32 result r",
     "raises TypeError": _ONE,
-    "no number": "pass a number",
+    "no number": "pass a number, as by a = pair[0] before it",
 }
 _Place: TypeAlias = tuple[str, str]
 """Where a function reads a value, "closure", "global", "default" or "keyword", and its name
@@ -178,7 +178,7 @@ class Until:
             if isinstance(answer, Condition):
                 return answer
             self.why_script = self._placed("it returns no comparison of numbers")
-            if isinstance(answer, bool | np.bool_):
+            if isinstance(answer, bool | np.bool_) and not recorder.depth:
                 self._warn(recorder.name, bool(answer))
         return None
 

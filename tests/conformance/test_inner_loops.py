@@ -1,5 +1,7 @@
 """`carry` and `swap` in inner sequences, alone and with `until=`: the same loops in NumPy."""
 
+import warnings
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -372,6 +374,38 @@ def test_what_is_refused(world):
     v = synk.variable(np.zeros(1))
     with pytest.raises(synk.ArgumentError, match=r"n of counted may change .* synk\.static\(n\)"):
         synk.sequence(lambda v: counted(v, 3, times=2))(v)
+
+    rows = synk.variable(np.arange(2.0 * world.world_size))
+    synk.scatter(rows)
+    replica, other_replica = synk.variable(np.ones(2)), synk.variable(np.ones(2))
+    with pytest.raises(synk.ArgumentError, match="divided in different ways .*, and a replica"):
+        synk.sequence(lambda u, w: silent(u, w, times=3))(rows, replica)
+    pair = np.zeros(2), np.zeros(2)
+    ending = synk.sequence(lambda u, w: silent(u, w, times=3, until=lambda _: pair[0] < 1))
+    with pytest.raises(
+        synk.ArgumentError, match=r"until= of swap, .* pass a number, as by a = pair\[0\]"
+    ):
+        ending(replica, other_replica)
+    ending = synk.sequence(lambda u, w: silent(u, w, times=3, until=lambda _: True))
+    with (
+        warnings.catch_warnings(action="error"),
+        pytest.raises(synk.ArgumentError, match="until= of swap, .* no comparison"),
+    ):
+        ending(replica, other_replica)
+
+
+def test_static_numbers_stay_so_where_others_are_carried(world):
+    @synk.sequence
+    def counted(v, n, step):
+        for i in range(n):
+            note(v, step + i, 1.0)
+        synk.carry(step, step + n)
+
+    v = synk.variable(np.zeros(9))
+    synk.sequence(lambda v, n: counted(v, synk.static(n), 1, times=3))(v, synk.static(2))
+    assert_array_equal(v.get_value(), [0, 1, 1, 1, 1, 1, 1, 0, 0])
+    synk.sequence(lambda v: counted(v, synk.static(1), 7, times=1))(v)
+    assert_array_equal(v.get_value(), [0, 1, 1, 1, 1, 1, 1, 1, 0])
 
 
 @synk.function
