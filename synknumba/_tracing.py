@@ -8,6 +8,8 @@ function asks `current` first.
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from numbers import Real
 from typing import Any, NoReturn, Protocol, final
 
 import numpy as np
@@ -390,8 +392,9 @@ class Number(Unknown):
             case ("step",):
                 return (
                     f"it is another in each iteration. {compute} in a kernel or "
-                    f"function, which may look at it; an array that it selects from, as in "
-                    "rows[synk.STEP], must be Data or an argument of the sequence"
+                    "function, which may look at it; in place of table[synk.STEP] pass table, in "
+                    "broadcast=, and synk.STEP to it. For batch=rows[synk.STEP], rows must be "
+                    "Data or an argument of the sequence"
                 )
             case ("scalar",) | ("cell",):
                 static = "synk.static(…) for a number that is part of the sequence"
@@ -595,6 +598,8 @@ def _is_int(sign: str, operands: Sequence[Any], place: int) -> bool:
         text += f", {operand},"
     if is_bool:
         way = "write int(x) for a bool"
+    elif isinstance(operand, Real | Decimal):
+        way = "write float(x)"
     raise ArgumentError(
         f"{where()}: {_operation(sign, operands)}: a sequence computes with ints and floats; got "
         f"{with_article(text)} as the {('first', 'second')[place]} operand; {way}"

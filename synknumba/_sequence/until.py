@@ -13,6 +13,8 @@ import types
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -50,7 +52,7 @@ _WAYS_OUT: Final[Mapping[str, str]] = {
     "fewer": "write np.float64(1) * r for a float32 result r",
     "64 bits": "write np.float64(1) * r for a float32 result r",
     "raises TypeError": _ONE,
-    "no number": "pass a number",
+    "no int or float": "pass a number, as float(x)",
 }
 _Place: TypeAlias = tuple[str, str]
 """Where a function reads a value, "closure", "global", "default" or "keyword", and its name
@@ -112,10 +114,12 @@ class Until:
         return self._placed(reason, place)
 
     def _kind_of(self, name: str | None) -> str:
-        """Returns what a value from outside is, if it is plain or a container, and no number."""
+        """Returns what a value from outside is, if it is plain or a container, and no int or float."""
         value = _held(self._function).get(name or "", _EMPTY)
-        if value is None or isinstance(value, str | bool | list | tuple | dict):
-            return f", which is {class_text(value)} and no number"
+        if value is None or isinstance(
+            value, str | bool | list | tuple | dict | Fraction | Decimal
+        ):
+            return f", which is {class_text(value)} and no int or float"
         return ""
 
     def way_out(self) -> str:

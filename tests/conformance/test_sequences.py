@@ -696,7 +696,8 @@ def test_rows_by_the_step(world):
 
     lines = np.zeros((3, 2), int)
     with pytest.raises(
-        synk.ArgumentError, match=r"as in rows\[synk.STEP\], must be Data or an arg"
+        synk.ArgumentError,
+        match=r"place of table\[synk.STEP\] pass table, in broadcast=.*rows\[synk.STEP\], rows must be Data",
     ):
         synk.sequence(lambda x: same(x, batch=lines[synk.STEP]))(x)
 
