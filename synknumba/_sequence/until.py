@@ -42,6 +42,7 @@ _NAMESPACES = {
     for module, names in _MODULES.items()
 }
 _LEAVES = SymbolicResult | Number | Variable | int | float | np.generic | None
+_NO_NUMBERS = str | bool | list | tuple | dict | Fraction | Decimal
 _EMPTY: Final = object()  # of a cell without a value
 _RESULT = "which ranks compare, of a kernel with an output; a Python function's they cannot"
 _ONE = "take one argument, all that the body returns, as in until=lambda pair: pair[0] < 1e-6"
@@ -114,11 +115,9 @@ class Until:
         return self._placed(reason, place)
 
     def _kind_of(self, name: str | None) -> str:
-        """Returns what a value from outside is, if it is plain or a container, and no int or float."""
+        """Returns what a value from outside is, if it is plain or a container."""
         value = _held(self._function).get(name or "", _EMPTY)
-        if value is None or isinstance(
-            value, str | bool | list | tuple | dict | Fraction | Decimal
-        ):
+        if value is None or isinstance(value, _NO_NUMBERS):
             return f", which is {class_text(value)} and no int or float"
         return ""
 
