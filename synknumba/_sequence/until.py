@@ -42,7 +42,7 @@ _NAMESPACES = {
     for module, names in _MODULES.items()
 }
 _LEAVES = SymbolicResult | Number | Variable | int | float | np.generic | None
-_NO_NUMBERS = str | bool | list | tuple | dict | Fraction | Decimal
+_NO_NUMBERS = (str, bool, list, tuple, dict, Fraction, Decimal)
 _EMPTY: Final = object()  # of a cell without a value
 _RESULT = "which ranks compare, of a kernel with an output; a Python function's they cannot"
 _ONE = "take one argument, all that the body returns, as in until=lambda pair: pair[0] < 1e-6"
