@@ -177,8 +177,8 @@ class ArgumentError(SynkError, TypeError):
 
 @named_by_base
 class MemberError(ArgumentError, AttributeError):
-    """A stand-in has no such member, as an array while a sequence is recorded; `hasattr` and
-    NumPy's functions see that.
+    """A stand-in has no such member, as an array while a sequence is recorded, nor an estimate;
+    `hasattr` and NumPy's functions see that.
     """
 
 

@@ -8,6 +8,8 @@ function asks `current` first.
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from numbers import Real
 from typing import Any, NoReturn, Protocol, final
 
 import numpy as np
@@ -338,9 +340,20 @@ class Number(Unknown):
         depth: number of operations of the formula inside each other.
         operations: number of operations of the formula, with those of parts that it has twice
             counted twice.
+        is_float64: whether it was computed as a float64 of NumPy, which makes float64 of a float32.
     """
 
-    __slots__ = ("_formula", "_source", "depth", "dtype", "is_int", "label", "line", "operations")
+    __slots__ = (
+        "_formula",
+        "_source",
+        "depth",
+        "dtype",
+        "is_float64",
+        "is_int",
+        "label",
+        "line",
+        "operations",
+    )
 
     def __init__(
         self,
@@ -361,6 +374,7 @@ class Number(Unknown):
         self.line = line
         self.dtype = dtype
         self.depth = self.operations = 0
+        self.is_float64 = False
 
     @property
     def formula(self) -> Formula:
@@ -390,8 +404,9 @@ class Number(Unknown):
             case ("step",):
                 return (
                     f"it is another in each iteration. {compute} in a kernel or "
-                    f"function, which may look at it; an array that it selects from, as in "
-                    "rows[synk.STEP], must be Data or an argument of the sequence"
+                    "function, which may look at it; in place of table[synk.STEP] pass table, in "
+                    "broadcast=, and synk.STEP to it. For batch=rows[synk.STEP], rows must be "
+                    "Data or an argument of the sequence"
                 )
             case ("scalar",) | ("cell",):
                 static = "synk.static(…) for a number that is part of the sequence"
@@ -448,8 +463,8 @@ class Number(Unknown):
             return "Q"
         return "q" if self.is_int else "d"
 
-    def _promoted(self, sign: str, *operands: Any) -> str | None:
-        """Returns the dtype of a computed number; raises `ArgumentError` if NumPy would compute
+    def _promoted(self, sign: str, *operands: Any) -> Any:
+        """Returns an example of a computed number; raises `ArgumentError` if NumPy would compute
         in fewer than 64 bits.
         """
         with np.errstate(all="ignore"):
@@ -465,16 +480,18 @@ class Number(Unknown):
                 f"in {dtype}: {operand_texts}. Pass float(x) for a NumPy scalar, and multiply a "
                 f"result by {wide} first"
             )
-        return "uint64" if dtype == np.uint64 else None
+        return result
 
     def _made(self, sign: str, *operands: Any, is_int: bool) -> "Number":
-        dtype = self._promoted(sign, *operands)
+        result = self._promoted(sign, *operands)
+        dtype = "uint64" if isinstance(result, np.uint64) else None
         formula = (sign, *map(formula_of, operands))
         label = f"a number computed from {self._first.label}"
         number = Number(
             formula, label, is_int=is_int, source=self._first, line=where(), dtype=dtype
         )
         number.depth, number.operations = _measured(label, operands)
+        number.is_float64 = isinstance(result, np.float64)
         return number
 
     def _with(self, sign: str, left: Any, right: Any) -> Any:
@@ -558,7 +575,9 @@ def _kind(operand: Any) -> str | None:
     """Returns the dtype of an operand; None for Python's numbers, and those that are like them."""
     if isinstance(operand, np.generic):
         return str(operand.dtype)
-    return operand.dtype if isinstance(operand, Number) else None
+    if not isinstance(operand, Number):
+        return None
+    return "float64" if operand.is_float64 else operand.dtype
 
 
 def _single(operand: Any, formula: Formula) -> Formula:
@@ -595,6 +614,8 @@ def _is_int(sign: str, operands: Sequence[Any], place: int) -> bool:
         text += f", {operand},"
     if is_bool:
         way = "write int(x) for a bool"
+    elif isinstance(operand, Real | Decimal):
+        way = "write float(x)"
     raise ArgumentError(
         f"{where()}: {_operation(sign, operands)}: a sequence computes with ints and floats; got "
         f"{with_article(text)} as the {('first', 'second')[place]} operand; {way}"
@@ -638,6 +659,8 @@ def _example(value: Any) -> Any:
         return type(value)(1)
     if value.dtype is not None:
         return np.dtype(value.dtype).type(1)
+    if value.is_float64:
+        return np.float64(1)
     return 1 if value.is_int else 1.0
 
 

@@ -309,13 +309,23 @@ def with_article(noun: str) -> str:
     return f"{'an' if noun.lower().startswith(('a', 'e', 'i', 'o', 'nd')) else 'a'} {noun}"
 
 
+# names that other packages have for options
+_OTHER_NAMES: Mapping[str, str] = dict.fromkeys(
+    ("n", "ranks", "num_ranks", "nprocs", "processes", "workers", "num_workers", "n_jobs", "gpus"),
+    "world_size",
+)
+
+
 def nearest(name: str, names: Iterable[str], after: str = "") -> str:
     """Returns the question whether the nearest of some names was meant, with `after` behind it;
     "" if none is near.
     """
     import difflib  # for errors only
 
-    near = difflib.get_close_matches(name, list(names), 1, 0.6)
+    names = list(names)
+    near = difflib.get_close_matches(name, names, 1, 0.6)
+    if (known := _OTHER_NAMES.get(name)) in names:
+        near = [known]
     if not near:
         return ""
     return f". Did you mean {near[0]}{after}?"

@@ -16,15 +16,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from operator import is_, is_not, neg, pos
-from typing import Any, Self, final
+from typing import TYPE_CHECKING, Any, NoReturn, Self, final
 
 import numpy as np
 
 from synknumba import _html
-from synknumba._errors import ArgumentError, ReductionError
+from synknumba._errors import ArgumentError, MemberError, ReductionError
 from synknumba._ops import notation
 from synknumba._ops.derivatives import DERIVATIVES
-from synknumba._types import Array
+from synknumba._types import Array, class_text
 
 # NumPy's arrays and scalars on the left call these ufuncs in place of Python's operators.
 _OPERATORS: dict[np.ufunc, str] = {
@@ -56,6 +56,26 @@ class Quantity(ABC):
         """Returns the expression that propagates errors through a NumPy function of
         `operands`, which include this one.
         """
+
+    if not TYPE_CHECKING:  # type checkers know what it has
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Names the numbers that it has, as others call them std or value."""
+            if name.startswith("_"):  # which copy, pickle and NumPy look for
+                raise AttributeError(name)
+            raise MemberError(
+                f"{class_text(self)} has no {name!r}: mean is its value, and stderr the standard "
+                "error of that; an Estimate also has variance and count, of its rows"
+            )
+
+    def _refuse_order(self, _operand: object) -> NoReturn:
+        raise ArgumentError(
+            f"{class_text(self)} has no order, as it has a mean and a standard error: write "
+            "e.stderr < 1e-3 to ask for an error, as until=synk.tolerance(absolute=1e-3) does, or "
+            "e.mean < 1e-3"
+        )
+
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse_order
 
     def _repr_html_(self) -> str | None:
         """Shows means and errors in a notebook."""

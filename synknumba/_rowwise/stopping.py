@@ -12,6 +12,7 @@ calls. The parts do not depend on the number of ranks.
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from numbers import Real
 from typing import Any, final
 
@@ -86,8 +87,8 @@ def _positive(name: str, value: Any) -> float:
     """Returns a positive number; 0 for None."""
     if value is None:
         return 0.0
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:
+    is_number = isinstance(value, Real | Decimal) and not isinstance(value, bool)
+    if not is_number or not 0 < float(value) < math.inf:
         raise ArgumentError(
             f"{name} of tolerance must be a positive, finite number, got {shown(value)}"
         )

@@ -228,9 +228,10 @@ class DryRun(Recorder):
         for part in parts:
             whom = self._awaited_by(part)
             if isinstance(part, Loop):
-                inner = self._part_reports(turns_of(part.parts, part.starts)[0])
-                times, ends = _plain_times(part), bool(part.ends)
-                reports.append(LoopReport(part.name, times, inner, part.meets, whom, ends))
+                turns = turns_of(part.parts, part.starts)
+                inner = self._part_reports(turns[0])
+                times, ends, count = _plain_times(part), bool(part.ends), len(turns)
+                reports.append(LoopReport(part.name, times, inner, part.meets, whom, ends, count))
                 before = None
                 continue
             report = replace(self._report_of(part), waits_for=whom)

@@ -306,7 +306,7 @@ class Recorder(ABC):
         stand_ins: list[Any] = []
         for place, output in zip(places, returned, strict=False):
             result = worked.built.results[output]
-            handle = symbolic(f"{output} of {name}", result, place)
+            handle = symbolic(f"output {output} of {name}", result, place)
             stand_ins.append(ScalarResult(self, handle) if may_be_number(result) else handle)
         if not stand_ins:
             return None

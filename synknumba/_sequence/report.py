@@ -110,6 +110,8 @@ class LoopReport:
         meets: whether all ranks wait for each other before and after it.
         waits_for: ranks that it waits for otherwise.
         ends: whether it has `until=`, which the ranks judge.
+        turns: number of iterations after which swapped variables have their memory again, each
+            with calls of its own; `parts` are those of the first.
     """
 
     name: str
@@ -118,6 +120,7 @@ class LoopReport:
     meets: bool = True
     waits_for: Whom | None = None
     ends: bool = False
+    turns: int = 1
 
     @property
     def often(self) -> str:
@@ -134,6 +137,8 @@ class LoopReport:
             text += "; waits for all ranks before and after"
         elif self.waits_for is not None:
             text += f"; waits for {self.waits_for}"
+        if self.turns > 1:
+            text += f"; shows the first of {self.turns} turns of swapped variables, numbered on"
         yield text
         for part in self.parts:
             yield from part.lines(f"{indent}  ")

@@ -13,6 +13,8 @@ import types
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -40,6 +42,7 @@ _NAMESPACES = {
     for module, names in _MODULES.items()
 }
 _LEAVES = SymbolicResult | Number | Variable | int | float | np.generic | None
+_NO_NUMBERS = (str, bool, list, tuple, dict, Fraction, Decimal)
 _EMPTY: Final = object()  # of a cell without a value
 _RESULT = "which ranks compare, of a kernel with an output; a Python function's they cannot"
 _ONE = "take one argument, all that the body returns, as in until=lambda pair: pair[0] < 1e-6"
@@ -50,7 +53,7 @@ _WAYS_OUT: Final[Mapping[str, str]] = {
     "fewer": "write np.float64(1) * r for a float32 result r",
     "64 bits": "write np.float64(1) * r for a float32 result r",
     "raises TypeError": _ONE,
-    "no number": "pass a number, as by a = pair[0] before it",
+    "no int or float": "pass a number, as by a = float(x) or a = pair[0] before it",
 }
 _Place: TypeAlias = tuple[str, str]
 """Where a function reads a value, "closure", "global", "default" or "keyword", and its name
@@ -112,10 +115,10 @@ class Until:
         return self._placed(reason, place)
 
     def _kind_of(self, name: str | None) -> str:
-        """Returns what a value from outside is, if it is plain or a container, and no number."""
+        """Returns what a value from outside is, if it is plain or a container."""
         value = _held(self._function).get(name or "", _EMPTY)
-        if value is None or isinstance(value, str | bool | list | tuple | dict):
-            return f", which is {class_text(value)} and no number"
+        if value is None or isinstance(value, _NO_NUMBERS):
+            return f", which is {class_text(value)} and no int or float"
         return ""
 
     def way_out(self) -> str:

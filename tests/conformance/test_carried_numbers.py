@@ -324,7 +324,7 @@ def test_what_is_refused(world):
         ),
         (
             lambda v, n: synk.carry(dot(v, v), n),
-            here + "carry takes a number that is passed to .*got d of dot",
+            here + "carry takes a number that is passed to .*got output d of dot",
             (3,),
         ),
         (

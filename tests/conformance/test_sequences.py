@@ -696,7 +696,8 @@ def test_rows_by_the_step(world):
 
     lines = np.zeros((3, 2), int)
     with pytest.raises(
-        synk.ArgumentError, match=r"as in rows\[synk.STEP\], must be Data or an arg"
+        synk.ArgumentError,
+        match=r"place of table\[synk.STEP\] pass table.* For batch=rows\[synk.STEP\], rows must be",
     ):
         synk.sequence(lambda x: same(x, batch=lines[synk.STEP]))(x)
 
@@ -910,7 +911,7 @@ class TestRefused:
 
     def test_values(self, world):
         v = synk.variable(np.ones(3))
-        here = r"test_sequences\.py:\d+: the value of t of total is not known while"
+        here = r"test_sequences\.py:\d+: the value of output t of total is not known while"
         self.refused(here, lambda v: float(total(v)), v)
         self.refused(here, lambda v: total(v) if total(v) > 1 else None, v)
         self.refused(here, lambda v: f"{total(v)}", v)

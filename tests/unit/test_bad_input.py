@@ -1287,6 +1287,11 @@ def test_arguments_that_functions_do_not_have(no_world):
     w = synk.variable(np.zeros(3), "w")
     with refused(synk.ArgumentError, "fork has no option n=; it has world_size, device"):
         synk.fork(n=2)
+    for name in ("ranks", "n", "nprocs", "num_ranks", "workers", "gpus"):
+        with refused(synk.ArgumentError, f"option {name}=", "Did you mean world_size=?"):
+            synk.fork(**{name: 2})
+    with refused(synk.ArgumentError, "data has no option n=; it has value, dtype"):
+        synk.data(n=2)
     with refused(synk.ArgumentError, "fork has no option time_out=", "Did you mean timeout=?"):
         synk.fork(2, time_out=2)
     with refused(

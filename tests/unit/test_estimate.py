@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from synknumba._errors import ReductionError
+from synknumba._errors import ArgumentError, ReductionError
 from synknumba._ops.notation import concise
 from synknumba._rowwise.estimate import Estimate
 from synknumba._rowwise.moments import Columns, Moments, merge
@@ -353,9 +353,24 @@ def test_combines_with_numbers_and_estimates_only(op, other):
 
 
 @pytest.mark.parametrize("op", [operator.lt, operator.le, operator.gt, operator.ge])
-def test_has_no_order(op):
-    with pytest.raises(TypeError):
-        op(Estimate.from_values([1.0, 2.0]), Estimate.from_values([3.0, 4.0]))
+@pytest.mark.parametrize("other", [1e-3, np.float64(2e-3), Estimate.from_values([3.0, 4.0])])
+def test_has_no_order(op, other):
+    estimate = Estimate.from_values([1.0, 2.0])
+    for quantity in (estimate, estimate / Estimate.from_values([3.0, 4.0])):
+        with pytest.raises(ArgumentError, match=r"has no order.* write e\.stderr < 1e-3"):
+            op(quantity, other)
+    with pytest.raises(ArgumentError, match="has no order"):
+        op(1e-3, estimate)
+
+
+@pytest.mark.parametrize("name", ["std", "error", "value", "var"])
+def test_names_of_others_are_told_ours(name):
+    estimate = Estimate.from_values([1.0, 2.0])
+    for quantity in (estimate, estimate / Estimate.from_values([3.0, 4.0])):
+        message = f"has no '{name}': mean is its value, and stderr the standard error"
+        with pytest.raises(AttributeError, match=message):
+            getattr(quantity, name)
+        assert not hasattr(quantity, name)
 
 
 @pytest.mark.parametrize("size", [1e-120, 1e-75, 1e75, 1e115, 1e120, 1e150])

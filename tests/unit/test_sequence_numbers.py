@@ -1,15 +1,21 @@
 """Numbers of sequences: compiled operations give what Python's give, or are left to Python."""
 
 import random
+from operator import add, mul, sub, truediv
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numba import njit
 
+from synknumba._errors import ArgumentError
 from synknumba._formulas import FUNCTIONS, OPERATORS
 from synknumba._ops import reduction
 from synknumba._rank import sequence_rows
 from synknumba._rank.sequence_numbers import Numbers
+from synknumba._sequence.call_checks import known_value
+from synknumba._tracing import Number
 from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.numpy_loops import COUNT, STEPS, loop_of, words_of_call
 from synknumba._wire.program import HostArray
@@ -122,6 +128,39 @@ def run(loop, data, words):
 def test_a_loop_is_found_by_the_layout_of_its_ufunc():
     assert loop_of(np.bitwise_and) is None  # has none for float64
     assert loop_of.__wrapped__(np.frompyfunc(lambda x: x, 1, 1)) is None
+
+
+# as NumPy has them, and as a sequence has: numbers that calls pass, and plain ones
+OPERANDS = (
+    (1.5, Number(("value", 1.5), "t", is_int=False)),
+    (
+        np.float32(0.1),
+        Number(("value", float(np.float32(0.1))), "r", is_int=False, dtype="float32"),
+    ),
+    (3, Number(("value", 3), "n", is_int=True)),
+    (np.float64(0.3), np.float64(0.3)),
+    (0.3, 0.3),
+    (np.float32(0.3), np.float32(0.3)),
+)
+
+
+@given(
+    operands=st.lists(st.sampled_from(OPERANDS), min_size=3, max_size=4),
+    signs=st.lists(st.sampled_from([add, sub, mul, truediv, np.maximum]), min_size=3, max_size=3),
+)
+def test_numbers_are_promoted_as_by_numpy(operands, signs):
+    told, ours = operands[0]
+    for sign, (value, number) in zip(signs, operands[1:], strict=False):
+        told = sign(told, value)
+        is_plain = not isinstance(ours, Number) and not isinstance(number, Number)
+        if not is_plain and isinstance(told, np.float32):
+            with pytest.raises(ArgumentError, match="NumPy would compute this in float32"):
+                sign(ours, number)
+            return
+        ours = sign(ours, number)
+    if isinstance(ours, Number):
+        assert ours.is_float64 == isinstance(told, np.float64)
+        assert known_value(ours.formula, [], step=0) == told
 
 
 def test_what_is_left_to_python():

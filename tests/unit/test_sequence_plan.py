@@ -142,7 +142,7 @@ def test_parts():
         ("t", False, True)
     ]
     assert (number.name, number.waits_for, number.moved_bytes) == (
-        "t of total, combined by each rank",
+        "output t of total, combined by each rank",
         "all ranks",
         16,
     )
@@ -215,14 +215,14 @@ def test_arrays_from_call_to_call():
     assert [(one.is_passed, one.is_returned) for one in made.results] == [(True, False)]
     assert (
         "on GPUs, over NCCL: calls in a row are one recording; the host acts at "
-        "doubled of double, combined" in str(plan)
+        "output doubled of double, combined" in str(plan)
     )
     assert (joined.name, joined.waits_for, joined.moved_bytes) == (
-        "doubled of double, combined by the ranks",
+        "output doubled of double, combined by the ranks",
         "all ranks",
         72,
     )
-    assert (taken.reads, taken.waits_for) == (("doubled of double", "v"), "all ranks")
+    assert (taken.reads, taken.waits_for) == (("output doubled of double", "v"), "all ranks")
     assert "doubled: sum of float64 (3,), combined by the ranks" in str(
         body.plan(synk.variable(np.zeros(4)), world_size=1)
     )
@@ -313,7 +313,7 @@ REASONS = {  # why the script judges
     "if": (lambda r: 0 < r < 1, "the value of a condition .* and, or, not, if and a < b < c ask"),
     "a name": (lambda r: np.isnan(r) & True, "it uses isnan"),
     "a bool": (lambda r: (r < 1) & ~SURE, "it uses SURE"),
-    "an attribute": (lambda r: r.size < 1, "the value of t of total is not known"),
+    "an attribute": (lambda r: r.size < 1, "the value of output t of total is not known"),
     "two arguments": (lambda a, b: a < b, "it raises TypeError: .* missing 1 .* 'b'"),
     "no value": (lambda r: print, "it uses print"),
     "no comparison": (lambda r: r + 1, "it returns no comparison of numbers"),
@@ -325,7 +325,7 @@ REASONS = {  # why the script judges
     ),
     "another operand": (
         lambda r: r + None < 1,
-        "t of total .* None: a sequence computes with ints",
+        "output t of total .* None: a sequence computes with ints",
     ),
 }
 IN_32_BITS = {
@@ -524,6 +524,23 @@ def test_swaps_have_no_number():
         0,
     ]
     assert "\n    swap of u and v\n" in str(told)
+
+
+def test_turns_of_an_inner_sequence_have_numbers_of_their_own():
+    @synk.sequence
+    def exchanged(u, v):
+        synk.all_reduce(u, "sum")
+        synk.swap(u, v)
+
+    @synk.sequence
+    def body(u, v):
+        exchanged(u, v, times=4)
+        synk.all_reduce(u, "sum")
+
+    plan = body.plan(*variables(), world_size=2)
+    loop, last = plan.parts
+    assert (loop.turns, loop.parts[0].call, last.call) == (2, 1, 3)
+    assert "; shows the first of 2 turns of swapped variables, numbered on\n    1 " in str(plan)
 
 
 def test_a_negative_number_of_times_of_an_inner_sequence():

@@ -6,6 +6,8 @@ import math
 import operator
 import pickle
 import re
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from tests.unit.test_sequence_plan import total
 
 V = synk.variable(np.zeros(4), name="v")
 ROWS = synk.data(np.zeros((4, 4)), name="rows")
+HEIGHTS = np.arange(4.0)
 
 
 @synk.parallel(grid=1, block=4)
@@ -117,6 +120,7 @@ OPERANDS = {
         lambda: 1j,
         "got a complex, 1j, as the {} operand; compute with it in a kernel or function",
     ),
+    "a decimal": (lambda: Decimal(1), r"got a Decimal as the {} operand; write float\(x\)"),
     "None": (lambda: None, "got a NoneType, None, as the {} operand"),
     "an array": (
         lambda: np.ones(3),
@@ -265,6 +269,11 @@ IN_A_BODY = {  # what a body cannot do, and words of the way out
     "the row of a maximum": (
         lambda v: scale(v, extreme(ROWS[0]).b.row),
         "b of extreme is not known.*argmax finds .* Return",
+    ),
+    "a fraction": (lambda v: scale(v, HALF * synk.STEP), r"got a Fraction .*; write float\(x\)"),
+    "an element of a table": (
+        lambda v: scale(v, HEIGHTS[synk.STEP]),
+        r"in place of table\[synk\.STEP\] pass table, in broadcast=, and synk\.STEP to it",
     ),
     "a member that no result has": (
         lambda v: extreme(ROWS[0]).s.total,
@@ -535,10 +544,15 @@ def two(u):
     return largest(u), largest(u)
 
 
-NOTHING = None
+NOTHING, HALF = None, Fraction(1, 2)
 CONDITIONS = {
     "a function": (summed, lambda r: r < 1, "return a number which ranks compare"),
     "isnan": (largest, lambda r: np.isnan(r) & True, r"write r != r in place of np.isnan\(r\)"),
+    "a fraction": (
+        largest,
+        lambda r: r < HALF,
+        r"uses HALF, which is a Fraction.*pass a number, as float\(x\)",
+    ),
     "none": (largest, lambda r: r < NOTHING, "uses NOTHING, which is a NoneType.*pass a number"),
     "float32": (largest, lambda r: r * 2 < 1, r"write np.float64\(1\) \* r"),
     "a pair": (two, lambda r: r < 1, "take one argument"),

@@ -1,6 +1,8 @@
 """The condition of `synk.tolerance`: of which estimates it holds."""
 
 import math
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -74,6 +76,15 @@ def test_functions_of_means():
     assert not synk.tolerance(relative=0.0128)(rows**2)
 
 
+@pytest.mark.parametrize("kind", [Fraction, Decimal])
+def test_limits_of_other_number_types(kind):
+    estimate = synk.Estimate.from_values(np.linspace(0.9, 1.1, 1000))
+    largest = estimate.stderr * 1.01
+    assert synk.tolerance(absolute=kind(largest))(estimate)
+    assert not synk.tolerance(absolute=kind(largest / 1.02))(estimate)
+    assert synk.tolerance(relative=kind(largest))(estimate)
+
+
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
@@ -85,6 +96,7 @@ def test_functions_of_means():
         ({"relative": "1e-3"}, "got '1e-3'"),
         ({"relative": np.full(2, 0.1)}, "relative of tolerance must be"),
         ({"relative": True}, "got True"),
+        ({"absolute": Decimal("nan")}, "got Decimal"),
         ({"rel": 0.1}, "rel"),
     ],
 )

@@ -187,6 +187,7 @@ def _explained(
         return None
     node = _node(place, matches)
     way_out = _another_name(reason, place.source, node) or way_out
+    way_out = _number_for_none(reason, place.source, node) or way_out
     # an own error tells what it is about; the call may be one of generated code
     if way_out != _OTHER_TYPES:
         way_out = _fewer_dimensions(text, place.source, node) or way_out
@@ -348,6 +349,21 @@ def _launched(sources: Sequence[Source], name: str) -> KernelError | None:
                     f"{name}(...), with device=True."
                 )
                 return _error_at(source, node, reason, way_out)
+    return None
+
+
+def _number_for_none(reason: str, source: Source, node: ast.AST | None) -> str | None:
+    """Returns which parameter needs a number in place of None; None if an operator has none."""
+    match node:
+        case ast.BinOp(left=left, right=right) | ast.AugAssign(target=left, value=right):
+            operands = left, right
+        case _:
+            return None
+    kinds = reason.rpartition(" for ")[2].split(" and ")
+    for operand, kind in zip(operands, kinds, strict=False):
+        if kind == "none" and isinstance(operand, ast.Name) and operand.id in source.params:
+            name = operand.id
+            return f"{name} of {source.name} is None here: pass a number as {name}."
     return None
 
 

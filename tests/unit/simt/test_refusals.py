@@ -1236,6 +1236,21 @@ def test_what_is_registered_for_cuda_only_is_named(function: Any, word: str) -> 
     assert f"{word} is not supported on the CPU; register it for every target" in message
 
 
+def scales_in_place(x, dt):
+    x[0] *= dt
+
+
+def scales(x, dt):
+    x[0] = dt * x[0]
+
+
+@pytest.mark.parametrize("function", [scales_in_place, scales])
+def test_a_parameter_that_is_none_is_named(function: Any) -> None:
+    way_out = f"\ndt of {function.__name__} is None here: pass a number as dt. "
+    with pytest.raises(KernelError, match=way_out):
+        simt.jit(function, cache=False)[1, 1](np.ones(3), None)
+
+
 def adds_tuple(x):
     pair = x[0], None
     x[0] = (x + pair)[0]
