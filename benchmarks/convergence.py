@@ -1,8 +1,8 @@
 """Error against points: a price and its delta by pseudo-random and Sobol points, antithetic rows, a
-control variate, and the delta of a jump by its score.
+control variate, a smooth mean, and the delta of a jump by its score.
 
     python benchmarks/convergence.py
-    python benchmarks/convergence.py --ranks 2 --json benchmarks/results/cpu-2core-convergence.json
+    python benchmarks/convergence.py --ranks 1 --json benchmarks/results/cpu-2core-convergence.json
 
 A row is a path of eight normal numbers. The call pays on the geometric mean of the eight prices,
 so price and delta have closed forms: Black's formula for a lognormal number (F. Black, M. Scholes,
@@ -93,14 +93,14 @@ def average_of(normal: Any) -> Any:
     """
 
     @cuda.jit(device=True)
-    def average(i, seed, spot, sign):
+    def path_average(i, seed, spot, sign):
         level, total = math.log(spot), 0.0
         for date in range(DATES):
             level += DRIFT + sign * SPREAD * normal(seed, i, date)
             total += level
         return math.exp(total / DATES)
 
-    return average
+    return path_average
 
 
 random_average, even_average = average_of(pseudorandom), average_of(even)
@@ -129,8 +129,20 @@ def antithetic_price(i, seed, spot):
 @synk.expectation(covariance=True)
 def price_and_average(i, seed, spot):
     """The price with its control, the average, whose mean is known."""
-    average = random_average(i, seed, spot, 1.0)
-    return DISCOUNT * max(average - STRIKE, 0.0), average
+    mean = random_average(i, seed, spot, 1.0)
+    return DISCOUNT * max(mean - STRIKE, 0.0), mean
+
+
+@synk.expectation
+def average(i, seed, spot):
+    """A smooth function of eight numbers: without the kink at the strike."""
+    return random_average(i, seed, spot, 1.0)
+
+
+@synk.expectation
+def even_mean(i, seed, spot):
+    """The same by Sobol points."""
+    return even_average(i, seed, spot, 1.0)
 
 
 @synk.expectation
@@ -211,6 +223,12 @@ def methods() -> dict[str, Method]:
         "delta by Sobol paths": Method(
             lambda points, seed: repeated(even_delta, points, seed), exact.delta, "delta by paths"
         ),
+        "average": Method(
+            lambda points, seed: average(rows(points), seed, SPOT), exact.average, "average"
+        ),
+        "average by Sobol points": Method(
+            lambda points, seed: repeated(even_mean, points, seed), exact.average, "average"
+        ),
         "delta of a jump by its score": Method(
             lambda points, seed: jump_delta(rows(points), seed, SPOT, SPOT),
             exact.jump_delta,
@@ -271,7 +289,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=64, help="seeds for each error (64)")
     given = parser.parse_args()
     counts = [1 << power for power in range(given.least, given.most + 1)]
-    (ranks,) = given.ranks or [2]
+    (ranks,) = given.ranks or [1]
     with synk.fork(ranks, device=given.device):
         results = measured(counts, given.runs, given.seconds)
     print_table(
