@@ -36,6 +36,7 @@ RUNS = [
         "--ranks 1 3 --bytes 1 --seconds 0.01 --no-peers",
         {"synknumba", "synknumba: host transport alone"},
     ),
+    ("convergence.py", "--least 7 --most 11 --runs 2 --seconds 0.01", {"synknumba"}),
     ("expectation.py", "--ranks 1 3 --rows 7 10007 --seconds 0.01", {"cpu"}),
     (
         "expectation.py",

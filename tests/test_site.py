@@ -142,7 +142,7 @@ def test_versions_to_choose_from(tmp_path):
     assert (site / "0.10.0" / "index.html").read_text(encoding="utf-8") == "first"
 
 
-@pytest.mark.parametrize("name", ["calls", "variables", "sequences"])
+@pytest.mark.parametrize("name", ["calls", "variables", "sequences", "expectation"])
 def test_guides_are_short_and_show_what_they_say(name):
     """Rules are in the page of every rule beside it."""
     text = (DOCS / f"{name}.md").read_text(encoding="utf-8")

@@ -21,9 +21,18 @@ svg.synk { font: 14px system-ui, sans-serif }
 .synk .head { fill: var(--color-foreground-muted, var(--synk-soft)) }
 """  # noqa: E501
     + " ".join(f".synk .c{r} {{ fill: {colour} }}" for r, colour in enumerate(RANK_COLOURS))
+    + "\n"
+    + " ".join(
+        f".synk polyline.c{r} {{ stroke: {colour} }}" for r, colour in enumerate(RANK_COLOURS)
+    )
     + """
 .synk .peer { fill: var(--color-foreground-border, var(--synk-edge)) }
 .synk .halo { fill-opacity: 0.45 }
+.synk polyline[class] { fill: none; stroke-width: 1.5 }
+.synk polyline.peer { stroke: var(--color-foreground-border, var(--synk-edge)) }
+.synk polyline.grid { stroke: var(--color-background-border, var(--synk-face)); stroke-width: 1 }
+.synk polyline.dashed { stroke-dasharray: 5 4 }
+.synk circle.dashed { fill-opacity: 0.45 }
 """
 )
 
@@ -74,6 +83,15 @@ class Drawing:
         self.shapes.append(
             f'<path d="M {x:g} {y:g} {way}" class="arrow" marker-end="url(#synk-head)"/>'
         )
+
+    def line(self, points: list[tuple[float, float]], kind: str) -> None:
+        """Draws lines from each point to the next."""
+        places = " ".join(f"{x:g},{y:g}" for x, y in points)
+        self.shapes.append(f'<polyline points="{places}" class="{kind}"/>')
+
+    def dot(self, x: float, y: float, kind: str) -> None:
+        """Draws a measured value."""
+        self.shapes.append(f'<circle cx="{x:g}" cy="{y:g}" r="3.5" class="{kind}"/>')
 
     def svg(self) -> str:
         """Returns the file's text."""

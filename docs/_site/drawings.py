@@ -9,6 +9,7 @@ alone, as in the repository, they follow the reader's system.
 from collections.abc import Callable
 from pathlib import Path
 
+from docs._site.convergence import convergence
 from docs._site.drawing import COLOURS, Drawing
 from docs._site.speed import speed
 
@@ -202,7 +203,16 @@ def logo() -> Drawing:
     return d
 
 
-DRAWINGS: tuple[Callable[[], Drawing], ...] = (call, rows, memory, variables, sequence, speed, logo)
+DRAWINGS: tuple[Callable[[], Drawing], ...] = (
+    call,
+    rows,
+    memory,
+    variables,
+    sequence,
+    speed,
+    convergence,
+    logo,
+)
 
 
 def main() -> None:

@@ -50,6 +50,7 @@ FIELDS = {
     **dict.fromkeys(("first_launch", "cached_launch", "njit_first_call"), "s"),
     "ns": "ns",
     **dict.fromkeys(("ratio", "scaling", "of_copy", "share", "efficiency", "simulator_factor"), ""),
+    **dict.fromkeys(("error", "stderr", "gain", "slope"), ""),
     **dict.fromkeys(("each", "samples", "rows", "size", "mib", "pairs_per_s", "rate"), ""),
 }
 BENCHMARKS = {"ports": "ms", "weights": "ms"} | dict.fromkeys(
@@ -63,6 +64,7 @@ PATHS = {
     "call_profile": (*_CALL, "_device"),
     "check": ("simt",),
     "collectives": ("_variables", "_comm", "_wire", "_rank"),
+    "convergence": ("_rowwise", "random.py", "_sobol.py"),
     "expcos": ("simt",),
     "expectation": ("_rowwise", "_ops", *_CALL, "_device"),
     "first_launches": ("simt",),
