@@ -1,8 +1,9 @@
-"""Checks of the sizes and dtypes of device functions, before anything is compiled."""
+"""Checks of the sizes, dtypes and ops of device functions, before anything is compiled."""
 
 import operator
 
 import numpy as np
+from numba import cuda
 
 _THREADS = 1024  # of a block, on every GPU
 
@@ -37,3 +38,16 @@ def checked_items(items):
     if count < 1:
         raise ValueError(f"items must be at least 1, got {count}; leave it out for one value")
     return count
+
+
+@cuda.jit(device=True)
+def add(a, b):
+    """Returns the sum."""
+    return a + b
+
+
+def checked_op(op):
+    """Returns a device function of two values; refuses others with a TypeError."""
+    if not callable(op):
+        raise TypeError(f"op must be a device function of two values, got {op!r}")
+    return op

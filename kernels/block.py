@@ -16,12 +16,7 @@ shared memory once and read about twice.
 
 from numba import cuda
 
-from synknumba.kernels._sizes import checked_dtype, checked_items, checked_threads
-
-
-@cuda.jit(device=True)
-def _add(a, b):
-    return a + b
+from synknumba.kernels._sizes import add, checked_dtype, checked_items, checked_op, checked_threads
 
 
 def sum(dtype, threads, items=None):  # noqa: A001  # NumPy's name
@@ -49,7 +44,7 @@ def sum(dtype, threads, items=None):  # noqa: A001  # NumPy's name
     >>> out
     array([2016., 6112.], dtype=float32)
     """
-    return reduce(dtype, threads, _add, items)
+    return reduce(dtype, threads, add, items)
 
 
 def reduce(dtype, threads, op, items=None):
@@ -68,8 +63,7 @@ def reduce(dtype, threads, op, items=None):
     dtype = checked_dtype(dtype)
     threads = checked_threads(threads)
     items = checked_items(items)
-    if not callable(op):
-        raise TypeError(f"op must be a device function of two values, got {op!r}")
+    op = checked_op(op)
 
     @cuda.jit(device=True)
     def reduce_values(value):
