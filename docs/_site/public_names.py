@@ -22,7 +22,8 @@ MODULES = (
 def modules() -> list[ModuleType]:
     """Returns the public modules, with those of the kernel library."""
     kernels = importlib.import_module("synknumba.kernels")
-    names = [f"synknumba.kernels.{one.name}" for one in pkgutil.iter_modules(kernels.__path__)]
+    found = [one.name for one in pkgutil.iter_modules(kernels.__path__)]
+    names = [f"synknumba.kernels.{name}" for name in found if not name.startswith("_")]
     return [importlib.import_module(name) for name in (*MODULES, *names)]
 
 

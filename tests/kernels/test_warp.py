@@ -1,0 +1,52 @@
+"""Device functions of warps against NumPy, compiled for a core and checked for races."""
+
+import numpy as np
+import pytest
+from numba import cuda
+from numpy.testing import assert_allclose, assert_array_equal
+
+from synknumba import simt
+from synknumba.kernels import warp
+
+
+@cuda.jit(device=True)
+def second(a, b):
+    """Associative, and not commutative: the last value that is not 0."""
+    return a if b == 0 else b
+
+
+@pytest.mark.parametrize("run", [simt.jit, simt.check], ids=["compiled", "checked"])
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64, np.float32])
+def test_sum_and_scan(dtype, run):
+    warp_sum, warp_scan, last = warp.sum(dtype), warp.scan(dtype), warp.scan(dtype, second)
+
+    @cuda.jit
+    def kernel(x, sums, scans, lasts):
+        i = cuda.grid(1)
+        sums[i], scans[i], lasts[i] = warp_sum(x[i]), warp_scan(x[i]), last(x[i])
+
+    rng = np.random.default_rng(0)
+    if np.dtype(dtype).kind == "f":
+        x = rng.normal(size=(4, 32)).astype(dtype)
+    else:
+        x = rng.integers(0, np.iinfo(dtype).max, (4, 32), dtype)
+    x[rng.random(x.shape) < 0.5] = 0
+    sums, scans, lasts = np.zeros((3, 128), dtype)
+    run(kernel)[2, 64](x.ravel(), sums, scans, lasts)
+    compare = assert_array_equal
+    if np.dtype(dtype).kind == "f":
+
+        def compare(got, want):
+            assert_allclose(got, want, rtol=0, atol=1e-5)
+
+    compare(sums, x.sum(1, dtype=dtype).repeat(32))
+    compare(scans, x.cumsum(1, dtype=dtype).ravel())
+    places = np.maximum.accumulate(np.where(x != 0, np.arange(32), 0), axis=1)
+    assert_array_equal(lasts, np.take_along_axis(x, places, 1).ravel())
+
+
+def test_refusals():
+    with pytest.raises(TypeError, match="dtype must be one that shuffles have, got uint64"):
+        warp.sum(np.uint64)
+    with pytest.raises(TypeError, match="op must be a device function"):
+        warp.scan(np.int32, 3)
