@@ -551,7 +551,7 @@ CONDITIONS = {
     "a fraction": (
         largest,
         lambda r: r < HALF,
-        r"uses HALF, which is a Fraction.*pass a number, as float\(x\)",
+        r"uses HALF, which is a Fraction.*pass a number, as by a = float\(x\)",
     ),
     "none": (largest, lambda r: r < NOTHING, "uses NOTHING, which is a NoneType.*pass a number"),
     "float32": (largest, lambda r: r * 2 < 1, r"write np.float64\(1\) \* r"),
