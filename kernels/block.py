@@ -14,7 +14,11 @@ with log2 threads + items. Integers wrap at the width of their dtype. Each value
 shared memory once and read about twice.
 """
 
+import operator
+
+import numpy as np
 from numba import cuda
+from numba.cuda import libdevice
 
 from synknumba.kernels._sizes import add, checked_dtype, checked_items, checked_op, checked_threads
 
@@ -231,3 +235,140 @@ def exclusive_scan_total(dtype, threads, items=None):
         return total
 
     return scan_items
+
+
+_RUN = 16  # counters; each run is padded by one, so that on GPUs it has banks of its own
+_SHARED_BYTES = 48 * 1024  # of a block, on every GPU
+
+
+def sort(dtype, threads, items=1):
+    """Returns a device function that sorts the block's threads·items values, as np.sort.
+
+    Called with the thread's array, it replaces the elements; thread t gets those of places t·items
+    to (t + 1)·items − 1. NaN are last. Equal values, as 0.0 and -0.0, stay in their order.
+
+    It is a radix sort from the last digit, of 4 bits, to the first: each thread counts its digits,
+    the counts are scanned, and the values go to their places through shared memory. Source: D.
+    Merrill and A. Grimshaw, "High performance and scalable radix sorting", Parallel Processing
+    Letters 21 (2011), 245. It takes the same time for all values; on cores less than a merge sort.
+
+    Args:
+        dtype: int or float of 32 or 64 bits.
+        threads: size of the block, 1 to 1024.
+        items: elements of the array that each thread passes.
+
+    Raises:
+        TypeError: For another dtype.
+        ValueError: For sizes that fit no block, or not its shared memory.
+    """
+    sort_arrays = _sort(dtype, (), threads, items)
+
+    @cuda.jit(device=True)
+    def sort_keys(keys):
+        sort_arrays(keys, keys)
+
+    return sort_keys
+
+
+def sort_pairs(dtype, value_dtype, threads, items=1):
+    """Returns a device function that sorts as `sort`, and moves a second array's values along.
+
+    It is called with the thread's keys and its values, of int or float of 32 or 64 bits. Arguments
+    and errors are those of `sort`.
+    """
+    return _sort(dtype, (value_dtype,), threads, items)
+
+
+def _ordered(dtype):
+    """Returns a device function of a key: unsigned bits that have the order of the keys."""
+    kind = np.dtype(dtype).kind
+    word = np.uint32 if np.dtype(dtype).itemsize == 4 else np.uint64
+    sign = word(np.iinfo(word).max // 2 + 1)
+    last = word(np.iinfo(word).max)
+    to_int = libdevice.float_as_int if word is np.uint32 else libdevice.double_as_longlong
+
+    @cuda.jit(device=True)
+    def of_unsigned(key):
+        return word(key)
+
+    @cuda.jit(device=True)
+    def of_signed(key):
+        return word(word(key) ^ sign)
+
+    @cuda.jit(device=True)
+    def of_float(key):
+        bits = word(to_int(dtype(key + dtype(0))))  # 0 for -0.0, too
+        bits ^= last if bits & sign else sign
+        return word(last if key != key else bits)  # noqa: PLR0124  # NaN
+
+    return {"u": of_unsigned, "i": of_signed, "f": of_float}[kind]
+
+
+def _sort(dtype, value_dtypes, threads, items):
+    dtype = checked_dtype(dtype)
+    value_dtype = checked_dtype(*value_dtypes) if value_dtypes else dtype
+    threads = checked_threads(threads)
+    items = checked_items(operator.index(items))
+    pairs = bool(value_dtypes)
+    count = threads * items
+    num_bits = 8 * np.dtype(dtype).itemsize
+    num_runs = -(-4 * threads // _RUN)
+    places = count + count // 32
+    ordered = _ordered(dtype)
+    word = np.uint64
+    places_values = places if pairs else 1
+
+    @cuda.jit(device=True)
+    def sort_arrays(keys, values):
+        counters = cuda.shared.array(4 * threads + num_runs, word)  # four counts of 16 bits in each
+        runs = cuda.shared.array(num_runs + 1, word)
+        moved_keys = cuda.shared.array(places, dtype)
+        moved_values = cuda.shared.array(places_values, value_dtype)
+        ranks = cuda.local.array(items, np.int32)
+        t = cuda.threadIdx.x
+        for shift in range(0, num_bits, 4):
+            for lane in range(4):
+                i = lane * threads + t
+                counters[i + i // _RUN] = word(0)
+            for k in range(items):
+                digit = int(ordered(keys[k]) >> shift) & 15
+                i = (digit & 3) * threads + t
+                field = 16 * (digit >> 2)
+                counter = counters[i + i // _RUN]
+                ranks[k] = int(counter >> word(field)) & 0xFFFF
+                counters[i + i // _RUN] = counter + (word(1) << word(field))
+            cuda.syncthreads()
+            if t < num_runs:
+                total = word(0)
+                start = t * (_RUN + 1)
+                for i in range(start, start + min(_RUN, 4 * threads - t * _RUN)):
+                    counter = counters[i]
+                    counters[i] = total
+                    total += counter
+                runs[t] = total
+            cuda.syncthreads()
+            if t == 0:
+                total = word(0)
+                for i in range(num_runs):
+                    counter = runs[i]
+                    runs[i] = total
+                    total += counter
+                runs[num_runs] = total * word(0x1_0001_0001_0000)
+            cuda.syncthreads()
+            for k in range(items):
+                digit = int(ordered(keys[k]) >> shift) & 15
+                i = (digit & 3) * threads + t
+                field = 16 * (digit >> 2)
+                before = counters[i + i // _RUN] + runs[i // _RUN] + runs[num_runs]
+                place = (int(before >> word(field)) & 0xFFFF) + ranks[k]
+                moved_keys[place + place // 32] = keys[k]
+                if pairs:
+                    moved_values[place + place // 32] = values[k]
+            cuda.syncthreads()
+            for k in range(items):
+                place = t * items + k
+                keys[k] = moved_keys[place + place // 32]
+                if pairs:
+                    values[k] = moved_values[place + place // 32]
+
+    return sort_arrays
