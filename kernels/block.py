@@ -14,6 +14,7 @@ with log2 threads + items. Integers wrap at the width of their dtype. Each value
 shared memory once and read about twice.
 """
 
+import math
 import operator
 
 import numpy as np
@@ -261,7 +262,7 @@ def sort(dtype, threads, items=1):
         TypeError: For another dtype.
         ValueError: For sizes that fit no block, or not its shared memory.
     """
-    sort_arrays = _sort(dtype, (), threads, items)
+    sort_arrays = _sort(dtype, None, threads, items)
 
     @cuda.jit(device=True)
     def sort_keys(keys):
@@ -276,16 +277,17 @@ def sort_pairs(dtype, value_dtype, threads, items=1):
     It is called with the thread's keys and its values, of int or float of 32 or 64 bits. Arguments
     and errors are those of `sort`.
     """
-    return _sort(dtype, (value_dtype,), threads, items)
+    return _sort(dtype, value_dtype, threads, items)
 
 
 def _ordered(dtype):
     """Returns a device function of a key: unsigned bits that have the order of the keys."""
-    kind = np.dtype(dtype).kind
-    word = np.uint32 if np.dtype(dtype).itemsize == 4 else np.uint64
-    sign = word(np.iinfo(word).max // 2 + 1)
+    word, to_int = np.uint32, libdevice.float_as_int
+    if np.dtype(dtype).itemsize == 8:
+        word, to_int = np.uint64, libdevice.double_as_longlong
     last = word(np.iinfo(word).max)
-    to_int = libdevice.float_as_int if word is np.uint32 else libdevice.double_as_longlong
+    sign = word(last // 2 + 1)
+    sign_bit = np.iinfo(word).bits - 1
 
     @cuda.jit(device=True)
     def of_unsigned(key):
@@ -297,46 +299,53 @@ def _ordered(dtype):
 
     @cuda.jit(device=True)
     def of_float(key):
-        bits = word(to_int(dtype(key + dtype(0))))  # 0 for -0.0, too
-        bits ^= last if bits & sign else sign
-        return word(last if key != key else bits)  # noqa: PLR0124  # NaN
+        bits = to_int(dtype(key + dtype(0)))  # -0.0 + 0.0 is 0.0
+        flipped = word(bits >> sign_bit) | sign  # without a branch, which is taken at random
+        return word(last if math.isnan(key) else word(bits) ^ flipped)
 
-    return {"u": of_unsigned, "i": of_signed, "f": of_float}[kind]
+    return {"u": of_unsigned, "i": of_signed, "f": of_float}[np.dtype(dtype).kind]
 
 
-def _sort(dtype, value_dtypes, threads, items):
+def _sort(dtype, value_dtype, threads, items):
+    """Returns a device function of keys and values; without a `value_dtype`, it leaves values."""
+    pairs = value_dtype is not None
     dtype = checked_dtype(dtype)
-    value_dtype = checked_dtype(*value_dtypes) if value_dtypes else dtype
+    value_dtype = checked_dtype(value_dtype) if pairs else dtype
     threads = checked_threads(threads)
     items = checked_items(operator.index(items))
-    pairs = bool(value_dtypes)
-    count = threads * items
-    num_bits = 8 * np.dtype(dtype).itemsize
-    num_runs = -(-4 * threads // _RUN)
-    places = count + count // 32
     ordered = _ordered(dtype)
     word = np.uint64
-    places_values = places if pairs else 1
+    num_bits = 8 * dtype().itemsize
+    num_runs = -(-4 * threads // _RUN)
+    places = threads * items + threads * items // 32  # padded, as runs are
+    value_places = places if pairs else 1
+    num_words = 4 * threads + 2 * num_runs + 1
+    num_bytes = 8 * num_words + places * dtype().itemsize + value_places * value_dtype().itemsize
+    if num_bytes > _SHARED_BYTES:
+        raise ValueError(
+            f"{threads} threads with {items} items need {num_bytes} bytes of shared memory, more "
+            f"than the {_SHARED_BYTES} of a block; write fewer, as in threads=256, items=8"
+        )
 
     @cuda.jit(device=True)
     def sort_arrays(keys, values):
         counters = cuda.shared.array(4 * threads + num_runs, word)  # four counts of 16 bits in each
         runs = cuda.shared.array(num_runs + 1, word)
         moved_keys = cuda.shared.array(places, dtype)
-        moved_values = cuda.shared.array(places_values, value_dtype)
+        moved_values = cuda.shared.array(value_places, value_dtype)
         ranks = cuda.local.array(items, np.int32)
         t = cuda.threadIdx.x
         for shift in range(0, num_bits, 4):
             for lane in range(4):
                 i = lane * threads + t
-                counters[i + i // _RUN] = word(0)
+                counters[i + (i >> 4)] = word(0)
             for k in range(items):
                 digit = int(ordered(keys[k]) >> shift) & 15
                 i = (digit & 3) * threads + t
                 field = 16 * (digit >> 2)
-                counter = counters[i + i // _RUN]
-                ranks[k] = int(counter >> word(field)) & 0xFFFF
-                counters[i + i // _RUN] = counter + (word(1) << word(field))
+                counter = counters[i + (i >> 4)]
+                ranks[k] = (int(counter >> word(field)) & 0xFFFF) * 16 + digit
+                counters[i + (i >> 4)] = counter + (word(1) << word(field))
             cuda.syncthreads()
             if t < num_runs:
                 total = word(0)
@@ -356,19 +365,19 @@ def _sort(dtype, value_dtypes, threads, items):
                 runs[num_runs] = total * word(0x1_0001_0001_0000)
             cuda.syncthreads()
             for k in range(items):
-                digit = int(ordered(keys[k]) >> shift) & 15
+                digit = ranks[k] & 15
                 i = (digit & 3) * threads + t
                 field = 16 * (digit >> 2)
-                before = counters[i + i // _RUN] + runs[i // _RUN] + runs[num_runs]
-                place = (int(before >> word(field)) & 0xFFFF) + ranks[k]
-                moved_keys[place + place // 32] = keys[k]
+                before = counters[i + (i >> 4)] + runs[i >> 4] + runs[num_runs]
+                place = (int(before >> word(field)) & 0xFFFF) + (ranks[k] >> 4)
+                moved_keys[place + (place >> 5)] = keys[k]
                 if pairs:
-                    moved_values[place + place // 32] = values[k]
+                    moved_values[place + (place >> 5)] = values[k]
             cuda.syncthreads()
             for k in range(items):
                 place = t * items + k
-                keys[k] = moved_keys[place + place // 32]
+                keys[k] = moved_keys[place + (place >> 5)]
                 if pairs:
-                    values[k] = moved_values[place + place // 32]
+                    values[k] = moved_values[place + (place >> 5)]
 
     return sort_arrays
