@@ -79,6 +79,7 @@ class Estimate(Quantity):
     _moments: Moments
     _scalar: bool
     _rows: tuple[bytes, ...] = field(default_factory=lambda: (os.urandom(16),))
+    _block: int = 1
 
     @classmethod
     def from_values(
@@ -112,7 +113,7 @@ class Estimate(Quantity):
         size = block_size(block, len(array))
         rows = array.reshape(len(array), -1).astype(np.float64)
         moments = moments_module.of_values(rows, weights, covariance=covariance, block=size)
-        return cls(moments, array.ndim == 1)
+        return cls(moments, array.ndim == 1, _block=size)
 
     @classmethod
     def blocked(cls, values: Any, *, covariance: bool = False) -> "Estimate":
@@ -332,7 +333,7 @@ class Estimate(Quantity):
                 f"fewer than the {values} values of a row, got {exact!r}"
             )
         moments = controlled(self._moments, covariance, means)
-        return Estimate(moments, moments.columns.values == 1, self._rows)
+        return Estimate(moments, moments.columns.values == 1, self._rows, self._block)
 
     @staticmethod
     def jackknife(
@@ -493,7 +494,7 @@ class Estimate(Quantity):
                 "x: x + x)"
             )
         moments = moments_module.merge(moments_module.joined(self._moments, operand._moments))
-        return Estimate(moments, self._scalar, (*self._rows, *operand._rows)[-_MOST_ROWS:])
+        return replace(self, _moments=moments, _rows=(*self._rows, *operand._rows)[-_MOST_ROWS:])
 
     def __radd__(self, operand: Any) -> "Estimate":
         """Adds a number to each row; `sum(estimates)` starts from 0."""
@@ -502,7 +503,7 @@ class Estimate(Quantity):
         return self + operand
 
     def _kind(self) -> tuple[Any, ...]:
-        return self._scalar, self._columns
+        return self._scalar, self._columns, self._block
 
     def _words(self) -> str:
         columns = self._columns
@@ -515,6 +516,8 @@ class Estimate(Quantity):
             words += " with weights"
         if columns.covariance:
             words += " and covariance"
+        if self._block > 1:
+            words += f", of means of {self._block} rows"
         return words
 
     def __repr__(self) -> str:
@@ -643,4 +646,4 @@ def merged(
         total = moments_module.with_rest(total, rest, block)
     if powers is not None:
         total = moments_module.in_units(total, -powers)
-    return Estimate(total, scalar)
+    return Estimate(total, scalar, _block=block)

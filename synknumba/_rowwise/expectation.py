@@ -328,7 +328,8 @@ class Expectation(RowFunction):
             passed = [values[name] for name in self._binder.passed]
             part = self(*passed, num_slices=num_slices, shards=shards, progress=progress)
             means.append(part.mean)
-        return Estimate.from_values(means, covariance=np.ndim(means) > 1)
+        estimate_of_means = Estimate.from_values(means, covariance=np.ndim(means) > 1)
+        return replace(estimate_of_means, _block=part.count)
 
     @shortened
     def plan(

@@ -51,6 +51,8 @@ def test_is_the_estimate_of_the_means_of_the_seeds(world):
         assert e.count == 16
         assert_allclose(e.mean, means.mean(), **CLOSE)
         assert_allclose(e.stderr, means.std(ddof=1) / 4, rtol=1e-9)
+    with pytest.raises(synk.ReductionError, match="of means of 256 rows .* same kind"):
+        product(synk.arange(256), 6, 2) + e
     e = pair.replicated(synk.arange(256), seed=5, repeats=5, num_slices=2)
     means = np.array([(x * y).mean(axis=1), x.mean(axis=1)])[:, :5]
     assert e.count == 5

@@ -334,6 +334,10 @@ def test_pickles():
         (lambda: Estimate.from_values([1.0], [-1.0]), "non-negative"),
         (lambda: Estimate.from_values([1.0], [1.0], covariance=True), "further values"),
         (lambda: Estimate.from_values([1.0]) + Estimate.from_values([1.0], [1.0]), "same kind"),
+        (
+            lambda: Estimate.from_values([1.0, 2.0]) + Estimate.from_values([1.0, 2.0], block=2),
+            "of means of 2 rows to .* same kind",
+        ),
         (lambda: Estimate.from_values([[1.0]]) + Estimate.from_values([1.0]), "of one value"),
         (lambda: Estimate.from_values([1.0]).covariance, "covariance=True"),
     ],

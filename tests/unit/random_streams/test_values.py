@@ -383,6 +383,12 @@ def test_an_empty_range(low: int, high: int) -> None:
     assert_array_equal(out, low)
 
 
+@pytest.mark.parametrize(("low", "high"), [(0, 2**63), (2**63, 2**63 + 9), (-(2**63) - 1, 0)])
+def test_bounds_that_are_no_int64(low: int, high: int) -> None:
+    with pytest.raises(ValueError, match=f"must be int64, but low is {low} and high is {high}"):
+        random.randint(0, np.arange(3), 0, low, high)
+
+
 def test_a_kernel_that_draws_is_kept_on_disk() -> None:
     integers[1, 4](1, 1, 1, 7, np.zeros(3, np.int64))
     assert integers.cache_info.not_kept is None
