@@ -319,8 +319,13 @@ def _sort(dtype, value_dtype, threads, items):
     num_runs = -(-4 * threads // _RUN)
     places = threads * items + threads * items // 32  # padded, as runs are
     value_places = places if pairs else 1
-    num_words = 4 * threads + 2 * num_runs + 1
-    num_bytes = 8 * num_words + places * dtype().itemsize + value_places * value_dtype().itemsize
+    num_counters = 4 * threads + num_runs
+    num_totals = num_runs + 1
+    num_bytes = (
+        8 * (num_counters + num_totals)
+        + places * dtype().itemsize
+        + value_places * value_dtype().itemsize
+    )
     if num_bytes > _SHARED_BYTES:
         raise ValueError(
             f"{threads} threads with {items} items need {num_bytes} bytes of shared memory, more "
@@ -329,8 +334,8 @@ def _sort(dtype, value_dtype, threads, items):
 
     @cuda.jit(device=True)
     def sort_arrays(keys, values):
-        counters = cuda.shared.array(4 * threads + num_runs, word)  # four counts of 16 bits in each
-        runs = cuda.shared.array(num_runs + 1, word)
+        counters = cuda.shared.array(num_counters, word)  # four counts of 16 bits in each
+        runs = cuda.shared.array(num_totals, word)
         moved_keys = cuda.shared.array(places, dtype)
         moved_values = cuda.shared.array(value_places, value_dtype)
         ranks = cuda.local.array(items, np.int32)
