@@ -251,8 +251,8 @@ def sort(dtype, threads, items=1):
     It is a radix sort from the last digit, of 4 bits, to the first: each thread counts its digits,
     the counts are scanned, and the values go to their places through shared memory. Source: D.
     Merrill and A. Grimshaw, "High performance and scalable radix sorting", Parallel Processing
-    Letters 21 (2011), 245. It has no branch on a value. On a core 256 · 8 float32 take 0.8 times the
-    time of np.sort in a loop, float64, of twice the digits, 1.7 times; with one item more.
+    Letters 21 (2011), 245. On a core 256 · 8 float32 take 0.8 times the time of Numba's np.sort in
+    a loop, float64, which have twice the digits, 1.7 times, and with fewer items more.
 
     Args:
         dtype: int or float of 32 or 64 bits.
