@@ -12,20 +12,9 @@ sort_pairs = block.sort_pairs(np.float32, np.int32, THREADS, ITEMS)
 inclusive = block.inclusive_scan(np.int32, THREADS, items=ITEMS)
 exclusive_total = block.exclusive_scan_total(np.int32, THREADS)
 SHAPE = (THREADS * ITEMS,)
-OUTPUTS = {
-    name: synk.output("gather", shape=SHAPE, dtype=dtype)
-    for name, dtype in {
-        "keys": "float32",
-        "order": "int32",
-        "sums": "int32",
-        "before": "int32",
-    }.items()
-}
 
 
-@synk.parallel(outputs=OUTPUTS, block=THREADS, grid=2)
-@cuda.jit
-def sorted_rows(x, keys, order, sums, before):
+def sort_and_scan(x, keys, order, sums, before):
     """Sorts each row, and sums up what it was sorted by; a row is of one block."""
     own_keys = cuda.local.array(ITEMS, np.float32)
     own_order = cuda.local.array(ITEMS, np.int32)
@@ -43,6 +32,18 @@ def sorted_rows(x, keys, order, sums, before):
         inclusive(own_order)
         for k in range(ITEMS):
             sums[row, start + k] = own_order[k]
+
+
+sorted_rows = synk.parallel(
+    outputs={
+        "keys": synk.output("gather", shape=SHAPE, dtype="float32"),
+        "order": synk.output("gather", shape=SHAPE, dtype="int32"),
+        "sums": synk.output("gather", shape=SHAPE, dtype="int32"),
+        "before": synk.output("gather", shape=SHAPE, dtype="int32"),
+    },
+    block=THREADS,
+    grid=2,
+)(cuda.jit(sort_and_scan))
 
 
 def test_sorts_and_scans(world):

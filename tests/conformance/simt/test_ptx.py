@@ -13,7 +13,7 @@ from numba import cuda, typeof
 from numba.cuda import dispatcher
 
 import synknumba as synk
-from tests.conformance import test_derivative
+from tests.conformance import test_block_functions, test_derivative
 from tests.conformance.simt.corpus import CASES
 from tests.conformance.simt.test_corpus import cases
 
@@ -51,6 +51,12 @@ def compile_for_gpu() -> Iterator[Callable[..., str]]:
 def test_compiles(name: str, compile_for_gpu: Callable[..., str]) -> None:
     case = CASES[name]
     assert ".entry" in compile_for_gpu(case.kernel, case.make())
+
+
+def test_device_functions_of_blocks_compile(compile_for_gpu: Callable[..., str]) -> None:
+    floats, ints = np.zeros((1, 96), np.float32), np.zeros((1, 96), np.int32)
+    kernel = test_block_functions.sort_and_scan
+    assert ".entry" in compile_for_gpu(kernel, (floats, floats, ints, ints, ints))
 
 
 def test_a_derivative_compiles(compile_for_gpu: Callable[..., str]) -> None:
