@@ -24,17 +24,17 @@ _ALL = 0xFFFFFFFF  # lanes
 
 
 def _checked(dtype):
-    """Returns the NumPy scalar type of a dtype that shuffles have."""
-    if np.dtype(dtype) == np.uint64:
-        raise TypeError("dtype must be one that shuffles have, got uint64; take np.int64")
-    return checked_dtype(dtype)
+    """Returns the NumPy scalar type of a dtype, and that of as many bits which shuffles have."""
+    dtype = checked_dtype(dtype)
+    bits = np.dtype(dtype).str.replace("u", "i")
+    return dtype, np.dtype(bits).type
 
 
 def sum(dtype):  # noqa: A001  # NumPy's name
     """Returns a device function: the sum of the warp's values, for every lane.
 
     Args:
-        dtype: int32, uint32, int64, float32 or float64.
+        dtype: int or float of 32 or 64 bits.
 
     Raises:
         TypeError: For another dtype.
@@ -46,7 +46,7 @@ def reduce(dtype, op):
     """Returns a device function: the warp's values combined by `op`, for every lane.
 
     Args:
-        dtype: int32, uint32, int64, float32 or float64.
+        dtype: int or float of 32 or 64 bits.
         op: device function of two values; associative and commutative.
 
     Raises:
@@ -68,7 +68,7 @@ def reduce(dtype, op):
     >>> out
     array([31, 63], dtype=int32)
     """
-    dtype = _checked(dtype)
+    dtype, bits = _checked(dtype)
     op = checked_op(op)
 
     @cuda.jit(device=True)
@@ -76,7 +76,7 @@ def reduce(dtype, op):
         result = dtype(value)
         step = 16
         while step > 0:
-            result = dtype(op(result, dtype(cuda.shfl_xor_sync(_ALL, result, step))))
+            result = dtype(op(result, dtype(cuda.shfl_xor_sync(_ALL, bits(result), step))))
             step //= 2
         return result
 
@@ -87,13 +87,13 @@ def scan(dtype, op=add):
     """Returns a device function: the values of the lanes up to one's own, combined by `op`.
 
     Args:
-        dtype: int32, uint32, int64, float32 or float64.
+        dtype: int or float of 32 or 64 bits.
         op: device function of two values; associative. The sum, if left out.
 
     Raises:
         TypeError: For another dtype, or an `op` that is not a function.
     """
-    dtype = _checked(dtype)
+    dtype, bits = _checked(dtype)
     op = checked_op(op)
 
     @cuda.jit(device=True)
@@ -101,7 +101,7 @@ def scan(dtype, op=add):
         result = dtype(value)
         step = 1
         while step < 32:
-            before = dtype(cuda.shfl_up_sync(_ALL, result, step))
+            before = dtype(cuda.shfl_up_sync(_ALL, bits(result), step))
             if cuda.laneid >= step:
                 result = dtype(op(before, result))
             step *= 2
@@ -116,16 +116,16 @@ def broadcast_from(dtype):
     The function takes each lane's value, and the number of the lane, 0 to 31, the same in all.
 
     Args:
-        dtype: int32, uint32, int64, float32 or float64.
+        dtype: int or float of 32 or 64 bits.
 
     Raises:
         TypeError: For another dtype.
     """
-    dtype = _checked(dtype)
+    dtype, bits = _checked(dtype)
 
     @cuda.jit(device=True)
     def broadcast_lane(value, lane):
-        return dtype(cuda.shfl_sync(_ALL, dtype(value), lane))
+        return dtype(cuda.shfl_sync(_ALL, bits(dtype(value)), lane))
 
     return broadcast_lane
 
@@ -142,7 +142,7 @@ def sort(dtype):
     NaN is last, as in `np.sort`.
 
     Args:
-        dtype: int32, uint32, int64, float32 or float64.
+        dtype: int or float of 32 or 64 bits.
 
     Raises:
         TypeError: For another dtype.
@@ -160,7 +160,7 @@ def sort(dtype):
     >>> out
     array([48, 16], dtype=int32)
     """
-    dtype = _checked(dtype)
+    dtype, bits = _checked(dtype)
 
     @cuda.jit(device=True)
     def sort_lanes(value):
@@ -169,7 +169,7 @@ def sort(dtype):
         while length <= 32:
             step = length // 2
             while step > 0:
-                other = dtype(cuda.shfl_xor_sync(_ALL, result, step))
+                other = dtype(cuda.shfl_xor_sync(_ALL, bits(result), step))
                 ascending = (cuda.laneid & length) == 0
                 lower = (cuda.laneid & step) == 0
                 if lower == ascending:

@@ -115,11 +115,11 @@ def test_extrema(dtype, threads, run):
         values[1, i], places[1, i] = argmax(x[i], i)
 
     @few
-    @given(seeds, st.sampled_from([0.0, 0.1, 1.0]))
-    def agrees(seed, share):
+    @given(seeds)
+    def agrees(seed):
         x = drawn(seed, (2, threads), dtype) % dtype(3)  # equal ones, too
         if np.dtype(dtype).kind == "f":
-            x[np.random.default_rng(seed).random(x.shape) < share] = np.nan
+            x[0, seed % threads :: 5] = np.nan
         values, places = np.zeros((2, x.size), dtype), np.zeros((2, x.size), np.int64)
         kernel[2, threads](x.ravel(), values, places)
         for got, place, numpy in zip(values, places, (np.argmin, np.argmax), strict=True):

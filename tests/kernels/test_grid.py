@@ -11,8 +11,7 @@ import synknumba as synk
 from synknumba.kernels import grid
 
 
-@pytest.mark.parametrize("threads", [1, 7, 64])
-@pytest.mark.parametrize("dtype", [np.uint32, np.int64, np.float32])
+@pytest.mark.parametrize(("dtype", "threads"), [(np.uint32, 1), (np.int64, 7), (np.float32, 64)])
 def test_sum(dtype, threads, run):
     grid_sum = grid.sum(dtype, threads)
 
