@@ -6,6 +6,7 @@ import numpy as np
 from numba import cuda
 
 _THREADS = 1024  # of a block, on every GPU
+_SHARED = 48 * 1024  # bytes of a block that no GPU must be asked for
 
 
 def checked_dtype(dtype):
@@ -51,3 +52,24 @@ def checked_op(op):
     if not callable(op):
         raise TypeError(f"op must be a device function of two values, got {op!r}")
     return op
+
+
+def checked_bins(bins):
+    """Returns the number of bins; refuses with a ValueError what fits no shared memory."""
+    count = operator.index(bins)
+    if count < 1:
+        raise ValueError(f"bins must be at least 1, got {count}; write the number of values")
+    return checked_shared(
+        np.int32, count, f"bins={count}", "count in global memory: cuda.atomic.add(counts, bin, 1)"
+    )
+
+
+def checked_shared(dtype, count, argument, instead):
+    """Returns the number of elements; refuses with a ValueError what fits no shared memory."""
+    size = count * np.dtype(dtype).itemsize
+    if size > _SHARED:
+        raise ValueError(
+            f"{argument} must fit the {_SHARED} bytes of a block's shared memory, "
+            f"got {size} bytes; {instead}"
+        )
+    return count

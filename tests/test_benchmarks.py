@@ -55,6 +55,11 @@ RUNS = [
         "--quick --gpus 1 3 --seconds 0.01",
         {"synknumba", "FluidX3D", "ParallelStencil, 2-D ice", "Romero et al."},
     ),
+    (
+        "kernels.py",
+        "--tiles 3 --seconds 0.01",
+        {"synknumba: simt kernel", "numba: njit loop", "numpy", "copy"},
+    ),
     ("machines.py", "--ranks 2 --seconds 0.01 --repeats 1 --bytes 1e6", {"synknumba"}),
     (
         "many_ranks.py",

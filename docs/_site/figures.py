@@ -71,6 +71,7 @@ PATHS = {
     "generators": ("random.py", "simt"),
     "gpu_sequences": ("_sequence", "_wire", "_rank", "_device", "_comm"),
     "headline": ("_sequence", "_wire", "_rank", "_device", "_comm", "kernels", "random.py"),
+    "kernels": ("kernels", "simt"),
     "machines": ("_machines", *_CALL, "_comm"),
     "many_ranks": (*_CALL, "_rowwise", "_ops", "_comm", "_world", "simt"),
     "minibatch": ("_host", *_CALL, "_device"),

@@ -36,7 +36,7 @@ FURTHER = (
 )
 
 # Modules without kernels; tests/kernels has their tests.
-DEVICE_FUNCTIONS = ("_sizes", "block", "warp")
+DEVICE_FUNCTIONS = ("_sizes", "block", "grid", "warp")
 
 
 @pytest.mark.parametrize("num_slices", [1, 3])

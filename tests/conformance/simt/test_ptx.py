@@ -13,6 +13,7 @@ from numba import cuda, typeof
 from numba.cuda import dispatcher
 
 import synknumba as synk
+from synknumba.kernels import block, grid, warp
 from tests.conformance import test_block_functions, test_derivative
 from tests.conformance.simt.corpus import CASES
 from tests.conformance.simt.test_corpus import cases
@@ -57,6 +58,31 @@ def test_device_functions_of_blocks_compile(compile_for_gpu: Callable[..., str])
     floats, ints = np.zeros((1, 96), np.float32), np.zeros((1, 96), np.int32)
     kernel = test_block_functions.sort_and_scan
     assert ".entry" in compile_for_gpu(kernel, (floats, floats, ints, ints, ints))
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64, np.uint64, np.float32, np.float64])
+def test_device_functions_compile(dtype: Any, compile_for_gpu: Callable[..., str]) -> None:
+    block_sum, block_histogram = block.sum(dtype, 64), block.histogram(64, 10)
+    block_argmin, block_argmax = block.argmin(dtype, 64), block.argmax(dtype, 64)
+    block_load, block_store = block.load(dtype, 64, 4, fill=1), block.store(dtype, 64, 4)
+    warp_scan, warp_broadcast, warp_sort = (
+        function(dtype) for function in (warp.scan, warp.broadcast_from, warp.sort)
+    )
+    grid_sum = grid.sum(dtype, 64)
+
+    def kernel(x: Any, indices: Any, partials: Any, counter: Any) -> None:
+        i = cuda.grid(1)
+        values = cuda.local.array(4, dtype)
+        block_load(x, i, values)
+        values[0], indices[i] = block_argmin(values[0], i)
+        values[1], indices[i] = block_argmax(values[1], i)
+        values[2] = block_sum(warp_scan(warp_broadcast(warp_sort(values[2]), 3)))
+        block_store(x, i, values)
+        block_histogram(i, indices)
+        grid_sum(x[i], partials, counter, x)
+
+    x, indices, counter = np.zeros(9, dtype), np.zeros(9, np.int64), np.zeros(1, np.uint32)
+    assert ".entry" in compile_for_gpu(kernel, (x, indices, x, counter))
 
 
 def test_a_derivative_compiles(compile_for_gpu: Callable[..., str]) -> None:
