@@ -1,4 +1,4 @@
-"""Reductions, counts and tiles of the values that the threads of a block have, as device functions.
+"""Reductions, scans, sorts, counts and tiles of the values of a block, as device functions.
 
 Each function here returns a device function for any kernel of one-dimensional blocks of `threads`
 threads; its shared memory is inside. Every thread of the block must call it.
