@@ -125,8 +125,8 @@ class DryRun(Recorder):
         placed: set[Key] = set()
         for key in keys:
             match key:
-                case ("variable", int(variable), leaf):
-                    placed.add(("variable", self._memory.get(variable, variable), leaf))
+                case ("variable", int(variable), *rest):
+                    placed.add(("variable", self._memory.get(variable, variable), *rest))
                 case _:
                     placed.add(key)
         return frozenset(placed)
@@ -167,7 +167,7 @@ class DryRun(Recorder):
             moved = givers * sum(sizes)
         else:
             moved = 0
-        accesses: Sequence[Access] = [access_in_place(kind, keys)]
+        accesses: Sequence[Access] = [access_in_place(spec, keys)]
         if stage_bytes(kind, size, sizes):
             accesses = staged_accesses(keys, ("stage", len(self._reports)))
         writes = self._names(keys)

@@ -574,6 +574,7 @@ def test_what_has_no_sense_with_a_halo(world):
         "all_reduce": lambda: synk.all_reduce([synk.variable(np.ones(1)), u], "sum"),
         "all_gather": lambda: synk.all_gather(u),
         "reduce_scatter": lambda: synk.reduce_scatter(u, "sum"),
+        "all_to_all": lambda: synk.all_to_all(u),
     }
     for name, call in calls.items():
         with pytest.raises(synk.PartitionError, match=f"{name}: {refused}"):
