@@ -125,8 +125,8 @@ class DryRun(Recorder):
         placed: set[Key] = set()
         for key in keys:
             match key:
-                case ("variable", int(variable), *rest):
-                    placed.add(("variable", self._memory.get(variable, variable), *rest))
+                case ("variable", int(variable), leaf):
+                    placed.add(("variable", self._memory.get(variable, variable), leaf))
                 case _:
                     placed.add(key)
         return frozenset(placed)

@@ -449,14 +449,14 @@ def staged_accesses(keys: frozenset[Key], stage: Key) -> tuple[Access, Access]:
     return Access(reads=keys, writes=key), Access(writes=keys, remote_reads=key)
 
 
-def access_in_place(spec: CollectiveSpec, keys: frozenset[Any]) -> Access:
+def access_in_place(spec: CollectiveSpec, keys: frozenset[Key]) -> Access:
     """Returns what a collective on the ranks' arrays in shared memory reads and writes."""
     if spec.kind == "exchange":
-        # each rank writes its own halos, which others read to add them to their own rows
-        halos = frozenset((*key, "halo") for key in keys)
+        # Each rank writes its own halos, which others read only to add them to own rows. These are
+        # what each exchange reads, so the two never overtake each other.
         if spec.op is None:
-            return Access(writes=halos, remote_reads=keys, nearby=True)
-        return Access(writes=keys, remote_reads=keys | halos, nearby=True)
+            return Access(remote_reads=keys, nearby=True)
+        return Access(writes=keys, remote_reads=keys, nearby=True)
     return Access(keys, keys, keys, keys)  # each works on a part of all ranks' arrays
 
 

@@ -20,8 +20,8 @@ from synknumba._types import Op
 from synknumba._wire.program import HostArray
 
 Key: TypeAlias = Hashable
-"""Memory that parts read and write: ("variable", number, leaf), the same with "halo" for what an
-exchange writes of it, ("data", segment) or ("stage", index).
+"""Memory that parts read and write: ("variable", number, leaf), ("data", segment) or ("stage",
+index).
 """
 
 Formulas: TypeAlias = Sequence[tuple[int, str, Formula]]
