@@ -104,7 +104,9 @@ def use(k):
     synk.reduce(u, "max", in_place=False)
     synk.all_gather(w)
     synk.exchange(synk.scatter(v, halo=2 + k % 3, periodic=True))
-    synk.scatter(v, np.ones(1000 + 600 * k))
+    synk.exchange(v, add=True)
+    half = 500 + 300 * k
+    synk.all_to_all(synk.scatter(v, np.ones(2 * half)), counts=[[half, 0], [k, half - k]])
     synk.all_gather(v)
     synk.broadcast(u, np.ones(1 + k % 7))
     return synk.reduce_scatter(v, "sum").get_value(0)[0]
