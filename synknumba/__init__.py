@@ -22,7 +22,8 @@ Arrays:
 Variables and collectives:
     variable, vector, Variable             arrays that stay on the ranks; several as one vector
     broadcast, all_gather                  copy arrays, or all rows, to every rank
-    scatter, exchange                      divide rows among the ranks; renew halos
+    scatter, exchange                      divide rows among the ranks; renew halos, or add them
+    all_to_all                             send rows of each rank to each
     reduce, all_reduce, reduce_scatter     combine the arrays of all ranks
     gather, snapshot                       copy the arrays of all ranks to the script
     get_value, set_value                   read and write the arrays of one rank
@@ -125,6 +126,7 @@ from synknumba._types import Extremum as Extremum
 from synknumba._types import Span as Span
 from synknumba._variables.collectives import all_gather as all_gather
 from synknumba._variables.collectives import all_reduce as all_reduce
+from synknumba._variables.collectives import all_to_all as all_to_all
 from synknumba._variables.collectives import broadcast as broadcast
 from synknumba._variables.collectives import exchange as exchange
 from synknumba._variables.collectives import gather as gather

@@ -17,7 +17,7 @@ from synknumba._errors import ArgumentError, MemberError, shorten, shortened, wh
 DeviceKind: TypeAlias = Literal["cuda", "cpu"]
 NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather", "argmin", "argmax"]
 CollectiveKind: TypeAlias = Literal[
-    "broadcast", "all_gather", "reduce", "all_reduce", "reduce_scatter", "exchange"
+    "broadcast", "all_gather", "reduce", "all_reduce", "reduce_scatter", "exchange", "all_to_all"
 ]
 CollectiveOp: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
 Transport: TypeAlias = Literal["nccl", "host"]
@@ -25,6 +25,7 @@ CompilerName: TypeAlias = Literal["numba.cuda", "numba-cuda-mlir"]
 Batch: TypeAlias = int | slice | Sequence[int] | NDArray[Any] | None
 Array: TypeAlias = NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
+Counts: TypeAlias = tuple[tuple[int, ...], ...]  # of rows, by sending and by receiving rank
 Args: TypeAlias = tuple[Any, ...]
 Kwargs: TypeAlias = Mapping[str, Any]
 CallValues: TypeAlias = tuple[Any, ...]  # of one call, in the order of its program's format

@@ -10,7 +10,8 @@ every call.
     reduce           on the root: op over the arrays of all ranks; on the others its old target
     all_reduce       op over the arrays of all ranks
     reduce_scatter   its part of op over the arrays of all ranks
-    exchange         its old target, with elements that `Exchange.copies` lists from the arrays of all ranks
+    exchange         its old target, with elements that `Exchange.copies` lists from the arrays of all ranks, or
+                     with their sums
 
     op               value
     sum, prod        a₀ + a₁ + … and a₀ · a₁ · …, in the arrays' dtype, so integers wrap
@@ -31,7 +32,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from synknumba._host import this_process
 from synknumba._ops.halo import Copy
@@ -123,12 +124,13 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def exchange(self, exchanges: Sequence[Exchange]) -> Step:
-        """Copies ranges of elements from sources to targets, as `Exchange.copies` lists them.
+    def exchange(self, exchanges: Sequence[Exchange], op: Literal["sum"] | None = None) -> Step:
+        """Copies ranges of elements from sources to targets, as `Exchange.copies` lists them; with
+        "sum", adds them to the targets, in the order of the copies.
 
         Called by all ranks with the same copies; each waits for those from which it gets elements,
-        and may wait for those that get elements from it. No element is written twice. A copy may
-        stay on one rank.
+        and may wait for those that get elements from it. No element is both read and written, and
+        without an op none is written twice. A copy may stay on one rank.
         """
 
     @abstractmethod
@@ -151,6 +153,7 @@ def make_step(
         "reduce": (op, root),
         "all_reduce": (op,),
         "reduce_scatter": (op,),
+        "exchange": (op,),
     }
     step: Step = getattr(communicator, kind)(exchanges, *rest.get(kind, ()))
     return step

@@ -31,7 +31,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import numba
 import numpy as np
@@ -108,14 +108,17 @@ class HostCommunicator(Communicator):
                 pieces.append(self._piece(_cut(e.sources, begin, end), (target,)))
         return self._combine(op, pieces)
 
-    def exchange(self, exchanges: Sequence[Exchange]) -> Step:
+    def exchange(self, exchanges: Sequence[Exchange], op: Literal["sum"] | None = None) -> Step:
         pieces = []
         for e in exchanges:
             for copy in e.copies:
                 if copy.target % self._parts == self._part:
                     source = e.sources[copy.source][copy.source_start :][: copy.count]
                     target = e.targets[copy.target][copy.target_start :][: copy.count]
-                    pieces.append(_Piece((source,), (target,)))
+                    sources = (source,) if op is None else (target, source)
+                    pieces.append(_Piece(sources, (target,)))
+        if op is not None:
+            return self._combine(op, pieces)
         return _move(pieces, self._parts)
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, zip_longest
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import cupy
 import numpy as np
@@ -214,7 +214,10 @@ class NcclCommunicator(Communicator):
 
         return self._step(exchanges, plan)
 
-    def exchange(self, exchanges: Sequence[Exchange]) -> Step:
+    def exchange(self, exchanges: Sequence[Exchange], op: Literal["sum"] | None = None) -> Step:
+        additions: list[_Call] = []
+        if op is not None:
+            exchanges = [self._set_aside(exchange, additions) for exchange in exchanges]
         viewed = [_viewed(exchange, np.uint8) for exchange in exchanges]
         copies = [exchange.copies for exchange in viewed]
         if self.mail is None or not fit(copies, self._world_size):
@@ -224,7 +227,7 @@ class NcclCommunicator(Communicator):
             letters = letters_of(self._rank, self._world_size, copies, places)
             calls = [*chain.from_iterable(map(self._copies_here, viewed))]
             calls += self.mail.exchange(letters)
-        return partial(self._run, calls, tuple(exchanges))
+        return partial(self._run, [*calls, *additions], tuple(exchanges))
 
     def close(self) -> None:
         self._nccl = None  # drops this end's reference only; see _connect
@@ -327,6 +330,34 @@ class NcclCommunicator(Communicator):
             for copy in exchange.copies
             if copy.source == copy.target == self._rank
         ]
+
+    def _set_aside(self, exchange: Exchange, additions: list[_Call]) -> Exchange:
+        """Returns an exchange into memory of its own, and appends the calls that add what comes
+        there to this rank's target.
+        """
+        target, copies, places = exchange.targets[self._rank], [], []
+        counts = [0] * self._world_size
+        for copy in exchange.copies:
+            start = counts[copy.target]
+            copies.append(replace(copy, target_start=start))
+            counts[copy.target] += copy.count
+            if copy.target == self._rank:
+                places.append((copy.target_start, start, copy.count))
+        with self._stream:  # CuPy's pool reuses memory on the stream that it was allocated on
+            received = cupy.empty(counts[self._rank], target.dtype)
+        for into, start, count in places:
+            pair = target[into : into + count], received[start : start + count]
+            additions.append(partial(self._add, *pair))
+        return replace(
+            exchange,
+            targets=self._only(received),
+            target_counts=tuple(counts),
+            copies=tuple(copies),
+        )
+
+    def _add(self, target: Any, source: Any) -> None:
+        with self._stream:
+            cupy.add(target, source, out=target)
 
     def _goes_by_mail(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> bool:
         """Whether an all_reduce goes by mail, which all ranks decide alike."""

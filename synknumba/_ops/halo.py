@@ -35,6 +35,14 @@ class Copy:
         starts = self.source_start * factor, self.target_start * factor
         return Copy(self.source, starts[0], self.target, starts[1], self.count * factor)
 
+    def reversed(self) -> "Copy":
+        """Returns the copy back.
+
+        >>> Copy(0, 4, 1, 0, 2).reversed()
+        Copy(source=1, source_start=0, target=0, target_start=4, count=2)
+        """
+        return Copy(self.target, self.target_start, self.source, self.source_start, self.count)
+
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,11 @@ class TransferRoutine(Steps):
             array, host = holding.array(leaf), self.place.host(mine)
             if firsts:
                 array = holding.rows(leaf, firsts[rank], mine.shape[0])
-            if self._program.up:
+            if self._program.adds:
+                received = device.view(device.memory(host.nbytes), 0, host.dtype, host.shape)
+                steps.append(device.upload(received, host))
+                steps.append(device.accumulate("sum", array, received))
+            elif self._program.up:
                 steps.append(device.upload(array, host))
             else:
                 steps.append(device.download(host, array))

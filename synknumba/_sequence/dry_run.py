@@ -167,7 +167,7 @@ class DryRun(Recorder):
             moved = givers * sum(sizes)
         else:
             moved = 0
-        accesses: Sequence[Access] = [access_in_place(kind, keys)]
+        accesses: Sequence[Access] = [access_in_place(spec, keys)]
         if stage_bytes(kind, size, sizes):
             accesses = staged_accesses(keys, ("stage", len(self._reports)))
         writes = self._names(keys)

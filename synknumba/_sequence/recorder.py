@@ -429,7 +429,7 @@ class Recorder(ABC):
         self._count_call()
         group = VariableGroup.of(variables, kind)
         spec = CollectiveSpec(kind, None, check_rank(root, self.partition.parts))
-        if kind in {"all_reduce", "reduce"}:
+        if op is not None or kind in {"all_reduce", "reduce"}:
             spec = spec._replace(op=group.checked_op(op))
         self._place(group.states)
         if kind == "exchange":

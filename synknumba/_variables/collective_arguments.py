@@ -14,7 +14,15 @@ from synknumba._host.data import Data
 from synknumba._ops.halo import Halo
 from synknumba._ops.reduction import nearest_op
 from synknumba._ops.tree import Structure, describe, flatten, parts_like, shape_text, unflatten
-from synknumba._types import Array, CollectiveOp, Shape, as_flag, class_text
+from synknumba._types import (
+    Array,
+    CollectiveOp,
+    Counts,
+    Shape,
+    as_flag,
+    class_text,
+    count_text,
+)
 from synknumba._variables.state import VariableState, rows_fit
 from synknumba._variables.variable import Branch, Variable, accepted, state_of
 from synknumba._world.open_world import current_world
@@ -182,6 +190,52 @@ class VariableGroup:
                     f"{self.what}: {state.label} is scattered with a halo: rows of different ranks "
                     f"are not the same rows; gather it"
                 )
+
+    def check_divided(self) -> None:
+        """Raises `PartitionError` if a variable is a replica."""
+        for state in self.states:
+            if not state.sharded:
+                raise PartitionError(f"{self.what}: {state.label} is a replica; scatter it first")
+
+    def checked_counts(self, counts: Any) -> Counts:
+        """Returns the rows that each rank sends to each; `()` for equal blocks, if `counts` is
+        None.
+
+        Raises:
+            PartitionError: they are no integers of shape (W, W), or do not add up to the rows of
+                each rank, or without them, those are no W blocks.
+        """
+        size = current_world().world_size
+        if counts is None:
+            for label, rank, length in self._own_lengths():
+                if length % size:
+                    raise PartitionError(
+                        f"{self.what}: {label} has {count_text(length, 'row')} on rank {rank}, "
+                        f"which are no {size} equal blocks; say in counts= how many go to each rank"
+                    )
+            return ()
+        numbers = np.asarray(counts)
+        if numbers.shape != (size, size) or numbers.dtype.kind not in "iu":
+            raise PartitionError(
+                f"{self.what}: counts must be integers of shape {(size, size)}, where rank r sends "
+                f"counts[r, j] rows to rank j, or a variable with {size} integers on each rank; "
+                f"got {numbers.dtype} {numbers.shape}"
+            )
+        checked = tuple(map(tuple, numbers.tolist()))
+        for label, rank, length in self._own_lengths():
+            if min(checked[rank]) < 0 or sum(checked[rank]) != length:
+                raise PartitionError(
+                    f"{self.what}: the counts of a rank must be at least 0 and add up to its rows; "
+                    f"{label} has {count_text(length, 'row')} on rank {rank}, whose counts are "
+                    f"{list(checked[rank])}"
+                )
+        return checked
+
+    def _own_lengths(self) -> Iterator[tuple[str, int, int]]:
+        """Yields the label of each array, with each rank and the number of its own rows."""
+        for state, leaf, shapes in self._own_shapes():
+            for rank, shape in enumerate(shapes):
+                yield state.label_of(leaf), rank, shape[0]
 
     def check_halos(self) -> None:
         """Raises `PartitionError` if a variable has no halo."""

@@ -31,8 +31,10 @@ import numpy as np
 from synknumba._comm import Communicator, Exchange, host_communicator, make_step, prepare
 from synknumba._host.casting import fill
 from synknumba._host.segment import Segment
+from synknumba._ops.blocks import block_copies, equal_counts
+from synknumba._ops.halo import Copy
 from synknumba._ops.variable_layout import LeafLayout, line_type
-from synknumba._types import Array, Cache, CollectiveKind, CollectiveOp, Transport
+from synknumba._types import Array, Cache, CollectiveKind, CollectiveOp, Counts, Transport
 from synknumba._variables.allocation import Allocation, not_in_use
 from synknumba._variables.kept_values import copies_of
 from synknumba._wire.control import align
@@ -91,25 +93,35 @@ class Endpoints:
         dtype, source = self.source.end(self.leaf, gives)
         return Operand(dtype, source, self.target.end(self.leaf, gets)[1])
 
-    def exchanged(self) -> Operand:
-        """Returns the operand of an exchange, with the copies between the ranks."""
+    def copies(self, spec: "CollectiveSpec") -> list[Copy]:
+        """Returns the copies of an exchange or all_to_all between the ranks, in rows."""
+        if spec.kind == "all_to_all":
+            return block_copies(spec.counts or equal_counts([of[0] for of in self.layout.shapes]))
+        copies = self.source.layout.copies(self.leaf)
+        if spec.op is None:
+            return copies
+        return [copy.reversed() for copy in copies]
+
+    def exchanged(self, spec: "CollectiveSpec") -> Operand:
+        """Returns the operand of an exchange or all_to_all, with its copies."""
         row = math.prod(self.layout.shapes[0][1:])
         elements = line_type(self.layout.dtype, row)[1]  # of one row
         if not elements:
             return self.operand()
-        copies = self.source.layout.copies(self.leaf)
-        return self.operand()._replace(copies=tuple(copy.scaled(elements) for copy in copies))
+        copies = tuple(copy.scaled(elements) for copy in self.copies(spec))
+        return self.operand()._replace(copies=copies)
 
 
 # What the kind says: which take `dest=`, after which each rank has its own rows, and after which
 # ranks have different values.
-WITH_DEST: Final = frozenset({"all_gather", "reduce_scatter"})
-SHARDING: Final = frozenset({"reduce_scatter", "exchange"})
+WITH_DEST: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all"})
+SHARDING: Final = frozenset({"reduce_scatter", "exchange", "all_to_all"})
 DIFFERING: Final = frozenset({"reduce", *SHARDING})
 
 
 class CollectiveSpec(NamedTuple):
-    """A collective: its kind, the op of a reduction, and the root of a broadcast or reduce.
+    """A collective: its kind, the op of a reduction, the root of a broadcast or reduce, and the
+    rows that each rank sends to each in an all_to_all of unequal blocks.
 
     A tuple, since one is made, hashed and compared in each repeated collective.
     """
@@ -117,6 +129,7 @@ class CollectiveSpec(NamedTuple):
     kind: CollectiveKind
     op: CollectiveOp | None = None
     root: int = 0
+    counts: Counts = ()
 
 
 def pairs_of(spec: CollectiveSpec, source: Allocation, target: Allocation) -> list[Endpoints]:
@@ -139,8 +152,10 @@ def program_in_place(
     spec: CollectiveSpec, pairs: Sequence[Endpoints], transport: Transport
 ) -> Collective:
     """Returns the program of a collective that works on the arrays themselves."""
-    operand_of = Endpoints.exchanged if spec.kind == "exchange" else Endpoints.operand
-    return program_of(spec, map(operand_of, pairs), transport)
+    if spec.kind not in {"exchange", "all_to_all"}:
+        return program_of(spec, map(Endpoints.operand, pairs), transport)
+    operands = [pair.exchanged(spec) for pair in pairs]
+    return program_of(spec._replace(kind="exchange"), operands, transport)
 
 
 def program_of(
@@ -434,10 +449,14 @@ def staged_accesses(keys: frozenset[Key], stage: Key) -> tuple[Access, Access]:
     return Access(reads=keys, writes=key), Access(writes=keys, remote_reads=key)
 
 
-def access_in_place(kind: CollectiveKind, keys: frozenset[Key]) -> Access:
+def access_in_place(spec: CollectiveSpec, keys: frozenset[Key]) -> Access:
     """Returns what a collective on the ranks' arrays in shared memory reads and writes."""
-    if kind == "exchange":  # each rank writes its own halos, which no other reads
-        return Access(remote_reads=keys, nearby=True)
+    if spec.kind == "exchange":
+        # Each rank writes its own halos, which others read only to add them to own rows. These are
+        # what each exchange reads, so the two never overtake each other.
+        if spec.op is None:
+            return Access(remote_reads=keys, nearby=True)
+        return Access(writes=keys, remote_reads=keys, nearby=True)
     return Access(keys, keys, keys, keys)  # each works on a part of all ranks' arrays
 
 
@@ -500,7 +519,7 @@ class CoreTransfers(VariableTransfers):
             nbytes = stage_bytes(spec.kind, self.world.world_size, sizes)
             if nbytes:
                 return self._staged(program, nbytes, keys, describe(spec, pairs))
-        return [Step(program, access_in_place(spec.kind, keys))], []
+        return [Step(program, access_in_place(spec, keys))], []
 
     def _staged(
         self, program: Collective, nbytes: int, keys: frozenset[Key], info: CallInfo

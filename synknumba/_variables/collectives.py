@@ -19,9 +19,10 @@ import numpy as np
 from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError, PartitionError
 from synknumba._ops import rows as rows_module
+from synknumba._ops.blocks import equal_counts
 from synknumba._ops.halo import Halo
 from synknumba._ops.rows import Partition, Rows
-from synknumba._types import Array, Batch, CollectiveOp, Shape, class_text, known_options
+from synknumba._types import Array, Batch, CollectiveOp, Shape, as_flag, class_text, known_options
 from synknumba._variables.collective_arguments import (
     VariableGroup,
     check_alike,
@@ -463,30 +464,116 @@ def reduce_scatter(
     return vars if dest is None else dest
 
 
+@known_options
+def all_to_all(vars: Any, dest: Any = None, counts: Any = None) -> Any:
+    """Sends block j of each rank's rows to rank j, which gets the blocks of all ranks in rank
+    order.
+
+    Numbers of rows may differ between ranks, before and after. Every rank waits for all others; the
+    call returns when all have their rows. Not in place: the result of `vars` themselves gets new
+    memory, and so does that of a `dest` whose shapes do not fit or that is in `vars` too. Without
+    `counts`, repeated calls are fastest.
+
+    Args:
+        vars: a `Variable`, or a tree of variables, each divided by rows, as after `scatter`,
+            without a halo.
+        dest: variables for the result, in the structure of `vars`, of the same dtypes and numbers
+            of dimensions; None for `vars` themselves.
+        counts: numbers of rows, the same for all arrays: integers of shape (W, W), where rank r
+            sends its next `counts[r, j]` rows to rank j; or a `Variable` that has row r of these on
+            rank r, where a kernel may have counted. None for W blocks of equal length on each rank.
+
+    Returns:
+        The variables that have the result: `dest`, or `vars`.
+
+    Raises:
+        PartitionError: a variable is a replica or has a halo, or an array is 0-d, or the shapes of
+            rows differ between ranks; counts are negative, or do not add up to a rank's rows, or
+            without them, a rank's rows are no W blocks.
+        ArgumentError, DataError: as for `broadcast`, or `dest` does not match `vars`, or this is in
+            a sequence, where no memory is made.
+        WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for
+            `broadcast`.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.scatter(synk.variable(np.arange(8)))
+        ...     synk.gather(synk.all_to_all(v))
+        ...     v = synk.all_to_all(v, counts=[[1, 3], [0, 4]])
+        ...     synk.get_lengths(v), synk.gather(v)
+        array([0, 1, 4, 5, 2, 3, 6, 7])
+        ([1, 7], array([0, 1, 4, 5, 2, 3, 6, 7]))
+    """
+    if counts is None and (result := run_known(vars, "all_to_all", None, dest=dest)) is not None:
+        return result
+    group = VariableGroup.of(vars, "all_to_all")
+    group.check_rows()
+    targets = group.destinations(dest).states
+    tables: Sequence[VariableState] = ()
+    if isinstance(counts, Variable):
+        tables = VariableGroup.of(counts, "all_to_all").states
+    with collective_call([*group.states, *targets, *tables], written=targets) as world:
+        group.check_divided()
+        group.check_no_halo()
+        group.check_row_shapes()
+        for table in tables:
+            counts = _counts_in(table.own_copies(world, range(world.world_size)))
+        spec = CollectiveSpec("all_to_all", counts=group.checked_counts(counts))
+
+        def shape_of(shapes: tuple[Shape, ...], rank: int) -> Shape:
+            sent = spec.counts or equal_counts([length for length, *_ in shapes])
+            return (sum(by_target[rank] for by_target in sent), *shapes[rank][1:])
+
+        run(world, spec, group.states, targets, shape_of)
+    return vars if dest is None else dest
+
+
+def _counts_in(by_rank: Sequence[Sequence[Array]]) -> Array:
+    """Returns the counts that the ranks have, a row for each; in one row if the ranks have
+    different numbers of them.
+    """
+    rows = [np.concatenate(list(map(np.ravel, arrays))) for arrays in by_rank]
+    if len(set(map(len, rows))) > 1:
+        return np.concatenate(rows)
+    return np.stack(rows)
+
+
 _NOTHING: Any = Ellipsis  # as signatures in messages show it
 
 
 @known_options
-def exchange(vars: Any, *, during: Callable[[], object] = _NOTHING) -> Any:
-    """Copies rows of neighbours to the halos of variables that are scattered with a halo.
+def exchange(vars: Any, *, add: bool = False, during: Callable[[], object] = _NOTHING) -> Any:
+    """Copies rows of neighbours to the halos of variables that are scattered with a halo, or adds
+    halos to the rows of neighbours that they are copies of.
 
-    Every rank waits for its neighbours; the call returns when all have their rows. Own rows do not
-    change. The halos of several variables are exchanged together.
+    Every rank waits for its neighbours; the call returns when all have their rows. The halos of
+    several variables are exchanged together.
+
+    Without `add`, own rows do not change. With `add=True` halos do not: kernels have added to them
+    what belongs to rows of neighbours, such as charges of particles near the edge, and each rank
+    adds that to its own rows, always in one order. That is the transpose of the exchange as a
+    matrix, so it also takes derivatives back through one. Before more is added to halos, set them
+    to 0; else they are added again.
 
     Args:
         vars: a `Variable`, or a tree of variables, each divided by `scatter` with `halo=`.
+        add: whether halos are added to the rows that they are copies of, in the variable's dtype.
         during: function that makes calls, for which neighbours need not be waited, as in
             `edges(u, v); synk.exchange(v, during=lambda: interior(u, v))`. It runs first, unless
             the exchange is refused. Its calls must neither read the halos of `vars`, which are old,
             nor write the rows that neighbours get: in a sequence they may run while neighbours read
-            those.
+            those. Not with `add`.
 
     Returns:
         `vars`.
 
     Raises:
         PartitionError: a variable has no halo.
-        ArgumentError, WorldError, SharedMemoryError: as for `broadcast`.
+        ReductionError: a variable to add is of booleans, or of no numbers.
+        ArgumentError, WorldError, SharedMemoryError: as for `broadcast`, or `add` is no bool, or
+            given with `during`.
         RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
 
     Example:
@@ -506,21 +593,38 @@ def exchange(vars: Any, *, during: Callable[[], object] = _NOTHING) -> Any:
         ...         synk.swap(u, v)
         ...     synk.gather(u)
         array([0., 2., 0., 2.])
+        >>> @synk.function
+        ... def deposit(u):
+        ...     u[:] = 1  # halos, too
+        >>> with synk.fork(2, device="cpu"):
+        ...     u = synk.scatter(synk.variable(np.zeros(4)), halo=1, periodic=True)
+        ...     deposit(u)
+        ...     synk.gather(synk.exchange(u, add=True))
+        array([2., 2., 2., 2.])
     """
+    adds = as_flag(add, "exchange: add")
+    op: CollectiveOp | None = "sum" if adds else None
     if during is not _NOTHING:
         _check_during(during)
+        if adds:
+            raise ArgumentError(
+                "exchange: add=True changes own rows, so nothing runs beside it; leave out during= "
+                "and make its calls before"
+            )
         group = VariableGroup.of(vars, "exchange")
         if tracing.current is not None and tracing.current.is_here:
             return tracing.current.beside(during, vars)
         with collective_call(group.states, written=()):
             group.check_halos()  # before anything has run
         during()
-    if (result := run_known(vars, "exchange", None)) is not None:
+    if (result := run_known(vars, "exchange", op)) is not None:
         return result
     group = VariableGroup.of(vars, "exchange")
+    if adds:
+        group.checked_op(op)
     with collective_call(group.states) as world:
         group.check_halos()
-        run(world, CollectiveSpec("exchange"), group.states)
+        run(world, CollectiveSpec("exchange", op), group.states)
     return vars
 
 

@@ -4,7 +4,7 @@ values                    page-locked staging segment ── each rank copies it
 collectives, "nccl"       from GPU to GPU
 all_reduce, machines      by the relays, in place where variables are in mirrors, which cores have
 collectives, "host"       download to the staging segment, collective there as on cores, upload
-exchanges, "host"         download of the rows that travel to the staging segment, upload
+copies, "host"            download of the rows that travel to the staging segment, upload
 """
 
 import math
@@ -96,16 +96,16 @@ class Staging:
         self._down.append(Transferred(pair.source.number, pair.leaf, sent, starts[0]))
         self._up.append(Transferred(pair.target.number, pair.leaf, received, starts[1]))
 
-    def programs(self, *middle: Program, stays: bool = False) -> list[Program]:
+    def programs(self, *middle: Program, stays: bool = False, adds: bool = False) -> list[Program]:
         """Returns the programs of all copies to the segment, others on what is there, and all
-        copies from it; none without copies.
+        copies from it, which may be additions; none without copies.
         """
         if not self._down:
             return []
         return [
             Transfer(next_number(), up=False, arrays=tuple(self._down), stays=stays),
             *middle,
-            Transfer(next_number(), up=True, arrays=tuple(self._up), stays=stays),
+            Transfer(next_number(), up=True, arrays=tuple(self._up), stays=stays, adds=adds),
         ]
 
     def reserve(self, world: Engine, info: CallInfo | None = None) -> None:
@@ -207,13 +207,13 @@ class GpuTransfers(VariableTransfers):
             return [Step(program_in_place(spec, pairs, transport), access)], []
         by_machines = self._is_between_machines(spec, pairs)
         if by_machines and _are_mirrored(pairs):
-            access = access_in_place(spec.kind, keys)
+            access = access_in_place(spec, keys)
             return [Step(program, access) for program in self._in_mirrors(spec, pairs)], []
         # of its own in a sequence: that of calls is freed after large transfers
         segment = Segment(1) if in_sequence else self._staging
         staging = Staging(segment)
-        if spec.kind == "exchange":
-            programs = _copied(staging, pairs, self.world.world_size)
+        if spec.kind in {"exchange", "all_to_all"}:
+            programs = _copied(spec, staging, pairs, self.world.world_size)
         elif by_machines:
             programs = self._between_machines(spec, staging, pairs)
         else:
@@ -285,18 +285,20 @@ class GpuTransfers(VariableTransfers):
         return firsts
 
 
-def _copied(staging: Staging, pairs: Sequence[Endpoints], world_size: int) -> list[Program]:
-    """Returns the programs of an exchange: the rows that travel go to a staging segment, and from
-    there to their targets. None of a single rank that is not its own neighbour.
+def _copied(
+    spec: CollectiveSpec, staging: Staging, pairs: Sequence[Endpoints], world_size: int
+) -> list[Program]:
+    """Returns the programs of an exchange or all_to_all: the rows that travel go to a staging
+    segment, and from there to their targets. None where no rows travel.
     """
     for pair in pairs:
-        for copy in pair.source.layout.copies(pair.leaf):
+        for copy in pair.copies(spec):
             row = pair.layout.shapes[copy.source][1:]
             host = staging.place(pair.layout.dtype, (copy.count, *row))
             sent = on_rank(copy.source, host, world_size)
             received = on_rank(copy.target, host, world_size)
             staging.add(pair, sent, received, (copy.source_start, copy.target_start))
-    return staging.programs()
+    return staging.programs(adds=spec.op is not None)
 
 
 def _staged(spec: CollectiveSpec, staging: Staging, pairs: Sequence[Endpoints]) -> list[Program]:

@@ -621,6 +621,7 @@ class Transfer:
             nothing for the ranks to do.
         about: numbers of the variables that these arrays are copies of: without them the program is
             of no use.
+        adds: whether copies to a variable are added to what it has, in the order of `arrays`.
     """
 
     number: int
@@ -629,6 +630,7 @@ class Transfer:
     stays: bool = False
     reduced: tuple[Reduced, ...] = ()
     about: frozenset[int] = frozenset()
+    adds: bool = False
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that the copies and reductions read or write."""

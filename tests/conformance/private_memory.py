@@ -95,7 +95,7 @@ class LinkedCommunicator(Communicator):
 
         return step
 
-    def exchange(self, exchanges: Sequence[Exchange]) -> Any:
+    def exchange(self, exchanges: Sequence[Exchange], op: Any = None) -> Any:
         moves, begin = [], 0
         for one in exchanges:
             for copy in one.copies:
@@ -110,7 +110,8 @@ class LinkedCommunicator(Communicator):
             self._links.barrier.wait()
             for one, copy, line in moves:
                 if copy.target == self._rank:
-                    one.targets[self._rank][copy.target_start :][: copy.count] = line
+                    into = one.targets[self._rank][copy.target_start :][: copy.count]
+                    into[:] = line if op is None else into + line
             self._links.barrier.wait()
 
         return step

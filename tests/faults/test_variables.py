@@ -44,6 +44,7 @@ USES = {
     "other shapes": "synk.scatter(big); synk.all_gather(big)",
     "halos": (
         "synk.scatter(big, halo=9); synk.exchange(big); synk.exchange([big]); "
+        "synk.exchange(big, add=True); synk.scatter(big); synk.all_to_all(big); "
         "synk.broadcast(big, np.zeros(SIZE // 8))"
     ),
     "single ranks": "synk.get_value(1, big), synk.gather(big), big.get_value()",
@@ -103,7 +104,9 @@ def use(k):
     synk.reduce(u, "max", in_place=False)
     synk.all_gather(w)
     synk.exchange(synk.scatter(v, halo=2 + k % 3, periodic=True))
-    synk.scatter(v, np.ones(1000 + 600 * k))
+    synk.exchange(v, add=True)
+    half = 500 + 300 * k
+    synk.all_to_all(synk.scatter(v, np.ones(2 * half)), counts=[[half, 0], [k, half - k]])
     synk.all_gather(v)
     synk.broadcast(u, np.ones(1 + k % 7))
     return synk.reduce_scatter(v, "sum").get_value(0)[0]
@@ -132,6 +135,9 @@ with synk.fork(2, device="cpu") as world:
         "all_reduce(v, 'max')",
         *whole("broadcast(v)", "all_gather(v, dest=u)", "reduce(v, 'max')"),
         "exchange(h)",
+        "exchange(h, add=True)",
+        "all_to_all(d, w)",
+        *whole("all_to_all(d, counts=c)"),
     ],
 )
 def test_rank_killed_during_a_large_collective(start, call, rank):
@@ -143,6 +149,8 @@ world = synk.fork(2, device="cpu")
 v = synk.variable(np.ones(2_000_000))
 u = synk.variable(np.ones(1))
 h = synk.scatter(synk.variable(np.ones((8, 200_000))), halo=4)
+d, w = (synk.scatter(synk.variable(np.ones((8, 200_000)))) for _ in range(2))
+c = synk.variable([2, 2])
 total(numbers)
 synk.{call}
 say("ranks", *world.pids)
@@ -231,7 +239,9 @@ def collectives(v, u):
         synk.broadcast(u, np.ones(1 + k % 5))
         synk.reduce([u, v], "max", in_place=False)
         synk.gather(synk.scatter(synk.variable(rows[:9]), rows), nd_up=0)
-        synk.exchange(synk.scatter(synk.variable(rows[:9]), rows, halo=k % 3 + 1))
+        h = synk.exchange(synk.scatter(synk.variable(rows[:9]), rows, halo=k % 3 + 1))
+        synk.exchange(h, add=True)
+        synk.all_to_all(synk.scatter(synk.variable(rows[:9]), rows), dest=h)
         synk.set_value(1, v, rows)
 
 def try_one(seconds):

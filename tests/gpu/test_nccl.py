@@ -123,7 +123,8 @@ def exchanged(
     results = [one.copy() for one in kept]
     for one in copies(case, array):
         part = sources[one.source][one.source_start : one.source_start + one.count]
-        results[one.target][one.target_start : one.target_start + one.count] = part
+        into = results[one.target][one.target_start : one.target_start + one.count]
+        into[:] = part if case.op is None else into + part
     return results
 
 
@@ -131,7 +132,7 @@ def given(case: Case, array: int, rank: int, run: int = 0) -> np.ndarray:
     """What a rank gives."""
     rng = np.random.default_rng([array, rank, run])
     dtype, count = np.dtype(case.dtype), case.source_counts(array)[rank]
-    if case.collective in MOVES:
+    if case.collective in MOVES and case.op is None:
         return rng.integers(
             0, 2 if dtype.kind == "b" else 256, count * dtype.itemsize, np.uint8
         ).view(dtype)[:count]
@@ -458,7 +459,9 @@ class Ranks:
                     wanted = self.kept(case, array, rank, sources) if value is None else value
                     got = results[rank][run][array]
                     assert got.dtype == wanted.dtype
-                    if case.collective in MOVES:  # bytes, whatever numbers they are
+                    if (
+                        case.collective in MOVES and case.op is None
+                    ):  # bytes, whatever numbers they are
                         got, wanted = got.view(np.uint8), wanted.view(np.uint8)
                     assert_array_equal(
                         got, wanted, f"{case}, array {array}, run {run}, rank {rank}"
@@ -580,8 +583,8 @@ def test_mail_in_turns(many: Ranks) -> None:
 def test_without_mail(many: Ranks, collective: str) -> None:
     """NCCL does what mail does, where GPUs cannot write to each other's memory."""
     for dtype in ("int8", "float32", "complex128"):
-        op = "sum" if collective == "all_reduce" else None
-        many.check(Case(collective, dtype, equal_counts(many.world_size), op, mail=False))
+        for op in ("sum",) if collective == "all_reduce" else (None, "sum"):
+            many.check(Case(collective, dtype, equal_counts(many.world_size), op, mail=False))
 
 
 @in_place_or_not
@@ -589,6 +592,8 @@ def test_without_mail(many: Ranks, collective: str) -> None:
 def test_exchange(ranks: Ranks, dtype: str, in_place: bool) -> None:
     for counts in (equal_counts(ranks.world_size), unequal_counts(ranks.world_size)):
         ranks.check(Case("exchange", dtype, counts, in_place=in_place))
+        if dtype != "bool":
+            ranks.check(Case("exchange", dtype, counts, "sum"))
 
 
 @in_place_or_not

@@ -466,6 +466,35 @@ def test_exchange(
     assert [target.tobytes() for target in targets] == [want.tobytes() for want in wants]
 
 
+@settings(max_examples=examples(100, quick=15))
+@given(
+    dtype=st.sampled_from(["int8", "uint32", "int64", "float16", "float64", "complex64"]),
+    counts=st.lists(lengths, min_size=1, max_size=5),
+    world=worlds,
+    seed=seeds,
+    data=st.data(),
+)
+def test_exchange_that_adds(
+    dtype: str, counts: list[int], world: World, seed: int, data: st.DataObject
+) -> None:
+    """An element may get several, which are added in the order of the copies."""
+    rng = np.random.default_rng(seed)
+    moved = [*data.draw(copies(counts)), *data.draw(copies(counts))]
+    sources = tuple(world.array(values(rng, dtype, count)) for count in counts)
+    targets = tuple(world.array(values(rng, dtype, count)) for count in counts)
+    wants = [target.copy() for target in targets]
+    with np.errstate(all="ignore"):
+        for one in moved:
+            part = sources[one.source][one.source_start : one.source_start + one.count]
+            wants[one.target][one.target_start : one.target_start + one.count] += part
+    exchange = Exchange(
+        np.dtype(dtype), sources, targets, tuple(counts), tuple(counts), tuple(moved)
+    )
+    world.run(lambda communicator: communicator.exchange([exchange], "sum"))
+    for target, want in zip(targets, wants, strict=True):
+        np.testing.assert_array_equal(target, want, strict=True)
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("offset", [0, 3, 64, 100])
 def test_long_copies_pass_by_the_caches(parts: int, offset: int) -> None:

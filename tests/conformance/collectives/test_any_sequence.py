@@ -190,6 +190,27 @@ class Sequences(RuleBasedStateMachine):
         self.check(model, target)
 
     @precondition(lambda self: self.models)
+    @rule(which=places, into=places, length=lengths, seed=seeds, equal=st.booleans())
+    def all_to_all(self, which, into, length, seed, equal):
+        model, target, rng = self.pick(which), self.pick(into), np.random.default_rng(seed)
+        if target.dtype != model.dtype or len(target.rest) != len(model.rest):
+            target = model
+        value = self.value(model, length * self.size**2 if equal else length, seed)
+        model.ranks = self.parts(value)
+        synk.scatter(model.variable, value)
+        cuts = [
+            np.linspace(0, len(rows), self.size + 1).astype(int)[1:-1]
+            if equal
+            else np.sort(rng.integers(0, len(rows) + 1, self.size - 1))
+            for rows in model.ranks
+        ]
+        blocks = [np.split(rows, edges) for rows, edges in zip(model.ranks, cuts, strict=True)]
+        counts = None if equal else [list(map(len, row)) for row in blocks]
+        synk.all_to_all(model.variable, None if target is model else target.variable, counts)
+        target.ranks = [np.concatenate(column) for column in zip(*blocks, strict=True)]
+        self.check(model, target)
+
+    @precondition(lambda self: self.models)
     @rule(which=places, op=ops, root=places, in_place=st.booleans())
     def reduce(self, which, op, root, in_place):
         model, root = self.pick(which), root % self.size

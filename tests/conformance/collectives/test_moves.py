@@ -1,6 +1,9 @@
-"""What moves arrays and does not compute: broadcast, scatter, gather, all_gather, values of
-single ranks, lengths, shapes.
+"""What moves arrays and does not compute: broadcast, scatter, gather, all_gather, all_to_all,
+values of single ranks, lengths, shapes.
 """
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -17,6 +20,8 @@ from tests.conformance.collectives.cases import (
     put,
     rows_of,
 )
+from tests.environment import environment
+from tests.machines import jobs
 
 WITH_ROWS = [*(shape for shape in SHAPES if shape), LARGE]
 BATCHES = {
@@ -306,6 +311,165 @@ def test_all_gather_much_of_unequal_lengths(world, rng):
     v, arrays = unequal(rng, world, "float32", (7001,), largest=9)
     synk.all_gather(v)
     assert_held(v, world, [np.concatenate(arrays)] * world.world_size)
+
+
+# ---- all_to_all
+
+
+def divided(rng, dtype, lengths, rest=()):
+    """A variable divided by rows, of such a number on each rank."""
+    arrays = [numbers(rng, dtype, (length, *rest)) for length in lengths]
+    v = synk.scatter(synk.variable(np.zeros((1, *rest), dtype)))
+    put(v, arrays)
+    return v, arrays
+
+
+def sent(arrays, counts):
+    """What each rank gets, by NumPy."""
+    blocks = [
+        np.split(array, np.cumsum(row)[:-1]) for array, row in zip(arrays, counts, strict=True)
+    ]
+    return list(map(np.concatenate, zip(*blocks, strict=True)))
+
+
+def some_counts(rng, size, most=6):
+    """Rows by sending and receiving rank: many are 0, and with several ranks, all that the last one
+    sends, and all that the first one gets.
+    """
+    counts = rng.integers(0, most, (size, size)) * (rng.random((size, size)) < 0.7)
+    if size > 1:
+        counts[-1] = counts[:, 0] = 0
+    return counts
+
+
+@with_dtypes
+def test_all_to_all(world, dtype, rng):
+    size = world.world_size
+    for rest in [(), (3,), (2, 0), (2, 3, 2)]:
+        for lengths in ([size * 2] * size, [size * rank for rank in range(size)], [0] * size):
+            v, arrays = divided(rng, dtype, lengths, rest)
+            dest = synk.variable(np.zeros((1, *rest), dtype))
+            expected = sent(arrays, [[length // size] * size for length in lengths])
+            for _ in range(3):  # dest has the shapes then, and the plan is known
+                assert synk.all_to_all(v, dest) is dest
+                assert_held(dest, world, expected)
+                assert_held(v, world, arrays)
+                put(v, arrays := [array[::-1].copy() for array in arrays])
+                expected = sent(arrays, [[length // size] * size for length in lengths])
+            assert synk.all_to_all(v) is v
+            assert_held(v, world, expected)
+            assert_same(synk.gather(v), np.concatenate(expected))  # it is divided
+
+
+@with_dtypes
+def test_all_to_all_of_unequal_blocks(world, dtype, rng):
+    for rest in [(), (3,), (2, 2)]:
+        for _ in range(3):
+            counts = some_counts(rng, world.world_size)
+            v, arrays = divided(rng, dtype, counts.sum(1), rest)
+            dest = synk.scatter(synk.variable(np.zeros((4, *rest), dtype)))
+            expected = sent(arrays, counts)
+            assert synk.all_to_all(v, dest, counts) is dest
+            assert_held(dest, world, expected)
+            assert_held(v, world, arrays)
+            assert synk.all_to_all(v, counts=counts.tolist()) is v
+            assert_held(v, world, expected)
+            synk.all_to_all(v, counts=np.diag(list(map(len, expected))).astype("u1"))  # all stays
+            assert_held(v, world, expected)
+
+
+@synk.function
+def count_targets(keys, counts, size):
+    """Sorts a rank's keys, and counts those that go to each rank, which is their remainder."""
+    keys[:] = keys[(keys % size).argsort(kind="stable")]
+    for rank in range(size):
+        counts[rank] = (keys % size == rank).sum()
+
+
+@pytest.mark.parametrize("shape", ["replicas", "rows"])
+def test_all_to_all_by_counts_of_the_ranks(world, shape, rng):
+    """Keys go where they belong, and back."""
+    size = world.world_size
+    whole = rng.integers(0, 1000, 7 * size + 3)
+    keys, back = (synk.scatter(synk.variable(whole)) for _ in range(2))
+    counts = synk.variable(np.zeros(size, "int32"))
+    count_targets(keys, counts, size)
+    table = np.stack([counts.get_value(rank) for rank in range(size)])
+    assert table.sum() == len(whole)
+    if shape == "rows":
+        counts = synk.scatter(synk.variable(table))
+    before = synk.gather(keys)
+    synk.all_to_all(keys, counts=counts)
+    for rank in range(size):
+        found = keys.get_value(rank)
+        assert (found % size == rank).all()
+    assert_same(np.sort(synk.gather(keys)), np.sort(whole))
+    synk.all_to_all(keys, back, counts=table.T)
+    assert_same(synk.gather(back), before)
+
+
+def test_all_to_all_of_several_and_of_trees(world, rng):
+    """Position, charge and number of particles go together."""
+    counts = some_counts(rng, world.world_size)
+    lengths = counts.sum(1)
+    x, of_x = divided(rng, "float32", lengths, (3,))
+    number, of_number = divided(rng, "int64", lengths)
+    dest = {"x": synk.variable(np.zeros((1, 3), "f4")), "n": [synk.variable(np.zeros(1, "i8"))]}
+    assert synk.all_to_all({"x": x, "n": [number]}, dest, counts) is dest
+    assert_held(dest["x"], world, sent(of_x, counts))
+    assert_held(dest["n"][0], world, sent(of_number, counts))
+    rows = {"a": numbers(rng, "float64", (2 * world.world_size**2, 2)), "b": np.zeros(0)}
+    parts = np.split(rows["a"], world.world_size)
+    wanted = np.concatenate(sent(parts, np.full((world.world_size,) * 2, 2)))
+    for make in (synk.variable, synk.vector):
+        found = synk.gather(synk.all_to_all(synk.scatter(make(rows))))
+        assert_same(found["a"], wanted)
+        assert_same(found["b"], rows["b"])
+
+
+def test_all_to_all_between_two_that_trade(world, rng):
+    """What is overwritten is read by all first."""
+    size = world.world_size
+    v, of_v = divided(rng, "int32", [2 * size] * size)
+    w, of_w = divided(rng, "int32", [2 * size] * size)
+    counts = np.full((size, size), 2)
+    synk.all_to_all([v, w], [w, v])
+    assert_held(w, world, sent(of_v, counts))
+    assert_held(v, world, sent(of_w, counts))
+
+
+def test_all_to_all_much(world, rng):
+    size = world.world_size
+    counts = rng.integers(0, 9000, (size, size))
+    v, arrays = divided(rng, "uint8", counts.sum(1), (100,))
+    synk.all_to_all(v, counts=counts)
+    assert_held(v, world, sent(arrays, counts))
+
+
+ALLTOALLV = """
+import sys
+import numpy as np
+from mpi4py import MPI
+rank, counts = MPI.COMM_WORLD.rank, np.load("counts.npy")
+source, target = np.load("rows.npy", allow_pickle=True)[rank], np.empty(counts[:, rank].sum())
+MPI.COMM_WORLD.Alltoallv([source, counts[rank]], [target, counts[:, rank]])
+np.save(f"{rank}.npy", target)
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("row", [{"world_size": 3, "device": "cpu"}], indirect=True, ids=["cpu3"])
+def test_all_to_all_is_that_of_mpi(world, rng, tmp_path):
+    counts = some_counts(rng, 3, most=50)
+    v, arrays = divided(rng, "float64", counts.sum(1))
+    rows = np.empty(3, object)
+    rows[:] = arrays
+    np.save(tmp_path / "counts.npy", counts)
+    np.save(tmp_path / "rows.npy", rows)
+    command = [*jobs.launcher(), "-n", "3", sys.executable, "-c", ALLTOALLV]
+    subprocess.run(command, check=True, cwd=tmp_path, env=environment(), timeout=60)
+    synk.all_to_all(v, counts=counts)
+    assert_held(v, world, [np.load(tmp_path / f"{rank}.npy") for rank in range(3)])
 
 
 # ---- single ranks

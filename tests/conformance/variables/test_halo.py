@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from itertools import pairwise
 
 import numpy as np
@@ -171,6 +172,167 @@ def test_exchange_of_trees_and_several(world, make, periodic):
                 assert_array_equal(part, wanted, strict=True)
         assert_windows(other, k * numbers((4 * size, 3), "int16"), size, 1, not periodic)
     assert_array_equal(synk.gather(tree, nd_up=0)["b"][0], 4 * wholes["b"][0])
+
+
+# ---- halos added to rows
+
+
+@synk.function
+def skew(u, own, rank):
+    """Gives halos other numbers than the rows that they are copies of."""
+    u[: own.start] = u[: own.start] * (rank + 2) + 1
+    u[own.stop :] = u[own.stop :] * (rank + 3) - 5
+
+
+def added(arrays, n, size, width, periodic):
+    """The whole, with the halos of all ranks' arrays added to their rows, by NumPy."""
+    rows, cuts = np.arange(-width, n + width) % n, edges(n, size)
+    whole = np.zeros((n, *arrays[0].shape[1:]), arrays[0].dtype)
+    for array, (low, high) in zip(arrays, bounds(n, size, width, periodic), strict=True):
+        np.add.at(whole, rows[low + width : high + width], array)
+    assert cuts[-1] == n
+    return whole
+
+
+def own_part(array, rank, n, size, width, periodic):
+    low, _ = [*bounds(n, size, width, periodic)][rank]
+    start, stop = edges(n, size)[rank : rank + 2]
+    return array[start - low : stop - low]
+
+
+@pytest.mark.usefixtures("who")
+@with_halos
+@pytest.mark.parametrize("rest", [(), (2, 3)], ids=str)
+def test_halos_are_added_to_rows(world, rest, width, periodic):
+    """Also to rows that both neighbours have in their halos, and in a ring of one rank or two."""
+    size = world.world_size
+    for n in (width * size, width * size + size - 1, 9 * size + 1):
+        u = synk.scatter(
+            synk.variable(numbers((n, *rest), "float64")), halo=width, periodic=periodic
+        )
+        for _ in range(4):
+            skew(u, synk.OWN, synk.RANK)
+            before = look(u)
+            whole = added(before, n, size, width, periodic)
+            assert synk.exchange(u, add=True) is u
+            assert_array_equal(synk.gather(u), whole)
+            for rank, (old, new) in enumerate(zip(before, look(u), strict=True)):
+                own_part(old, rank, n, size, width, periodic)[:] = whole[
+                    slice(*edges(n, size)[rank : rank + 2])
+                ]
+                assert_array_equal(new, old)  # halos stay
+            synk.scatter(u, numbers((n, *rest), "float64"), halo=width, periodic=periodic)
+
+
+@pytest.mark.usefixtures("who")
+@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_the_sum_is_the_transpose_of_the_exchange(world, width, periodic):
+    """<exchange(u), w> = <u, exchange(w, add=True)>, the latter over own rows."""
+    size, rng = world.world_size, np.random.default_rng(width)
+    n = 5 * size + 2
+    shape = n, 3
+    u, w = (
+        synk.scatter(synk.variable(rng.standard_normal(shape)), halo=width, periodic=periodic)
+        for _ in range(2)
+    )
+    skew(u, synk.OWN, synk.RANK)
+    skew(w, synk.OWN, synk.RANK)
+    others = look(w)
+    right = np.vdot(synk.gather(u), synk.gather(synk.exchange(w, add=True)))
+    left = sum(map(np.vdot, look(synk.exchange(u)), others))
+    assert left == pytest.approx(right, rel=1e-13, abs=1e-12)
+
+
+@pytest.mark.usefixtures("who")
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "float16", "float32", "complex64"])
+def test_halos_of_any_dtype_are_added(world, dtype):
+    size = world.world_size
+    n = 3 * size + 1
+    tree = {"a": numbers((n, 5), dtype), "b": numbers(n, dtype)[::-1]}
+    u = synk.scatter(synk.variable(tree), halo=2, periodic=True)
+    v = synk.scatter(synk.variable(tree["b"]), halo=1)
+    for times in (1, 2):
+        synk.exchange([u, v], add=True)
+        found = synk.gather([u, v])
+        for got, whole, width, periodic in (
+            (found[0]["a"], tree["a"], 2, True),
+            (found[0]["b"], tree["b"], 2, True),
+            (found[1], tree["b"], 1, False),
+        ):
+            halos = added(windows(whole, size, width, periodic), n, size, width, periodic) - whole
+            assert_array_equal(got, whole + halos.dtype.type(times) * halos, strict=True)
+
+
+def test_what_cannot_be_added(world):
+    size = world.world_size
+    for dtype, what in (("bool", "make it an integer variable"), (RECORD, "gather it")):
+        u = synk.scatter(synk.variable(numbers((3 * size,), dtype), "u"), halo=1)
+        with pytest.raises(synk.ReductionError, match=f"variable 'u': op 'sum' .*{what}"):
+            synk.exchange(u, add=True)
+    u = synk.scatter(synk.variable(np.zeros(3 * size), "u"), halo=1)
+    with pytest.raises(synk.ArgumentError, match="exchange: add must be True or False, got 1"):
+        synk.exchange(u, add=1)
+    with pytest.raises(synk.ArgumentError, match="add=True changes own rows.*leave out during="):
+        synk.exchange(u, add=True, during=lambda: None)
+    with pytest.raises(synk.PartitionError, match="exchange: variable 'v' is a replica"):
+        synk.exchange(synk.variable(np.zeros(3), "v"), add=True)
+
+
+@synk.function
+def dawdle(step, rank):
+    time.sleep(0.001 * ((5 * step + 3 * rank) % 4))
+
+
+@synk.function
+def spread_by_function(u, own):
+    u[: own.start] = u[own.start] + 1
+    u[own.stop :] = 3 * u[own.stop - 1]
+
+
+@synk.parallel(grid=1, block=32)
+@cuda.jit
+def spread_by_kernel(u, own):
+    first, last = u[own.start, 0], u[own.stop - 1, 0]
+    cuda.syncthreads()
+    for i in range(cuda.threadIdx.x, u.shape[0], cuda.blockDim.x):
+        for j in range(u.shape[1]):
+            if i < own.start:
+                u[i, j] = first + j
+            elif i >= own.stop:
+                u[i, j] = 3 * last
+
+
+@pytest.mark.usefixtures("who")
+@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize(
+    "spread", [spread_by_function, spread_by_kernel], ids=["function", "kernel"]
+)
+def test_halos_are_added_in_a_sequence(world, spread, periodic):
+    """Each rank waits for what its neighbours write, and until they have read what it writes."""
+
+    @synk.sequence
+    def steps(u, v, rank):
+        spread(u, synk.OWN)
+        synk.exchange(u, add=True)
+        dawdle(synk.STEP, rank)
+        synk.exchange(u)
+        synk.exchange([u, v], add=True)
+        synk.exchange(v)
+        synk.swap(u, v)
+
+    size = world.world_size
+    start = numbers((4 * size + 1, 2), "int64")
+    u, v, a, b = (synk.scatter(synk.variable(start), halo=2, periodic=periodic) for _ in range(4))
+    for _ in range(6):
+        spread(a, synk.OWN)
+        for first, rest in (([a], {"add": True}), ([a], {}), ([a, b], {"add": True}), ([b], {})):
+            synk.exchange(first, **rest)
+        a, b = b, a
+    steps(u, v, synk.RANK, times=6)
+    for got, wanted in ((u, a), (v, b)):
+        for mine, other in zip(look(got), look(wanted), strict=True):
+            assert_array_equal(mine, other)
 
 
 @synk.function
@@ -574,6 +736,7 @@ def test_what_has_no_sense_with_a_halo(world):
         "all_reduce": lambda: synk.all_reduce([synk.variable(np.ones(1)), u], "sum"),
         "all_gather": lambda: synk.all_gather(u),
         "reduce_scatter": lambda: synk.reduce_scatter(u, "sum"),
+        "all_to_all": lambda: synk.all_to_all(u),
     }
     for name, call in calls.items():
         with pytest.raises(synk.PartitionError, match=f"{name}: {refused}"):

@@ -16,6 +16,7 @@ ALL = [
     synk.scatter,
     synk.gather,
     synk.all_gather,
+    synk.all_to_all,
     synk.get_lengths,
     synk.get_shapes,
 ]
@@ -189,7 +190,15 @@ def test_nd_up_that_is_neither(held, nd_up):
 
 
 @pytest.mark.parametrize(
-    "collective", [synk.all_gather, lambda v: synk.gather(v, nd_up=0)], ids=["all_gather", "gather"]
+    "collective",
+    [
+        synk.all_gather,
+        lambda v: synk.gather(v, nd_up=0),
+        lambda v: synk.all_to_all(
+            synk.set_value(1, synk.scatter(v, np.ones((4, 3))), np.ones((2, 4)))
+        ),
+    ],
+    ids=["all_gather", "gather", "all_to_all"],
 )
 def test_rows_of_different_shapes(held, collective):
     wide = synk.variable(np.ones((2, 3)), "wide")
@@ -203,6 +212,7 @@ BY_ROWS = {
     "scatter a value": lambda v: synk.scatter(v, 3.0),
     "all_gather": synk.all_gather,
     "reduce_scatter": lambda v: synk.reduce_scatter(v, "sum"),
+    "all_to_all": synk.all_to_all,
     "gather": lambda v: synk.gather(v, nd_up=0),
     "get_lengths": synk.get_lengths,
     "set_value": lambda v: synk.set_value(0, v, 3.0, batch=1),
@@ -221,12 +231,73 @@ def test_rows_of_a_tree_with_a_number(held):
         synk.scatter([held.v, tree], [ROWS, {"a": ROWS, "b": 1.0}])
 
 
+# ---- which blocks
+
+
+def test_blocks_of_a_replica(held):
+    with refused(synk.PartitionError, "all_to_all: variable 'v' is a replica; scatter it first"):
+        synk.all_to_all([held.shards, held.v], counts=[[1, 1], [1, 2]])
+
+
+def test_rows_that_are_no_equal_blocks(held):
+    with refused(
+        synk.PartitionError,
+        "all_to_all: variable 'shards' has 3 rows on rank 1, which are no 2 equal blocks; say in "
+        "counts= how many go to each rank",
+    ):
+        synk.all_to_all(held.shards)
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ([2, 3], "int64 (2,)"),
+        ([[1, 1, 0], [1, 1, 1]], "int64 (2, 3)"),
+        ([[1.0, 1.0], [1.0, 2.0]], "float64 (2, 2)"),
+        ([[True, True], [False, True]], "bool (2, 2)"),
+        (5, "int64 ()"),
+        ("counts", "<U6 ()"),
+    ],
+    ids=str,
+)
+def test_counts_of_another_kind(held, counts, told):
+    with refused(
+        synk.PartitionError,
+        "all_to_all: counts must be integers of shape (2, 2), where rank r sends counts[r, j] rows "
+        f"to rank j, or a variable with 2 integers on each rank; got {told}",
+    ):
+        synk.all_to_all(held.shards, counts=counts)
+
+
+@pytest.mark.parametrize(
+    ("counts", "rank"),
+    [([[1, 1], [1, 1]], 1), ([[3, -1], [1, 2]], 0), ([[3, 0], [1, 2]], 0), ([[2, 0], [4, -1]], 1)],
+    ids=str,
+)
+def test_counts_that_are_not_the_rows_of_a_rank(held, counts, rank):
+    for given in (counts, np.array(counts, "i2"), synk.scatter(synk.variable(counts))):
+        with refused(
+            synk.PartitionError,
+            "all_to_all: the counts of a rank must be at least 0 and add up to its rows; variable "
+            f"'shards' has {2 + rank} rows on rank {rank}, whose counts are {counts[rank]}",
+        ):
+            synk.all_to_all(held.shards, counts=given)
+
+
+def test_counts_of_different_numbers_on_ranks(held):
+    of_shards = synk.scatter(synk.variable([2, 0, 0, 3, 0]))
+    for counts, told in ((of_shards, "int64 (5,)"), (synk.variable(1.0), "float64 (2, 1)")):
+        with refused(synk.PartitionError, "counts must be integers of shape (2, 2)", told):
+            synk.all_to_all(held.shards, counts=counts)
+
+
 # ---- where results go
 
 
 INTO = {
     "all_gather": synk.all_gather,
     "reduce_scatter": lambda v, d: synk.reduce_scatter(v, "sum", d),
+    "all_to_all": synk.all_to_all,
 }
 with_into = pytest.mark.parametrize("name", INTO)
 
