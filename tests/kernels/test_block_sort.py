@@ -105,5 +105,7 @@ def test_refusals():
         lambda items: block.sort_pairs(np.float32, np.float64, 256, items),
     ):
         sort(8)
-        with pytest.raises(ValueError, match=r"256 threads with 40 items must fit .* got \d+ bytes"):
+        with pytest.raises(
+            ValueError, match=r"256 threads with 40 items must fit .* got \d+ bytes"
+        ):
             sort(40)
