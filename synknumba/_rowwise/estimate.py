@@ -10,7 +10,7 @@ same rows are not combined as if they were independent.
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -337,7 +337,7 @@ class Estimate(Quantity):
 
     @staticmethod
     def jackknife(
-        function: Callable[["Estimate"], Any], parts: "Sequence[Estimate]"
+        function: Callable[["Estimate"], Any], parts: "Iterable[Estimate]"
     ) -> Measurement:
         """Computes a function of the estimate of all rows without its bias of the order of 1 / n,
         and its standard error.
@@ -359,6 +359,7 @@ class Estimate(Quantity):
         Raises:
             ReductionError: the parts do not fit together, or the function returns something else.
         """
+        parts = list(parts)
         counts = [part.count for part in parts if isinstance(part, Estimate)]
         if len(counts) < max(len(parts), 2) or len({*counts}) > 1:
             raise ReductionError(

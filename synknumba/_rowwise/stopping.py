@@ -218,8 +218,9 @@ class RowSource:
         if isinstance(answer, bool | np.bool_):
             return bool(answer)
         hint = ""
-        if np.ndim(answer):
+        if isinstance(answer, np.ndarray):
             hint = "; with several values, ask for all of them, as in (e.stderr < 1e-3).all()"
         raise ArgumentError(
-            f"until of {self._function} must return True or False, got {answer!r}{hint}"
+            f"until of {self._function} must return True or False, as e.stderr < 1e-3 does, got "
+            f"{answer!r}{hint}"
         )

@@ -57,7 +57,8 @@ def logarithms(x, p, q):
 
 @njit
 def circular(x, p, q):
-    return math.sin(p * x) * math.cos(q) + math.tan(p * q) - np.sin(x / q)
+    turn = math.degrees(p * x) * math.radians(q)
+    return math.sin(p * x) * math.cos(q) + math.tan(p * q) - np.sin(x / q) + turn
 
 
 @njit

@@ -288,7 +288,11 @@ REFUSED = {
     ),
     "answer": (
         lambda: plain(np.zeros(9), until=lambda e: None),
-        "until of plain must return True or False, got None",
+        "until of plain must return True or False, as .*, got None",
+    ),
+    "the estimate": (
+        lambda: plain(np.zeros(9), until=lambda e: e),
+        "until of plain must return True or False, as e.stderr < 1e-3 does, got Estimate",
     ),
     "no argument": (
         lambda: plain(np.zeros(9), until=lambda: True),

@@ -177,7 +177,7 @@ def test_the_jackknife_of_single_rows():
     """That of the variance with n in the denominator is the unbiased one."""
     x = np.random.default_rng(7).exponential(size=30)
     parts = [Estimate.from_values([value]) for value in x]
-    of_mean = Estimate.jackknife(lambda e: e.mean, parts)
+    of_mean = Estimate.jackknife(lambda e: e.mean, iter(parts))
     assert_allclose([of_mean.mean, of_mean.stderr], [x.mean(), x.std(ddof=1) / 30**0.5], **CLOSE)
     plug_in = Estimate.jackknife(lambda e: e.variance * (e.count - 1) / e.count, parts)
     assert_allclose(plug_in.mean, x.var(ddof=1), **CLOSE)
