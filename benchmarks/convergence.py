@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -175,18 +176,13 @@ def closed_forms() -> ClosedForms:
     forward = math.exp(mean + 0.5 * deviation**2)
     lower = (mean - math.log(STRIKE)) / deviation
     upper = lower + deviation
-    density = math.exp(-0.5 * lower**2) / math.sqrt(2 * math.pi)
+    normal = NormalDist()
     return ClosedForms(
         forward,
-        DISCOUNT * (forward * normal_distribution(upper) - STRIKE * normal_distribution(lower)),
-        DISCOUNT * forward / SPOT * normal_distribution(upper),
-        DISCOUNT * density / (SPOT * deviation),
+        DISCOUNT * (forward * normal.cdf(upper) - STRIKE * normal.cdf(lower)),
+        DISCOUNT * forward / SPOT * normal.cdf(upper),
+        DISCOUNT * normal.pdf(lower) / (SPOT * deviation),
     )
-
-
-def normal_distribution(x: float) -> float:
-    """Returns the distribution function of the normal distribution."""
-    return 0.5 * math.erfc(-x / math.sqrt(2))
 
 
 def methods() -> dict[str, Method]:

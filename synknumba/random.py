@@ -677,9 +677,10 @@ def _scaled(count: Any, w0: Any, w1: Any, w2: Any, w3: Any) -> Any:
 
 def _check_bounds(low: Integers, high: Integers) -> None:
     """Checks int64 bounds, low < high, in Python; does nothing in kernels, which do not raise."""
-    if np.any(np.asarray(low) < -(2**63)) or np.any(np.asarray(high) >= 2**63):
+    lows, highs = np.asarray(low), np.asarray(high)
+    if np.any(lows < -(2**63)) or np.any(highs >= 2**63):
         raise ValueError(f"low and high must be int64, but low is {low} and high is {high}")
-    if np.any(np.asarray(low) >= np.asarray(high)):
+    if np.any(lows >= highs):
         raise ValueError(f"high must be larger than low, but low is {low} and high is {high}")
 
 

@@ -603,11 +603,11 @@ class Recorder(ABC):
             return
         for u, v in (map(state_of, pair) for pair in inner.swaps):
             if (u.sharded, u.halo) != (v.sharded, v.halo):
+                divisions = f"{u.division_text()}, and {v.division_text()}"
                 raise ArgumentError(
                     f"{tracing.where()}: {inner.body.name} swaps {u.label} and {v.label}, which "
-                    f"are divided in different ways ({_division(u)}, and {_division(v)}); swapped "
-                    "variables of an inner sequence must be divided alike: scatter both with one "
-                    "halo="
+                    f"are divided in different ways ({divisions}); swapped variables of an inner "
+                    "sequence must be divided alike: scatter both with one halo="
                 )
         done: Formula = ("+", ("step", self.depth + 1), ("value", 1))  # 1 without iterations
         done = "minimum", done, ("maximum", times, ("value", 0))
@@ -616,10 +616,6 @@ class Recorder(ABC):
         with self.inside(function, rest):
             for pair in inner.swaps:
                 self.call(function, pair, {}, CallOptions(None))
-
-
-def _division(state: VariableState) -> str:
-    return str(state.halo or ("rows without a halo" if state.sharded else "a replica"))
 
 
 def _check_lines(function: "Function[..., Any]", line: Line) -> None:

@@ -241,9 +241,9 @@ class VariableGroup:
         """Raises `PartitionError` if a variable has no halo."""
         for state in self.states:
             if state.halo is None:
-                what = "divided without a halo" if state.sharded else "a replica"
                 raise PartitionError(
-                    f"exchange: {state.label} is {what}; scatter it with halo=1 first"
+                    f"exchange: {state.label} is {state.division_text()}; scatter it with halo=1 "
+                    "first"
                 )
 
     def check_uniform(

@@ -321,6 +321,12 @@ class VariableState:
         storage = self._values.storage
         return None if storage is None else storage.layout.halo
 
+    def division_text(self) -> str:
+        """Returns how the ranks have the rows, as text."""
+        if self.halo is not None:
+            return f"divided with {self.halo}"
+        return "divided without a halo" if self.sharded else "a replica"
+
     def storage(self) -> Allocation:
         """Returns the memory of the variable, which must have been placed."""
         return self._values.placed()
